@@ -10,7 +10,7 @@
 
 Its calls block. In an async program, make them in threads; several may run in parallel::
 
-    states = await trio.to_thread.run_sync(reader.states, uids)
+    states = await anyio.to_thread.run_sync(reader.states, uids)
 """
 
 import re

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import trio
+import anyio
+from anyio.lowlevel import checkpoint
 
 from presence.cli.errors import FAILED, OK, USAGE, print_error
 from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
@@ -78,7 +79,7 @@ class _Stop:
     """The scope to cancel in order to stop, and the first error, if any."""
 
     def __init__(self) -> None:
-        self.scope = trio.CancelScope()
+        self.scope = anyio.CancelScope()
         self.failure: Exception | None = None
 
     def __call__(self, failure: Exception | None = None) -> None:
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
             "idle_timeout": wish,
             "tls": args.tls if args.ca is None else _trust(args.ca),
         }
-        trio.run(_run, given.host, given.port, options)
+        anyio.run(_run, given.host, given.port, options)
     except BrokenPipeError:
         raise
     except (EncodeError, OSError, UnicodeError) as error:
@@ -145,15 +146,15 @@ def _trust(authorities: str) -> ssl.SSLContext:
 
 async def _run(host: str, port: int, options: dict[str, Any]) -> None:
     stop = _Stop()
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, signals, stop)
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_stop_on_signal, signals, stop)
             try:
                 with stop.scope:
                     await _run_client(host, port, options, stop)
             except PresenceError as error:
                 stop.failure = error
-            nursery.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
     if stop.failure is not None:
         raise stop.failure
 
@@ -166,10 +167,10 @@ async def _stop_on_signal(signals: AsyncIterator[int], stop: _Stop) -> None:
 async def _run_client(host: str, port: int, options: dict[str, Any], stop: _Stop) -> None:
     async with connect(host, port, **options) as client:
         connecting = stop.scope
-        stop.scope = trio.CancelScope()  # from here on, a stop leaves the block cleanly, with a logout
+        stop.scope = anyio.CancelScope()  # from here on, a stop leaves the block cleanly, with a logout
         with stop.scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_print_pushes, client, stop)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_print_pushes, client, stop)
                 await _read_lines(client, stop)
         stop.scope = connecting
 
@@ -208,9 +209,9 @@ async def _read_input() -> bytes:
     if sys.stdin is None:  # it is closed, so its descriptor may belong to another file
         return b""
     try:
-        await trio.lowlevel.wait_readable(STDIN)
+        await anyio.wait_readable(STDIN)
     except PermissionError:  # a regular file: epoll refuses it, and reading it does not block
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
     return os.read(STDIN, READ_BYTES)
 
 

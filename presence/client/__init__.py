@@ -1,6 +1,6 @@
 """A client of the presence server: sends keepalives, detects a dead server, and reconnects by itself.
 
-On trio::
+On asyncio or trio::
 
     async with connect("127.0.0.1", 7400, uid="ann", device="phone") as client:
         states = await client.watch(["bob"])
@@ -9,12 +9,11 @@ On trio::
                 print(push.uid, "is", push.state.status)
 
 For scripts, `connect_blocking` does the same with a background thread that keeps the user online. Both log
-out when the block ends, and leave no task, thread or socket. `machine` holds the protocol of both without
-I/O, for programs with another event loop. See `docs/apps.md`.
+out when the block ends, and leave no task, thread or socket. `machine` holds the protocol without I/O, for
+programs with another event loop. See `docs/apps.md`.
 """
 
-from typing import TYPE_CHECKING, Any
-
+from presence.client.async_client import Client, connect
 from presence.client.blocking import BlockingClient, connect_blocking
 from presence.client.errors import (
     Busy,
@@ -50,9 +49,6 @@ from presence.client.pushes import (
 )
 from presence.client.tokens import BlockingTokenSource, State, Statistics, TokenSource
 from presence.protocol import EncodeError
-
-if TYPE_CHECKING:
-    from presence.client.trio_client import Client, connect
 
 __all__ = [
     "BlockingClient",
@@ -93,12 +89,3 @@ __all__ = [
     "connect",
     "connect_blocking",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Load trio on first use: scripts do not need it, and it must not be loaded under a patched `socket`."""
-    if name not in {"Client", "connect"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from presence.client import trio_client  # noqa: PLC0415 - see above
-
-    return getattr(trio_client, name)

@@ -1,19 +1,23 @@
 """The client without an event loop, for scripts: a background thread runs it, and calls block."""
 
 import ssl
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, Self
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Self, TypeVar
 
-from presence import protocol
-from presence.client.blocking_link import BlockingLink, ServerEndpoint
-from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
-from presence.client.pushes import Push, UserState, user_states
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from presence.client.async_client import Client, connect
+from presence.client.pushes import Push, UserState
 from presence.client.session import ASK_EVERY
-from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered_count, new_machine, tls_context
-from presence.client.tokens import BlockingTokenSource, Payload, State, Statistics
-from presence.protocol import Packet
+from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S
+from presence.client.tokens import BlockingTokenSource, State, Statistics
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -40,22 +44,34 @@ def connect_blocking(
     Leaving the block logs out; leaving it by an exception only closes the connection. Afterwards no thread
     and no socket is left. A running name lookup or token function is waited for.
     """
-    login = {"uid": uid, "device": device, "idle_timeout": idle_timeout, "meta": meta, "status": status}
-    server = f"{host}:{port}"
-    machine = new_machine(login, token, time.monotonic(), server=server, wait=wait, ask_every=ask_every)
-    source = None if isinstance(token, str) else token
-    link = BlockingLink(machine, ServerEndpoint(host, port, tls_context(tls)), source, max_pushes)
-    client = BlockingClient(link, request_timeout)
-    try:
-        link.thread.start()
-        if wait:
-            client.wait_online()
-        yield client
-        if client.state is not State.ENDED:
-            with suppress(RequestError, Ended):  # the client ends anyway
-                client.logout()
-    finally:
-        link.close()
+    with ExitStack() as stack:
+        source: str | Callable[[], Awaitable[str]] | None
+        if token is None or isinstance(token, str):
+            source = token
+        else:
+            executor = stack.enter_context(ThreadPoolExecutor(1, "presence token"))
+
+            async def source() -> str:
+                return await get_running_loop().run_in_executor(executor, token)
+
+        portal = stack.enter_context(start_blocking_portal("asyncio", name="presence client"))
+        connecting = connect(
+            host,
+            port,
+            uid=uid,
+            device=device,
+            token=source,
+            idle_timeout=idle_timeout,
+            meta=meta,
+            status=status,
+            tls=tls,
+            wait=wait,
+            request_timeout=request_timeout,
+            max_pushes=max_pushes,
+            ask_every=ask_every,
+        )
+        client = stack.enter_context(portal.wrap_async_context_manager(connecting))
+        yield BlockingClient(portal, client)
 
 
 class BlockingClient:
@@ -66,53 +82,37 @@ class BlockingClient:
     raise `NotConnected` while the client is not logged in.
     """
 
-    def __init__(self, link: BlockingLink, request_timeout_s: float) -> None:
-        self._link = link
-        self._request_timeout_s = request_timeout_s
+    def __init__(self, portal: BlockingPortal, client: Client) -> None:
+        self._portal = portal
+        self._client = client
 
     # Requests
 
     def send_message(self, to: str, body: Any, *, retry: bool = True) -> int:
         """Send `body` to all sessions of a user; return their number. See `Client.send_message`."""
-        return delivered_count(self._request(protocol.message(to, body), retries=retry))
+        return self._call(partial(self._client.send_message, to, body, retry=retry))
 
     def query(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users."""
-        return user_states(self._request(protocol.query(uids)))
+        return self._call(partial(self._client.query, uids))
 
     def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users; `PresenceChanged` follows. See `Client.watch`."""
-        with self._link.changed:
-            machine = self._link.machine
-            id = machine.request(protocol.watch(uids), self._request_timeout_s, time.monotonic())
-            try:
-                answer = self._link.wait_for_answer(id)
-            except BaseException:  # Ctrl-C too
-                machine.abandon_request(id)
-                self._link.wake_thread()
-                raise
-            return machine.persistent_state.watches.newest(user_states(answer))
+        return self._call(partial(self._client.watch, uids))
 
     def watch_nowait(self, uids: Iterable[str]) -> None:
         """Watch users from now on, logged in or not. See `Client.watch_nowait`."""
-        with self._link.changed:
-            self._link.machine.watch_nowait(list(uids), time.monotonic())
-        self._link.wake_thread()
+        self._portal.call(self._client.watch_nowait, uids)
 
     def unwatch(self, uids: Iterable[str] | None = None) -> None:
         """Stop watching some users, or all. See `Client.unwatch`."""
-        with self._link.changed:
-            given = None if uids is None else list(uids)
-            id = self._link.machine.unwatch(given, self._request_timeout_s, time.monotonic())
-            if id is not None:
-                with suppress(ConnectionLost):
-                    self._link.wait_for_answer(id)
+        self._call(partial(self._client.unwatch, uids))
 
     def update(
         self, *, meta: Mapping[str, Any] | None = None, token: str | None = None, status: str | None = None
     ) -> None:
         """Change the given fields, also for later logins: meta, token or status. See `Client.update`."""
-        self._request(protocol.update(meta=meta, token=token, status=status))
+        self._call(partial(self._client.update, meta=meta, token=token, status=status))
 
     def away(self) -> None:
         """Show the user as away, until `back`: ``update(status="away")``."""
@@ -126,53 +126,35 @@ class BlockingClient:
         self, *, token: str | None = None, meta: Mapping[str, Any] | None = None, status: str | None = None
     ) -> None:
         """Change what later logins carry. See `Client.log_in_with`."""
-        with self._link.changed:
-            self._link.machine.persistent_state.log_in_with(token=token, meta=meta, status=status)
+        self._portal.call(partial(self._client.log_in_with, token=token, meta=meta, status=status))
 
     def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline immediately, and the client has ended. See `Client.logout`."""
-        with self._link.changed:
-            try:
-                id = self._link.machine.log_out(reason, time.monotonic())
-            except NotConnected:
-                self._link.perform([])
-                self._link.wake_thread()
-                raise
-            self._link.wait_for_answer(id)
+        self._call(partial(self._client.logout, reason))
 
     def close(self) -> None:
         """End without a logout, as if the network broke: the user is offline after the server's grace."""
-        with self._link.changed:
-            self._link.perform(self._link.machine.close())
-        self._link.wake_thread()
+        self._portal.call(self._client.close)
 
     # State
 
     @property
     def state(self) -> State:
         """The state of the client."""
-        with self._link.changed:
-            return self._link.machine.state
+        return self._client.state
 
     @property
     def watched(self) -> dict[str, UserState]:
         """The newest known state of each watched user. See `Client.watched`."""
-        with self._link.changed:
-            return self._link.machine.persistent_state.watches.states()
+        return self._portal.call(lambda: self._client.watched)
 
     def statistics(self) -> Statistics:
         """Return counters since the start."""
-        with self._link.changed:
-            return self._link.machine.statistics(self._link.inbox)
+        return self._portal.call(self._client.statistics)
 
     def wait_online(self, timeout: float | None = None) -> None:
         """Wait until the client is logged in; raises `Ended` if it never will be, or `TimeoutError`."""
-        settled = (State.ONLINE, State.ENDED)
-        with self._link.changed:
-            if not self._link.changed.wait_for(lambda: self._link.machine.state in settled, timeout):
-                raise TimeoutError("not online yet")
-            if self._link.machine.state is State.ENDED:
-                raise self._link.machine.end_error().with_traceback(None)
+        self._call(self._client.wait_online, timeout)
 
     def receive(self, timeout: float | None = None) -> Push:
         """Return the next push.
@@ -181,29 +163,27 @@ class BlockingClient:
             TimeoutError: none came within `timeout` seconds.
             Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
-        link = self._link
-        with link.changed:
-            if not link.changed.wait_for(
-                lambda: len(link.inbox) or link.machine.state is State.ENDED, timeout
-            ):
-                raise TimeoutError("no push came in time")
-            if len(link.inbox):
-                return link.inbox.pop()
-            raise link.machine.end_error().with_traceback(None)
+        return self._call(self._client.receive, timeout)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Push:
         try:
-            return self.receive()
-        except PresenceError:
-            if self._link.machine.error is None:
-                raise StopIteration from None
-            raise
+            return self._call(self._client.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
 
-    def _request(self, packet: Packet, *, retries: bool = False) -> Payload:
-        with self._link.changed:
-            now = time.monotonic()
-            id = self._link.machine.request(packet, self._request_timeout_s, now, retries=retries)
-            return self._link.wait_for_answer(id)
+    def _call(self, function: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+        """Call it on the client's loop and wait for it; cancel it if the wait is interrupted (Ctrl-C)."""
+
+        async def call() -> T:
+            with anyio.fail_after(timeout):
+                return await function()
+
+        future = self._portal.start_task_soon(call)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise

@@ -1,4 +1,4 @@
-"""What the trio and the threaded shell share: limits, TLS context, error texts."""
+"""What the client and its link share: limits, TLS context, error texts."""
 
 import os
 import ssl

@@ -1,16 +1,13 @@
 """Reads due follow-ups: at least once, shared by the consumers of a group."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from presence.followups.keys import FollowupKeys
+from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.blocking import BlockingSubscription
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
-
-if TYPE_CHECKING:  # programs without trio need not load it
-    from presence.subscriber.trio_subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +80,6 @@ def due(
     Arguments and errors are those of `presence.subscriber.subscribe`; but a new group begins with everything
     kept, unless `after` is given.
     """
-    from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
-
     options = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
     return Subscription(
         GroupConsumer(RedisConnections(url), prefix, options, after, kind=FollowupKeys), decode

@@ -1,6 +1,7 @@
 """Events of a presence server, for programs that act on them.
 
-At least once, as one of several workers that share a consumer group; `subscribe` is the same on trio::
+At least once, as one of several workers that share a consumer group; `subscribe` does the same on asyncio or
+trio::
 
     from presence.subscriber import Gap, Offline, subscribe_sync
 
@@ -25,8 +26,9 @@ The logger of Python's `logging` is ``presence.subscriber``.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.blocking import BlockingSubscription
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import (
@@ -44,9 +46,6 @@ from presence.subscriber.events import (
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollower
-
-if TYPE_CHECKING:  # programs without trio need not load it
-    from presence.subscriber.trio_subscription import Subscription
 
 __all__ = [
     "Away",
@@ -107,8 +106,6 @@ def subscribe(
     Raises:
         ValueError: the URL or another argument is invalid.
     """
-    from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
-
     limits = max_deliveries, claim_idle_s, prefetch
     return Subscription(_source(url, prefix, after, group, consumer, *limits), _decoder(updates))
 
@@ -159,8 +156,6 @@ def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Sub
     Raises:
         ValueError: the URL is invalid.
     """
-    from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
-
     return Subscription(SnapshotFollower(RedisConnections(url), prefix, updates), _or_snapshot(updates))
 
 

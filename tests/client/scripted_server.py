@@ -1,8 +1,11 @@
-"""A server in memory that does what the test says, for the client on trio."""
+"""A server in memory that does what the test says."""
 
-import trio
-import trio.testing
-from trio.abc import Stream
+import math
+
+import anyio
+from anyio.abc import ByteStream
+from anyio.lowlevel import checkpoint
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from presence import protocol
 from presence.protocol import Kind, Packet
@@ -10,40 +13,56 @@ from tests.client.machine_driver import login_ok
 
 
 class ScriptedServer:
-    """Sends what the test says, and records what it receives."""
+    """Sends what the test says, and records what it receives.
+
+    Attributes:
+        received: packets of all connections, in order.
+        ends: how each connection that has ended did so: ``client`` or ``server``.
+        reads: whether the server reads; else the client's writes wait.
+    """
 
     def __init__(self, *greeting: Packet) -> None:
         self.received: list[Packet] = []
+        self.ends: list[str] = []
         self.connections = 0
         self.greeting = greeting or (login_ok(),)
-        self.answers = True
+        self.answers = self.reads = True
         self.answer: dict[str, object] = {}
-        self._streams: list[Stream] = []
+        self._last: _Served | None = None
 
-    async def open(self) -> Stream:
-        await trio.lowlevel.checkpoint()
-        ours, theirs = trio.testing.memory_stream_pair()
+    async def open(self) -> ByteStream:
+        await checkpoint()
         self.connections += 1
-        self._streams.append(theirs)
-        return _Served(ours, theirs, self)
+        self._last = _Served(self)
+        return self._last
 
     async def hang_up(self) -> None:
-        await trio.aclose_forcefully(self._streams[-1])
+        assert self._last is not None
+        await self._last.hang_up()
 
     async def send(self, *packets: Packet) -> None:
-        await self._streams[-1].send_all(b"".join(map(protocol.encode, packets)))
+        assert self._last is not None
+        await self._last.to_client.send(b"".join(map(protocol.encode, packets)))
 
 
-class _Served(trio.abc.Stream):
+class _Served(ByteStream):
     """The client's end; the script answers each packet when it is sent."""
 
-    def __init__(self, ours: Stream, theirs: Stream, script: ScriptedServer) -> None:
-        self._ours, self._theirs, self._script = ours, theirs, script
+    def __init__(self, script: ScriptedServer) -> None:
+        self.to_client: MemoryObjectSendStream[bytes]
+        self._from_server: MemoryObjectReceiveStream[bytes]
+        self.to_client, self._from_server = anyio.create_memory_object_stream[bytes](math.inf)
+        self._script = script
+        self._has_ended = False
         self._decoder = protocol.Decoder()
 
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await trio.lowlevel.checkpoint()
-        self._decoder.feed(data)
+    async def send(self, item: bytes) -> None:
+        await checkpoint()
+        if not self._script.reads:
+            await anyio.sleep_forever()
+        if self._has_ended:
+            raise anyio.BrokenResourceError
+        self._decoder.feed(item)
         while (packet := self._decoder.next()) is not None:
             self._script.received.append(packet)
             if packet.kind == Kind.LOGIN:
@@ -51,11 +70,24 @@ class _Served(trio.abc.Stream):
             elif packet.kind == Kind.LOGOUT or (packet.id is not None and self._script.answers):
                 await self._script.send(protocol.ok(packet.id, **self._script.answer))
 
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._ours.wait_send_all_might_not_block()
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        return await self._from_server.receive()
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._ours.receive_some(max_bytes)
+    async def send_eof(self) -> None:
+        raise NotImplementedError
 
     async def aclose(self) -> None:
-        await self._ours.aclose()
+        self._end("client")
+        self.to_client.close()
+        self._from_server.close()
+        await checkpoint()
+
+    async def hang_up(self) -> None:
+        self._end("server")
+        self.to_client.close()
+        await checkpoint()
+
+    def _end(self, by: str) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._script.ends.append(by)

@@ -1,12 +1,11 @@
-"""The program's token function, as both clients call it."""
+"""The program's token function, as the client calls it."""
 
 import socket
 import threading
 from collections.abc import Iterator
 
+import anyio
 import pytest
-import trio
-from trio.testing import MockClock
 
 from presence import protocol
 from presence.client import Disconnected, NoToken, State, connect, connect_blocking
@@ -14,11 +13,13 @@ from presence.client.connection import TOKEN_TIMEOUT_S
 from presence.protocol import Kind, Packet
 from tests.client.machine_driver import SERVER_TIME_S, login_ok, token
 from tests.client.scripted_server import ScriptedServer
+from tests.support.backends import on_both_backends
 
 LIFE_S = 600.0
 PATIENCE_S = 30.0
 
 
+@on_both_backends(autojump=True)
 async def test_an_error_of_the_function_is_the_cause_of_the_clients_error() -> None:
     def fail() -> str:
         raise OSError("no way there")
@@ -29,33 +30,35 @@ async def test_an_error_of_the_function_is_the_cause_of_the_clients_error() -> N
     assert isinstance(failure.value.__cause__, OSError)
 
 
-async def test_a_function_that_hangs_is_cancelled_and_called_again(autojump_clock: MockClock) -> None:
+@on_both_backends(autojump=True)
+async def test_a_function_that_hangs_is_cancelled_and_called_again() -> None:
     calls: list[float] = []
 
     async def hang() -> str:
-        calls.append(trio.current_time())
-        await trio.sleep(20 * TOKEN_TIMEOUT_S)
+        calls.append(anyio.current_time())
+        await anyio.sleep(20 * TOKEN_TIMEOUT_S)
         return ""
 
     async with connect("nowhere", 1, token=hang, wait=False, open_stream=ScriptedServer().open) as client:
         push = await anext(client)
         assert isinstance(push, Disconnected)
-        await trio.sleep(push.retry_in + TOKEN_TIMEOUT_S)
+        await anyio.sleep(push.retry_in + TOKEN_TIMEOUT_S)
         client.close()
     assert len(calls) == 2
 
 
-async def test_a_function_that_hangs_while_online_delays_nothing(autojump_clock: MockClock) -> None:
+@on_both_backends(autojump=True)
+async def test_a_function_that_hangs_while_online_delays_nothing() -> None:
     script, calls = ScriptedServer(), list[float]()
 
     async def once() -> str:
-        calls.append(trio.current_time())
+        calls.append(anyio.current_time())
         if len(calls) > 1:
-            await trio.sleep_forever()
+            await anyio.sleep_forever()
         return token(SERVER_TIME_S + LIFE_S)
 
     async with connect("nowhere", 1, token=once, open_stream=script.open) as client:
-        await trio.sleep(LIFE_S)
+        await anyio.sleep(LIFE_S)
         assert (client.state, client.statistics().losses) == (State.ONLINE, 0)
     assert len(calls) >= 3
     assert Kind.UPDATE not in {packet.kind for packet in script.received}

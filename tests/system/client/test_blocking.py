@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import anyio
 import pytest
-import trio
 
 from presence.client import (
     BlockingClient,
@@ -30,6 +30,7 @@ from presence.client import (
 from presence.protocol import Packet, deliver, encode
 from tests.client.machine_driver import login_ok
 from tests.client.quick_server import QuickServer, T, quick_server
+from tests.support.backends import BACKENDS, on_both_backends
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +120,14 @@ def test_a_stopped_server_is_noticed_and_come_back_to(server: QuickServer, uid: 
 
 
 @pytest.mark.alone
+@on_both_backends()
 async def test_a_pause_of_the_program_is_not_taken_for_the_servers_death(
     server: QuickServer, uid: str
 ) -> None:
-    """On trio, whose loop the program can hold up: what came meanwhile is read before time is judged."""
+    """The program can hold up the loop: what came meanwhile is read before time is judged."""
     async with connect(*server.address, uid=uid) as client:
         for pause in range(6):
-            await trio.sleep(0.1 + 0.07 * pause)  # every part of an interval
+            await anyio.sleep(0.1 + 0.07 * pause)  # every part of an interval
             # The fault: longer than an interval, 0.4 T, in which an answer is due; with that less than T.
             time.sleep(0.5)  # noqa: ASYNC251
         assert (client.statistics().logins, client.statistics().losses) == (1, 0)
@@ -195,21 +197,22 @@ with connect_blocking(sys.argv[1], int(sys.argv[2]), uid=sys.argv[3]) as client:
     for push in client:
         print(type(push).__name__, flush=True)
 """
-TRIO_CTRL_C = """
-import sys, trio
+ASYNC_CTRL_C = """
+import anyio, sys
 from presence.client import connect
 async def main():
     async with connect(sys.argv[1], int(sys.argv[2]), uid=sys.argv[3]) as client:
         async for push in client:
             print(type(push).__name__, flush=True)
-trio.run(main)
+anyio.run(main, backend=sys.argv[4])
 """
 
 
-@pytest.mark.parametrize("script", [CTRL_C, TRIO_CTRL_C], ids=["blocking", "trio"])
-def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_else(server: QuickServer, uid: str, script: str) -> None:
+@pytest.mark.parametrize("kind", ["blocking", *BACKENDS])
+def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_else(server: QuickServer, uid: str, kind: str) -> None:
     host, port = server.address
-    command = [sys.executable, "-c", AT_A_TERMINAL + script, host, str(port), uid]
+    script = AT_A_TERMINAL + (CTRL_C if kind == "blocking" else ASYNC_CTRL_C)
+    command = [sys.executable, "-c", script, host, str(port), uid, kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "Connected\n"

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+import anyio
 import pytest
-import trio
-from trio.abc import Stream
+from anyio.abc import ByteStream
 
 from presence.client import (
     Client,
@@ -24,6 +24,7 @@ from presence.client import (
 )
 from presence.store.embedded import embedded_redis
 from tests.client.quick_server import QuickServer
+from tests.support.backends import on_both_backends
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
@@ -62,7 +63,7 @@ def bob(ann: str) -> str:
 
 async def taken(client: Client, kind: type[T]) -> T:
     """Return the next push of a kind."""
-    with trio.fail_after(DEADLINE_S):
+    with anyio.fail_after(DEADLINE_S):
         async for push in client:
             if isinstance(push, kind):
                 return push
@@ -78,9 +79,9 @@ async def changed(client: Client) -> tuple[str, str]:
 
 async def got_round(client: Client, uid: str) -> None:
     """Wait until a user is known to be online: a login is granted before Redis has it."""
-    with trio.fail_after(DEADLINE_S):
+    with anyio.fail_after(DEADLINE_S):
         while (await client.query([uid]))[uid].status != "online":  # noqa: ASYNC110
-            await trio.sleep(0.02)
+            await anyio.sleep(0.02)
 
 
 class Line:
@@ -88,19 +89,20 @@ class Line:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
-        self._streams: list[Stream] = []
+        self._streams: list[ByteStream] = []
 
-    async def open(self) -> Stream:
-        self._streams.append(await trio.open_tcp_stream(*self.address))
+    async def open(self) -> ByteStream:
+        self._streams.append(await anyio.connect_tcp(*self.address))
         return self._streams[-1]
 
     async def cut(self) -> None:
-        await trio.aclose_forcefully(self._streams[-1])
+        await anyio.aclose_forcefully(self._streams[-1])
 
 
 # Watching
 
 
+@on_both_backends()
 async def test_whoever_watches_sees_another_node_s_user_come_and_go(
     servers: Servers, ann: str, bob: str
 ) -> None:
@@ -118,6 +120,7 @@ async def test_whoever_watches_sees_another_node_s_user_come_and_go(
     assert offline.state.is_newer_than(online.state)
 
 
+@on_both_backends()
 async def test_what_a_user_says_of_himself_is_shown(servers: Servers, ann: str, bob: str) -> None:
     async with connect(*servers.second.address, uid=bob, meta={"app": "1.2", "key": b"\0\xff"}) as client:
         async with connect(*servers.first.address, uid=ann) as watcher:
@@ -135,6 +138,7 @@ async def test_what_a_user_says_of_himself_is_shown(servers: Servers, ann: str, 
             assert (await watcher.query([bob]))[bob] == watcher.watched[bob]
 
 
+@on_both_backends()
 async def test_a_watch_without_waiting_needs_no_connection_yet(servers: Servers, ann: str, bob: str) -> None:
     async with connect(*servers.second.address, uid=bob) as client:
         await got_round(client, bob)
@@ -149,6 +153,7 @@ async def test_a_watch_without_waiting_needs_no_connection_yet(servers: Servers,
 # Coming back
 
 
+@on_both_backends()
 async def test_after_a_return_it_is_told_what_happened_meanwhile_and_nothing_twice(
     servers: Servers, ann: str, bob: str
 ) -> None:
@@ -162,7 +167,7 @@ async def test_after_a_return_it_is_told_what_happened_meanwhile_and_nothing_twi
             await line.cut()
             await taken(watcher, Disconnected)
             async with connect(*servers.second.address, uid=bob):
-                await trio.to_thread.run_sync(servers.first.told, bob, 1)
+                await anyio.to_thread.run_sync(servers.first.told, bob, 1)
                 line.address = servers.second.address
                 await taken(watcher, Connected)
                 assert await changed(watcher) == ("online", "meanwhile")
@@ -170,6 +175,7 @@ async def test_after_a_return_it_is_told_what_happened_meanwhile_and_nothing_twi
             assert (push.uid, push.state.status, push.reason) == (bob, "offline", "logout")
 
 
+@on_both_backends()
 async def test_whoever_is_away_stays_so_through_a_lost_connection(
     servers: Servers, ann: str, bob: str
 ) -> None:
@@ -188,6 +194,7 @@ async def test_whoever_is_away_stays_so_through_a_lost_connection(
 
 
 @pytest.mark.alone
+@on_both_backends()
 async def test_a_server_that_is_killed_and_started_anew_costs_no_change(ann: str, bob: str) -> None:
     with embedded_redis() as redis:
         with both_ends(redis.url) as (first, second):
@@ -224,6 +231,7 @@ def both_ends(url: str) -> Iterator[tuple[QuickServer, QuickServer]]:
 # Messages
 
 
+@on_both_backends()
 async def test_a_message_reaches_every_session_of_the_recipient(servers: Servers, ann: str, bob: str) -> None:
     async with connect(*servers.first.address, uid=ann) as sender:
         async with connect(*servers.first.address, uid=bob, device="desk") as desk:
@@ -243,22 +251,23 @@ async def test_a_message_reaches_every_session_of_the_recipient(servers: Servers
 
 async def both_are_known(sender: Client, uid: str) -> None:
     """Wait until a message reaches two sessions: it takes a moment until Redis has a login."""
-    with trio.fail_after(DEADLINE_S):
+    with anyio.fail_after(DEADLINE_S):
         while True:
             try:
                 if await sender.send_message(uid, {"n": -1}) == 2:
                     return
             except RecipientOffline:
                 pass
-            await trio.sleep(0.05)
+            await anyio.sleep(0.05)
 
 
 # Limits
 
 
+@on_both_backends()
 async def test_a_session_too_many_ends_the_oldest_for_good(servers: Servers, bob: str) -> None:
     async with connect(*servers.first.address, uid=bob, device="first") as oldest:
-        await trio.sleep(0.1)  # which login was the earlier, two nodes know to some hundredths of a second
+        await anyio.sleep(0.1)  # which login was the earlier, two nodes know to some hundredths of a second
         async with connect(*servers.second.address, uid=bob, device="second") as second:
             async with connect(*servers.second.address, uid=bob, device="third") as third:
                 with pytest.raises(SessionLimit):
@@ -267,7 +276,7 @@ async def test_a_session_too_many_ends_the_oldest_for_good(servers: Servers, bob
 
 
 async def ended(client: Client) -> None:
-    with trio.fail_after(DEADLINE_S):
+    with anyio.fail_after(DEADLINE_S):
         async for _ in client:
             pass
 

@@ -91,6 +91,14 @@ def entry_of(block: Block, table: Table[T]) -> T | None:
     return next((said for begin, said in table.get(block.page, {}).items() if begin in block.text), None)
 
 
+def on_each_backend(block: Block) -> list[Block]:
+    """Return a program on asyncio, and the same on trio; any other block alone."""
+    if block.language != "python" or "asyncio.run(main())" not in block.text:
+        return [block]
+    text = block.text.replace("asyncio.run(main())", "trio.run(main)").replace("asyncio", "trio")
+    return [block, block._replace(text=text)]
+
+
 def all_blocks() -> list[Block]:
     return [block for page, text in PAGES.items() for block in blocks(page, text)]
 
@@ -112,7 +120,7 @@ def test_every_snippet_runs(page: str, tmp_path: Path) -> None:
         return
     is_live = any(entry_of(block, FOR_EVER) is not None for block in due)
     with open_stage(tmp_path / "stage", "".join(block.text for block in due), is_live=is_live) as stage:
-        for block in due:
+        for block in [variant for each in due for variant in on_each_backend(each)]:
             stage.settle()
             problem = problem_of(block, stage, entry_of(block, FOR_EVER), entry_of(block, PRINTED))
             assert problem is None, f"{block}: {problem}"

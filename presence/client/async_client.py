@@ -1,4 +1,4 @@
-"""The public client on trio; `trio_link` has the tasks that run it."""
+"""The public client, on asyncio and trio; `link` has the tasks that run it."""
 
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -6,15 +6,16 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Self
 
-import trio
+import anyio
+from anyio.lowlevel import checkpoint
 
 from presence import protocol
 from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestError
+from presence.client.link import Link, OpenStream, open_tcp
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
 from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered_count, new_machine, tls_context
 from presence.client.tokens import Payload, State, Statistics, TokenSource
-from presence.client.trio_link import OpenStream, TrioLink, open_tcp
 from presence.protocol import Packet
 
 
@@ -61,13 +62,13 @@ async def connect(
         wait: enter the block when the first login is granted, and raise if the first attempt fails. With
             False it is entered immediately, and a failed first attempt is repeated like later ones;
             `Connected` and `Disconnected` report it, and `Client.wait_online` waits for it.
-        request_timeout: seconds that a request waits for its answer; ``trio.fail_after`` can shorten it.
+        request_timeout: seconds that a request waits for its answer; a cancel scope can shorten it.
         max_pushes: queued pushes; beyond it one is dropped and counted: a change of presence for which a
             later one of the same user is queued, or else the oldest push.
         ask_every: every n-th keepalive asks for an answer: a dead server is noticed within ``ask_every + 1``
             intervals. 3 spares the server two of three answers.
-        open_stream: opens the connection instead of host and port (for tunnels, proxies, tests). It may raise
-            OSError, and is cancelled at a time-out.
+        open_stream: opens the connection instead of host and port (for tunnels, proxies, tests): an
+            `anyio.abc.ByteStream`. It may raise OSError, and is cancelled at a time-out.
 
     Raises:
         Unreachable: with `wait`, the first attempt failed.
@@ -77,14 +78,14 @@ async def connect(
     """
     login = {"uid": uid, "device": device, "idle_timeout": idle_timeout, "meta": meta, "status": status}
     server = f"{host}:{port}"
-    machine = new_machine(login, token, trio.current_time(), server=server, wait=wait, ask_every=ask_every)
+    machine = new_machine(login, token, anyio.current_time(), server=server, wait=wait, ask_every=ask_every)
     source = None if isinstance(token, str) else token
     opening = open_stream or partial(open_tcp, host, port, tls_context(tls))
-    link = TrioLink(machine, opening, source, max_pushes)
+    link = Link(machine, opening, source, max_pushes)
     client = Client(link, request_timeout)
     failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(link.run)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.run)
         try:
             if wait:
                 await client.wait_online()
@@ -92,9 +93,9 @@ async def connect(
             if client.state is not State.ENDED:
                 with suppress(RequestError, Ended):  # the client ends anyway
                     await client.logout()
-        except BaseException as error:  # carried past the nursery, which would wrap it into a group
+        except BaseException as error:  # carried past the task group, which would wrap it into a group
             failure = error
-        nursery.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
     if failure is not None:
         try:
             raise failure
@@ -110,7 +111,7 @@ class Client:
     they are not queued, because they could be outdated by then.
     """
 
-    def __init__(self, link: TrioLink, request_timeout_s: float) -> None:
+    def __init__(self, link: Link, request_timeout_s: float) -> None:
         self._link = link
         self._request_timeout_s = request_timeout_s
 
@@ -154,10 +155,10 @@ class Client:
         a connection.
         """
         machine = self._link.machine
-        id = machine.request(protocol.watch(uids), self._request_timeout_s, trio.current_time())
+        id = machine.request(protocol.watch(uids), self._request_timeout_s, anyio.current_time())
         try:
             answer = await self._link.wait_for_answer(id)
-        except trio.Cancelled:
+        except anyio.get_cancelled_exc_class():
             machine.abandon_request(id)
             self._link.perform([])
             raise
@@ -170,7 +171,7 @@ class Client:
         in `watched`. A busy server is asked again; `WatchEnded` reports a refusal. Raises `Ended`, or
         `EncodeError` for invalid or too many uids.
         """
-        self._link.machine.watch_nowait(list(uids), trio.current_time())
+        self._link.machine.watch_nowait(list(uids), anyio.current_time())
         self._link.perform([])
 
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
@@ -181,9 +182,9 @@ class Client:
         then nothing changed.
         """
         given = None if uids is None else list(uids)
-        id = self._link.machine.unwatch(given, self._request_timeout_s, trio.current_time())
+        id = self._link.machine.unwatch(given, self._request_timeout_s, anyio.current_time())
         if id is None:
-            await trio.lowlevel.checkpoint()
+            await checkpoint()
             return
         with suppress(ConnectionLost):  # and with the connection went the watch
             await self._link.wait_for_answer(id)
@@ -233,7 +234,7 @@ class Client:
         Raises `NotConnected`, `ConnectionLost` or `RequestTimeout` if the server did not confirm it; `Ended`.
         """
         try:
-            id = self._link.machine.log_out(reason, trio.current_time())
+            id = self._link.machine.log_out(reason, anyio.current_time())
         except NotConnected:
             self._link.perform([])
             raise
@@ -269,26 +270,37 @@ class Client:
         Raises:
             Ended, LoginRefused, Unreachable: it never will be.
         """
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         while self._link.machine.state is not State.ONLINE:
             if self._link.machine.state is State.ENDED:
                 raise self._link.machine.end_error().with_traceback(None)
-            await self._link.changed.park()
+            await self._link.changed.wait()
+
+    async def receive(self) -> Push:
+        """Return the next push.
+
+        Raises:
+            Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
+        """
+        await checkpoint()
+        while not len(self._link.inbox):
+            if self._link.machine.state is State.ENDED:
+                raise self._link.machine.end_error().with_traceback(None)
+            await self._link.changed.wait()
+        return self._link.inbox.pop()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Push:
-        await trio.lowlevel.checkpoint()
-        while not len(self._link.inbox):
-            if self._link.machine.state is State.ENDED:
-                if self._link.machine.error is None:
-                    raise StopAsyncIteration
-                raise self._link.machine.error.with_traceback(None)
-            await self._link.changed.park()
-        return self._link.inbox.pop()
+        try:
+            return await self.receive()
+        except Ended:
+            if self._link.machine.error is None:
+                raise StopAsyncIteration from None
+            raise
 
     async def _request(self, packet: Packet, *, retries: bool = False) -> Payload:
-        now = trio.current_time()
+        now = anyio.current_time()
         id = self._link.machine.request(packet, self._request_timeout_s, now, retries=retries)
         return await self._link.wait_for_answer(id)

@@ -1,4 +1,4 @@
-"""The subscription as an async iterator on trio. redis-py blocks, so it runs in a worker thread.
+"""The subscription as an async iterator, on asyncio and trio. redis-py blocks, so it runs in a worker thread.
 
 When a call is cancelled, its thread is abandoned and its connection closed, which ends the thread: cancelling
 never waits for a blocking read, and no answer is mistaken for that of another call. The next call waits for
@@ -6,10 +6,12 @@ the thread, because only one may run.
 """
 
 from collections.abc import Callable
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import trio
+import anyio
+from anyio.lowlevel import checkpoint
 
 from presence.store.client import RedisError
 from presence.subscriber.blocking import SubscriptionBase, error_line
@@ -27,7 +29,7 @@ class Subscription(SubscriptionBase[T]):
 
     def __init__(self, source: Source[Any], decode: Callable[[Any], T | None]) -> None:
         super().__init__(source, decode)
-        self._limiter = trio.CapacityLimiter(1)
+        self._thread_lock = Lock()  # held by a thread while it runs
         self._thread_abandoned = False
         self._is_entered = False
 
@@ -70,7 +72,7 @@ class Subscription(SubscriptionBase[T]):
     ) -> None:
         try:
             if isinstance(error, Exception):
-                with trio.move_on_after(ABANDON_TIMEOUT_S):
+                with anyio.move_on_after(ABANDON_TIMEOUT_S):
                     await self._abandon(error)
         finally:
             self.close()
@@ -85,25 +87,29 @@ class Subscription(SubscriptionBase[T]):
 
     async def _fetch(self) -> None:
         if not self._source.has_work:
-            await trio.lowlevel.checkpoint()
+            await checkpoint()
             return
         try:
             await self._in_thread(self._source.fetch)
         except Exception as error:
-            await trio.sleep(self._retry.delay_after(error))
+            await anyio.sleep(self._retry.delay_after(error))
         else:
             self._retry.succeeded()
 
     async def _join_thread(self) -> None:
-        """Wait until an abandoned thread has ended; it holds the limiter."""
+        """Wait until an abandoned thread has ended."""
         if self._thread_abandoned:
-            async with self._limiter:
-                self._thread_abandoned = False
+            await self._in_thread(lambda: None)
+            self._thread_abandoned = False
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
+        def locked() -> None:
+            with self._thread_lock:
+                call()
+
         try:
-            await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
-        except trio.Cancelled:
+            await anyio.to_thread.run_sync(locked, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
             self._thread_abandoned = True
             self._source.close()
             raise

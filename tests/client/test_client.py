@@ -1,12 +1,11 @@
-"""The trio client over memory streams and the server's own transport, in virtual time."""
+"""The client on asyncio and trio, over a server in memory, in virtual time."""
 
 import errno
-from collections.abc import AsyncIterator
 
+import anyio
 import pytest
-import trio
-from trio.abc import Stream
-from trio.testing import MockClock
+from anyio.abc import ByteStream
+from anyio.lowlevel import checkpoint
 
 from presence import client as client_package
 from presence import protocol
@@ -28,22 +27,8 @@ from presence.client import (
 )
 from presence.protocol import Code, Kind
 from tests.client.machine_driver import login_ok
-from tests.client.network import Network
 from tests.client.scripted_server import ScriptedServer
-from tests.transports.harness import Harness, serving
-
-T = 30.0
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Harness]:
-    async with serving("stream", idle_timeout=T, listen=False) as harness:
-        yield harness
-
-
-@pytest.fixture
-def network(server: Harness) -> Network:
-    return Network(server)
+from tests.support.backends import living_tasks, on_both_backends
 
 
 async def kinds(client: Client, count: int) -> list[str]:
@@ -51,74 +36,77 @@ async def kinds(client: Client, count: int) -> list[str]:
     return [type(await anext(client)).__name__ for _ in range(count)]
 
 
+def sent(script: ScriptedServer) -> list[int]:
+    return [packet.kind for packet in script.received]
+
+
 @pytest.mark.parametrize("by", ["exception", "cancellation"])
-async def test_leaving_the_block_early_keeps_the_session_for_the_grace_period(
-    autojump_clock: MockClock, server: Harness, network: Network, by: str
-) -> None:
+@on_both_backends(autojump=True)
+async def test_leaving_the_block_early_closes_without_a_logout(by: str) -> None:
+    script = ScriptedServer()
+
     async def live() -> None:
-        async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+        async with connect("nowhere", 1, uid="ann", open_stream=script.open):
             if by == "exception":
                 raise KeyError("mine")
-            await trio.sleep_forever()
+            await anyio.sleep_forever()
 
-    with trio.move_on_after(10):
-        with pytest.raises(KeyError if by == "exception" else trio.Cancelled):
+    with anyio.move_on_after(10):
+        with pytest.raises(KeyError if by == "exception" else anyio.get_cancelled_exc_class()):
             await live()
-    assert server.ends() == []
-    await trio.sleep(7)
-    assert [Code(end.code) for end in server.ends()] == [Code.CLOSED]
+    assert script.ends == ["client"]
+    assert Kind.LOGOUT not in sent(script)
 
 
-async def test_no_task_is_left_behind(autojump_clock: MockClock, server: Harness, network: Network) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open):
-        pass
-    await trio.sleep(5)
-    before = trio.lowlevel.current_statistics().tasks_living
+@on_both_backends(autojump=True)
+async def test_no_task_is_left_behind() -> None:
+    script = ScriptedServer()
+    before = living_tasks()
     for number in range(20):
-        with trio.move_on_after(1):
-            async with connect("nowhere", 1, uid="ann", open_stream=network.open):
+        with anyio.move_on_after(1):
+            async with connect("nowhere", 1, uid="ann", open_stream=script.open):
                 if number % 2:
-                    await trio.sleep_forever()
-    await trio.sleep(5)
-    assert trio.lowlevel.current_statistics().tasks_living == before
+                    await anyio.sleep_forever()
+    await anyio.sleep(5)
+    assert living_tasks() == before
+    assert script.ends == ["client"] * 20
 
 
-async def test_a_broken_connection_is_replaced_within_the_grace_period(
-    autojump_clock: MockClock, server: Harness, network: Network
-) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
-        await network.cut()
+@on_both_backends(autojump=True)
+async def test_a_broken_connection_is_replaced_soon() -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        began = anyio.current_time()
+        await script.hang_up()
         assert await kinds(client, 3) == ["Connected", "Disconnected", "Connected"]
-        await trio.sleep(60)
-        assert {story[0] for story in server.history()} == {"login"}
+        assert anyio.current_time() - began < 5
+        await anyio.sleep(60)
+        assert (client.statistics().logins, client.statistics().losses) == (2, 1)
 
 
-async def test_a_peer_that_reads_nothing_does_not_stop_the_timers(autojump_clock: MockClock) -> None:
-    async def open_stream() -> Stream:
-        await trio.lowlevel.checkpoint()
-        ours, theirs = trio.testing.lockstep_stream_pair()  # a sender waits until the other side reads
-        streams.append(theirs)
-        return ours
-
-    streams: list[Stream] = []
-    async with connect("nowhere", 1, uid="ann", open_stream=open_stream, wait=False) as client:
+@on_both_backends(autojump=True)
+async def test_a_peer_that_reads_nothing_does_not_stop_the_timers() -> None:
+    script = ScriptedServer()
+    script.reads = False
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open, wait=False) as client:
         push = await anext(client)
     assert isinstance(push, Disconnected)
     assert push.reason == "login_timeout"
 
 
-async def test_a_take_over_ends_the_iteration_with_its_error(
-    autojump_clock: MockClock, network: Network
-) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
-        async with connect("nowhere", 1, uid="ann", open_stream=network.open):
-            assert await kinds(client, 2) == ["Connected", "Goodbye"]
-            with pytest.raises(Replaced):
-                await anext(client)
-            with pytest.raises(Replaced):
-                await client.query(["bob"])
+@on_both_backends(autojump=True)
+async def test_a_take_over_ends_the_iteration_with_its_error() -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        await script.send(protocol.goodbye(Code.REPLACED))
+        assert await kinds(client, 2) == ["Connected", "Goodbye"]
+        with pytest.raises(Replaced):
+            await anext(client)
+        with pytest.raises(Replaced):
+            await client.query(["bob"])
 
 
+@on_both_backends(autojump=True)
 async def test_answers_are_returned_as_python_values() -> None:
     script = ScriptedServer()
     states = {"bob": {"status": "online", "since_ms": 5, "id": "5-0", "last_seen_ms": None}}
@@ -129,40 +117,41 @@ async def test_answers_are_returned_as_python_values() -> None:
         assert await client.query(["bob"]) == await client.watch(["bob"]) == {"bob": bob}
 
 
-async def test_a_request_without_an_answer_times_out(autojump_clock: MockClock) -> None:
+@on_both_backends(autojump=True)
+async def test_a_request_without_an_answer_times_out() -> None:
     script = ScriptedServer()
     async with connect("nowhere", 1, uid="ann", open_stream=script.open, request_timeout=3) as client:
         script.answers = False
-        began = trio.current_time()
+        began = anyio.current_time()
         with pytest.raises(RequestTimeout):
             await client.query(["bob"])
-        assert trio.current_time() - began == pytest.approx(3)
+        assert anyio.current_time() - began == pytest.approx(3)
 
 
-async def test_a_cancelled_watch_is_undone_and_affects_no_other(autojump_clock: MockClock) -> None:
+@on_both_backends(autojump=True)
+async def test_a_cancelled_watch_is_undone_and_affects_no_other() -> None:
     script = ScriptedServer()
     async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
         script.answers = False
-        with trio.move_on_after(1):
+        with anyio.move_on_after(1):
             await client.watch(["bob"])
-        await trio.sleep(1)
+        await anyio.sleep(1)
         assert protocol.unwatch(["bob"]) in script.received
         assert client.watched == {}
         script.answers = True
         assert await client.query(["bob"]) == {}
 
 
-async def test_an_unwatch_needs_no_connection(autojump_clock: MockClock) -> None:
+@on_both_backends(autojump=True)
+async def test_an_unwatch_needs_no_connection() -> None:
     script = ScriptedServer()
     script.answer = {"presence": {uid: {"status": "online", "id": "5-0"} for uid in ("bob", "eve")}}
     async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
         await client.watch(["bob", "eve"])
         script.answers = False
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                client.unwatch, ["bob"]
-            )  # in flight when the connection breaks, and not raised
-            await trio.testing.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.unwatch, ["bob"])  # in flight when the connection breaks, and not raised
+            await anyio.sleep(0.1)
             await script.hang_up()
         await client.unwatch(["eve"])
         assert (client.state, client.watched) == (State.WAITING, {})
@@ -170,7 +159,8 @@ async def test_an_unwatch_needs_no_connection(autojump_clock: MockClock) -> None
         assert script.received[-1].kind == Kind.LOGIN, "there are no users to watch again"
 
 
-async def test_watch_nowait_is_sent_immediately(autojump_clock: MockClock) -> None:
+@on_both_backends(autojump=True)
+async def test_watch_nowait_is_sent_immediately() -> None:
     script = ScriptedServer()
     script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
     async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
@@ -180,42 +170,45 @@ async def test_watch_nowait_is_sent_immediately(autojump_clock: MockClock) -> No
         assert await anext(client) == PresenceChanged("bob", UserState("online", id="5-0"), "watched")
 
 
+@on_both_backends(autojump=True)
 async def test_beyond_the_limit_the_oldest_push_is_dropped_and_counted() -> None:
     deliveries = [protocol.deliver("bob", number, 7) for number in range(10)]
     script = ScriptedServer(login_ok(), *deliveries)
     async with connect("nowhere", 1, uid="ann", open_stream=script.open, max_pushes=4) as client:
         while client.statistics().pushes_dropped < 7:
-            await trio.lowlevel.checkpoint()
+            await checkpoint()
         bodies = [
             push.body for push in [await anext(client) for _ in range(4)] if isinstance(push, Delivered)
         ]
     assert bodies == [6, 7, 8, 9]
 
 
-async def test_a_logout_ends_the_iteration(
-    autojump_clock: MockClock, server: Harness, network: Network
-) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
+@on_both_backends(autojump=True)
+async def test_a_logout_ends_the_iteration() -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
         await client.logout("background")
         assert [type(push) async for push in client] == [Connected]
         with pytest.raises(Ended):
             await client.logout()
-    assert [Code(end.code) for end in server.ends()] == [Code.BACKGROUND]
+        with pytest.raises(Ended):
+            await client.receive()
+    assert script.received[-1].payload == {"reason": "background"}
 
 
-async def test_a_close_keeps_the_session_for_the_grace_period(
-    autojump_clock: MockClock, server: Harness, network: Network
-) -> None:
-    async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
-        began = trio.current_time()
+@on_both_backends(autojump=True)
+async def test_a_close_ends_the_iteration_without_a_logout() -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
         client.close()
         assert [type(push) async for push in client] == [Connected]
-        await trio.sleep(10)
-    (end,) = server.ends()
-    assert (Code(end.code), end.at - began >= 5) == (Code.CLOSED, True)
+        await anyio.sleep(10)
+    assert script.ends == ["client"]
+    assert Kind.LOGOUT not in sent(script)
 
 
-async def test_several_tasks_may_wait_for_pushes(autojump_clock: MockClock) -> None:
+@on_both_backends(autojump=True)
+async def test_several_tasks_may_wait_for_pushes() -> None:
     script = ScriptedServer()
     got: list[object] = []
 
@@ -224,16 +217,17 @@ async def test_several_tasks_may_wait_for_pushes(autojump_clock: MockClock) -> N
 
     async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
         await anext(client)
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                nursery.start_soon(take, client)
-            await trio.sleep(1)
+                tasks.start_soon(take, client)
+            await anyio.sleep(1)
             for number in range(3):
                 await script.send(protocol.deliver("bob", number, 7))
-                await trio.sleep(1)
+                await anyio.sleep(1)
     assert len(got) == 3
 
 
+@on_both_backends(autojump=True)
 async def test_errors_have_one_base_class_and_name_the_server() -> None:
     with pytest.raises(PresenceError, match="control character") as refused:
         async with connect("nowhere", 1, uid="a b"):
@@ -241,8 +235,8 @@ async def test_errors_have_one_base_class_and_name_the_server() -> None:
     assert isinstance(refused.value, EncodeError)
     assert isinstance(refused.value, ValueError)
 
-    async def fail() -> Stream:
-        await trio.lowlevel.checkpoint()
+    async def fail() -> ByteStream:
+        await checkpoint()
         raise ConnectionRefusedError(errno.ECONNREFUSED, "")
 
     with pytest.raises(Unreachable, match=r"cannot reach nowhere:1: Connection refused"):

@@ -1,16 +1,17 @@
-"""Runs a client machine on trio: one task connects, reads and keeps time.
+"""Runs a client machine on asyncio or trio: one task connects, reads and keeps time.
 
 During a connection a second task writes, and a third one renews tokens.
 """
 
 import inspect
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-import trio
-from trio.abc import Stream
+import anyio
+from anyio.abc import ByteStream
 
 from presence.client.errors import PresenceError
 from presence.client.machine import ClientMachine
@@ -19,14 +20,30 @@ from presence.client.session import Effects, RequestResult, Result
 from presence.client.shell import READ_BYTES, error_text
 from presence.client.tokens import Payload, State, TokenSource
 
-OpenStream = Callable[[], Awaitable[Stream]]
+OpenStream = Callable[[], Awaitable[ByteStream]]
 T = TypeVar("T")
 
 
-class TrioLink:
+class Changes:
+    """Wakes every task that waits."""
+
+    def __init__(self) -> None:
+        self._changed = anyio.Event()
+
+    async def wait(self) -> None:
+        """Wait until `notify_all` is called."""
+        await self._changed.wait()
+
+    def notify_all(self) -> None:
+        """Wake the tasks that wait at this moment."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+class Link:
     """Runs a machine over the streams that `open_stream` makes; call `perform` after each change of it.
 
-    `changed` parks tasks that wait for a push in `inbox`, or for another state.
+    `changed` is where tasks wait for a push in `inbox`, or for another state.
     """
 
     def __init__(
@@ -34,20 +51,21 @@ class TrioLink:
     ) -> None:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
-        self.changed = trio.lowlevel.ParkingLot()
+        self.changed = Changes()
+        protect_from_ctrl_c(Link.run, Link._write, Link._renew)
         self._open_stream = open_stream
         self._source = source
-        self._waiting: dict[int, trio.Event] = {}  # pending requests
+        self._waiting: dict[int, anyio.Event] = {}  # pending requests
         self._answers: dict[int, Result] = {}
-        self._running = trio.CancelScope()
-        self._timer = trio.CancelScope()
-        self._fetching = trio.CancelScope()
-        self._outgoing_ready = trio.Event()
-        self._token_wanted = trio.Event()
+        self._running = anyio.CancelScope()
+        self._timer = anyio.CancelScope()
+        self._fetching = anyio.CancelScope()
+        self._outgoing_ready = anyio.Event()
+        self._token_wanted = anyio.Event()
 
     async def wait_for_answer(self, id: int) -> Payload:
         """Wait for the answer to a request; raise it if it is an error."""
-        done = self._waiting[id] = trio.Event()
+        done = self._waiting[id] = anyio.Event()
         self.perform([])
         try:
             await done.wait()
@@ -68,7 +86,7 @@ class TrioLink:
                 done.set()
         ended = self.machine.state is State.ENDED
         if effects or ended:
-            self.changed.unpark_all()
+            self.changed.notify_all()
         if self.machine.has_outgoing:
             self._outgoing_ready.set()
         if self.machine.wants_token:
@@ -79,22 +97,21 @@ class TrioLink:
         if ended:
             self._running.cancel()
 
-    # Tasks; Ctrl-C is left to those of the program
+    # Tasks
 
-    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Run until the machine has ended, or until cancelled."""
         with self._running:
             while self.machine.state is not State.ENDED:
                 if self.machine.state is State.WAITING:
-                    await self._until_due(trio.sleep_forever)
+                    await self._until_due(anyio.sleep_forever)
                 elif self.machine.state is State.FETCHING_TOKEN:
                     await self._until_due(self._fetch)
                 elif (stream := await self._open()) is not None:
                     try:
                         await self._run_connection(stream)
                     finally:
-                        await trio.aclose_forcefully(stream)
+                        await anyio.aclose_forcefully(stream)
 
     async def _fetch(self) -> None:
         """Get a token from the program."""
@@ -105,79 +122,79 @@ class TrioLink:
                 token = await given if inspect.isawaitable(given) else given
         except Exception as error:  # the program's own: the machine reports it
             token = error
-        self.perform(self.machine.token_fetched(token, trio.current_time()))
+        self.perform(self.machine.token_fetched(token, anyio.current_time()))
 
     async def _until_due(self, wait: Callable[[], Awaitable[T]]) -> T | None:
         """Await a call until the machine's deadline, which may move meanwhile; return None after it."""
-        with trio.CancelScope(deadline=self.machine.deadline) as self._timer:
+        with anyio.CancelScope(deadline=self.machine.deadline) as self._timer:
             return await wait()
-        self.perform(self.machine.tick(trio.current_time()))
+        self.perform(self.machine.tick(anyio.current_time()))
         return None
 
-    async def _open(self) -> Stream | None:
+    async def _open(self) -> ByteStream | None:
         try:
             stream = await self._until_due(self._open_stream)
-        except (OSError, UnicodeError, trio.BrokenResourceError) as error:
-            self.perform(self.machine.disconnected(error_text(error), trio.current_time()))
+        except (OSError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+            self.perform(self.machine.disconnected(error_text(error), anyio.current_time()))
             return None
         if stream is not None:
-            self.machine.established(trio.current_time())
+            self.machine.established(anyio.current_time())
         return stream
 
-    async def _run_connection(self, stream: Stream) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write, stream)
-            nursery.start_soon(self._renew)
+    async def _run_connection(self, stream: ByteStream) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._write, stream)
+            tasks.start_soon(self._renew)
             while self.machine.connected:
                 try:
-                    data = await self._until_due(partial(stream.receive_some, READ_BYTES))
-                except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                    self.perform(self.machine.disconnected(error_text(error), trio.current_time()))
-                    break
-                if data:
-                    self.perform(self.machine.received(data, trio.current_time()))
-                elif data is not None:
-                    self.perform(self.machine.disconnected("the server closed it", trio.current_time()))
-            nursery.cancel_scope.cancel()
+                    data = await self._until_due(partial(stream.receive, READ_BYTES))
+                except anyio.EndOfStream:
+                    self.perform(self.machine.disconnected("the server closed it", anyio.current_time()))
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                    self.perform(self.machine.disconnected(error_text(error), anyio.current_time()))
+                else:
+                    if data is not None:
+                        self.perform(self.machine.received(data, anyio.current_time()))
+            tasks.cancel_scope.cancel()
 
-    @trio.lowlevel.enable_ki_protection
-    async def _write(self, stream: Stream) -> None:
+    async def _write(self, stream: ByteStream) -> None:
         while True:
-            self._outgoing_ready = trio.Event()
+            self._outgoing_ready = anyio.Event()
             if data := self.machine.take_outgoing():
                 try:
-                    await stream.send_all(data)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    await stream.send(data)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                     return  # the reading task may still find the reason
-                self.machine.written(trio.current_time())
+                self.machine.written(anyio.current_time())
             else:
                 await self._outgoing_ready.wait()
 
-    @trio.lowlevel.enable_ki_protection
     async def _renew(self) -> None:
         """Get tokens while online, each time the machine wants one."""
         while True:
             if self.machine.wants_token:
-                with trio.CancelScope() as self._fetching:  # `perform` cancels it after the time-out
+                with anyio.CancelScope() as self._fetching:  # `perform` cancels it after the time-out
                     await self._fetch()
             else:
-                self._token_wanted = trio.Event()
+                self._token_wanted = anyio.Event()
                 await self._token_wanted.wait()
 
 
-async def open_tcp(host: str, port: int, ssl_context: ssl.SSLContext | None) -> Stream:
+def protect_from_ctrl_c(*functions: Callable[..., Awaitable[None]]) -> None:
+    """Let trio raise Ctrl-C in the program's own tasks only; asyncio never raises it in others."""
+    if (trio := sys.modules.get("trio")) is not None:
+        for function in functions:
+            trio.lowlevel.enable_ki_protection(function)
+
+
+async def open_tcp(host: str, port: int, ssl_context: ssl.SSLContext | None) -> ByteStream:
     """Connect over TCP, and over TLS if there is a context.
 
     Raises:
-        OSError, UnicodeError, trio.BrokenResourceError: no address could be connected to.
+        OSError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream: no address could be connected to.
     """
-    stream = await trio.open_tcp_stream(host, port)
     if ssl_context is None:
-        return stream
-    secured = trio.SSLStream(stream, ssl_context, server_hostname=host)
-    try:
-        await secured.do_handshake()
-    except BaseException:
-        await trio.aclose_forcefully(secured)
-        raise
-    return secured
+        return await anyio.connect_tcp(host, port)
+    return await anyio.connect_tcp(
+        host, port, tls=True, ssl_context=ssl_context, tls_standard_compatible=False
+    )

@@ -6,14 +6,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-import trio
 
 from presence.store.client import Redis, RedisError
 from presence.subscriber import Event, follow, group, subscribe
+from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.snapshot import Snapshot
-from presence.subscriber.trio_subscription import Subscription
 from tests.subscriber.streams import Streams, uids
+from tests.support.backends import on_both_backends
 
 DEADLINE_S = 10.0
 
@@ -38,11 +39,12 @@ def is_blocked(client: Redis) -> bool:
 
 
 async def wait_until_blocked(client: Redis) -> None:
-    with trio.fail_after(DEADLINE_S):
+    with anyio.fail_after(DEADLINE_S):
         while not is_blocked(client):  # noqa: ASYNC110 - Redis sends no notification
-            await trio.sleep(0.005)
+            await anyio.sleep(0.005)
 
 
+@on_both_backends()
 async def test_a_blocking_read_does_not_delay_cancellation(
     url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,19 +52,20 @@ async def test_a_blocking_read_does_not_delay_cancellation(
     took = []
     async with subscribe(url, group="g", consumer="c") as events:
         for _ in range(5):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(take, events, 1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(take, events, 1)
                 await wait_until_blocked(client)
                 started = time.monotonic()
-                nursery.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
             took.append(time.monotonic() - started)
-            with trio.fail_after(3.0):  # less than the read blocks
+            with anyio.fail_after(3.0):  # less than the read blocks
                 while connections(client):  # noqa: ASYNC110 - Redis sends no notification
-                    await trio.sleep(0.005)
+                    await anyio.sleep(0.005)
     print(f"cancelled in a blocking read: {max(took) * 1000:.1f} ms at most")
     assert max(took) < 2.0, "half of the time that the read blocks"
 
 
+@on_both_backends()
 async def test_no_event_is_lost_or_duplicated_by_cancellations(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
@@ -72,11 +75,11 @@ async def test_no_event_is_lost_or_duplicated_by_cancellations(url: str, client:
     chance = random.Random(3)
     async with subscribe(url, group="g", consumer="c", claim_idle_s=0.3) as events:
         streams.write(*names)
-        with trio.fail_after(50):
+        with anyio.fail_after(50):
             while len(handled) < len(names):
                 # Every fourth has more time: on a busy machine none arrives within 2 ms.
                 patience_s = chance.choice([0.0005, 0.001, 0.002, math.inf])
-                with trio.move_on_after(patience_s) as scope:
+                with anyio.move_on_after(patience_s) as scope:
                     handled += uids([await anext(events)])  # continues: the loop is not entered again
                 interrupted += scope.cancelled_caught
     print(f"cancelled {interrupted} times in {len(handled)} events: lost {len(set(names) - set(handled))}")
@@ -84,6 +87,7 @@ async def test_no_event_is_lost_or_duplicated_by_cancellations(url: str, client:
     assert sorted(handled) == sorted(names)
 
 
+@on_both_backends()
 async def test_an_error_that_leaves_the_loop_is_in_the_dead_letter(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
@@ -103,6 +107,7 @@ async def test_an_error_that_leaves_the_loop_is_in_the_dead_letter(url: str, cli
     assert letter["error"] == "LookupError: poison"
 
 
+@on_both_backends()
 async def test_a_failed_event_is_delivered_again_later(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
@@ -118,11 +123,13 @@ async def test_a_failed_event_is_delivered_again_later(url: str, client: Redis) 
     assert taken == ["a", "b", "a"]
 
 
+@on_both_backends()
 async def test_following_begins_with_a_snapshot(url: str) -> None:
     async with follow(url) as events:
         assert isinstance(await anext(events), Snapshot)
 
 
+@on_both_backends()
 async def test_a_redis_that_never_answered_is_an_immediate_error(tmp_path: Path) -> None:
     with pytest.raises(RedisError):
         await anext(subscribe(f"unix://{tmp_path}/none.sock"))
