@@ -4,7 +4,8 @@ import argparse
 import io
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -32,6 +33,9 @@ COMMANDS: Final = {
 }
 """Each name is a module of `presence.cli` with `add_arguments(parser)` and `run(args, load)`."""
 
+SERVER_PACKAGES: Final = {"h11", "jwt", "prometheus_client", "starlette", "structlog", "trio"}
+"""What the extra `server` installs, by the names that are imported."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -43,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack characters of a uid
     words = sys.argv[1:] if argv is None else argv
     try:
-        status = _run(argument_parser(words).parse_args(words))
+        with _missing_package_named():
+            status = _run(argument_parser(words).parse_args(words))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output, such as head, has exited
         abandon_output()
@@ -59,6 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed help, the version or an error
         return stop.code if isinstance(stop.code, int) else OK
     return status
+
+
+@contextmanager
+def _missing_package_named() -> Iterator[None]:
+    """Turn a missing package of the server into a usage error that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in SERVER_PACKAGES:
+            raise
+        raise UsageError(f"{error.name} is missing: pip install 'presence-server[server]'") from None
 
 
 def argument_parser(words: Sequence[str]) -> argparse.ArgumentParser:
