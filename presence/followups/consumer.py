@@ -70,7 +70,7 @@ def due(
     max_deliveries: int = 5,
     claim_idle_s: float = 60.0,
     prefetch: int = 100,
-) -> "Subscription[FollowUp | Gap]":
+) -> Subscription[FollowUp | Gap]:
     """Return an async iterator of due follow-ups, in order for each shard.
 
     Each is acknowledged when the next one is requested. Those of a consumer that dies go to another; one that

@@ -246,8 +246,8 @@ class Relay:
             return failures
         steps, sent_at = [step for _, step in planned], self.clock()
         self._sent_at, self._lingered_s = sent_at, 0.0
-        is_usual = all(writer.is_steady and not _is_full(step) for writer, step in planned)
-        is_usual = is_usual and not self._ends_deferred_until  # they would wait for the answer
+        # Ends that wait for other nodes would wait for the answer, too.
+        is_usual = not self._ends_deferred_until and all(w.is_steady and not _is_full(s) for w, s in planned)
         answers = await self._caller.call(lambda: self.store.apply(steps), self._linger if is_usual else None)
         now = self.clock()
         if now - self._lingered_s - sent_at < PROMPT_S:

@@ -82,7 +82,7 @@ def subscribe(
     max_deliveries: int = 5,
     claim_idle_s: float = 60.0,
     prefetch: int = 100,
-) -> "Subscription[Event]":
+) -> Subscription[Event]:
     """Return an async iterator of the events of all shards, in order for each user.
 
     Args:
@@ -142,7 +142,7 @@ def entries_sync(
     return BlockingSubscription(_source(url, prefix, after, group, consumer), lambda item: item)
 
 
-def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Subscription[Snapshot | Event]":
+def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> Subscription[Snapshot | Event]:
     """Return an async iterator that gives a `Snapshot` and then every event after it.
 
     After a `Gap` there is a new snapshot. A snapshot is exact: it is the state at one moment of each shard's
