@@ -1,6 +1,7 @@
 """One way to open a connection to Redis, for the server, the readers and the commands alike."""
 
 import socket
+from functools import cache
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -9,7 +10,9 @@ from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
+from presence.common.redis_url import parse
 from presence.store.loop_socket import LoopConnect
+from presence.store.sentinels import Sentinels, SentinelConnect
 from presence.store.tls import TlsConnection
 
 # For all that call Redis by this client, so that few modules import redis-py.
@@ -19,6 +22,7 @@ ResponseError = redis.ResponseError
 
 CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at the start
 CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay
+SENTINEL_TIMEOUT_S: Final = 0.5  # they answer from memory; one that hangs delays the question to the next
 
 # Nothing is sent on a quiet channel, so only the kernel can detect a lost peer: within 30 s.
 KEEPALIVE_IDLE_S: Final = 15
@@ -38,8 +42,22 @@ class _TlsConnection(LoopConnect, TlsConnection):
     pass
 
 
+class _PrimaryTcpConnection(LoopConnect, SentinelConnect, redis.Connection):
+    pass
+
+
+class _PrimaryTlsConnection(LoopConnect, SentinelConnect, TlsConnection):
+    pass
+
+
 _DRIVER: Final = DriverInfo()  # once: finding the version reads and parses the package's metadata
-_CONNECTIONS: Final = {"redis": _TcpConnection, "rediss": _TlsConnection, "unix": _UnixConnection}
+_CONNECTIONS: Final = {
+    "redis": _TcpConnection,
+    "rediss": _TlsConnection,
+    "unix": _UnixConnection,
+    "redis+sentinel": _PrimaryTcpConnection,
+    "rediss+sentinel": _PrimaryTlsConnection,
+}
 
 
 def open_client(
@@ -55,12 +73,17 @@ def open_client(
     Answers are bytes.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
+        url: ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://``: then each connection is to the
+            primary of that moment, see `presence.store.sentinels`.
         call_timeout_s: how long one call may wait for its answer; a blocking read needs more or None.
         connect_timeout_s: how long connecting may take.
         connection: further arguments of redis-py's class for that kind of URL.
     """
-    connection.setdefault("connection_class", _CONNECTIONS[url.partition(":")[0]])
+    scheme = url.partition(":")[0]
+    connection.setdefault("connection_class", _CONNECTIONS[scheme])
+    if scheme.endswith("+sentinel"):
+        connection["sentinels"] = _sentinels(url)
+        url = parse(url).for_server("primary", 0)
     return redis.Redis.from_url(
         url,
         socket_timeout=call_timeout_s,
@@ -86,6 +109,14 @@ def open_listener(url: str) -> "redis.Redis":
     }
     options = {name: value for name, value in wanted.items() if name is not None}
     return open_client(url, socket_keepalive=True, socket_keepalive_options=options)
+
+
+@cache
+def _sentinels(url: str) -> Sentinels:
+    """Return what all connections of a process to one primary share."""
+    found = parse(url)
+    times = {"call_timeout_s": SENTINEL_TIMEOUT_S, "connect_timeout_s": SENTINEL_TIMEOUT_S}
+    return Sentinels(found.service, [open_client(each, **times) for each in found.sentinels])
 
 
 class ConnectOnce:

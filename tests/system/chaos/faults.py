@@ -17,9 +17,10 @@ from loadtest.servers import error_count, wait_for
 from presence.store.keys import Keys
 from tests.support.proxy import Proxy, ProxyFaults
 from tests.support.redis_cluster import Cluster, Member
+from tests.support.redis_sentinel import SentinelSetup, TcpRedis
 from tests.system.chaos.bounds import Troubles
 from tests.system.chaos.collector import Collector
-from tests.system.chaos.nodes import ANSWER_TIMEOUT_S, ChaosNode, Clustered, DurableRedis, Plain
+from tests.system.chaos.nodes import ANSWER_TIMEOUT_S, ChaosNode, Clustered, DurableRedis, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, CLUSTER_FAULTS, ChaosFault, ChaosFaultKind, Place
 from tests.system.chaos.truth import Trouble
 
@@ -50,11 +51,11 @@ WAIT_MS: Final = 1000
 
 
 class Injector:
-    """Carries faults out; `subscribers` is their path to Redis, None in a cluster."""
+    """Carries faults out; `subscribers` is their path to Redis, None without a proxy."""
 
     def __init__(
         self,
-        data: Plain | Clustered,
+        data: Plain | Clustered | Watched,
         keys: Keys,
         nodes: list[ChaosNode],
         subscribers: Proxy | None,
@@ -275,6 +276,51 @@ class Injector:
         self._store.client.config_set("maxmemory", 0)
         return _proof(self._store.error_count("OOM") - before, "calls refused")
 
+    # A Redis watched by Sentinels
+
+    @property
+    def _watched(self) -> Watched:
+        assert isinstance(self._data, Watched)
+        return self._data
+
+    def _sentinel_kill(self, _fault: ChaosFault) -> str:
+        setup = self._watched.setup
+        old = setup.primary
+        with self._collector.writes_paused():  # what a replica may lack is tried by SENTINEL_FAILOVER
+            _await_copies(setup)
+            old.kill()
+        proof = _replacement(setup, old)
+        old.start()
+        return proof
+
+    def _sentinel_stop(self, fault: ChaosFault) -> str:
+        setup = self._watched.setup
+        old = setup.primary
+        with self._collector.writes_paused():
+            _await_copies(setup)
+            old.freeze()
+        started = time.monotonic()
+        proof = _replacement(setup, old)
+        time.sleep(max(0.0, started + fault.seconds - time.monotonic()))
+        old.thaw()
+        return proof if old.is_primary else ""
+
+    def _sentinel_failover(self, fault: ChaosFault) -> str:
+        setup = self._watched.setup
+        old = setup.primary
+        replicas = [each for each in setup.servers if each is not old]
+        with self._collector.writes_paused():
+            _await_copies(setup)
+            number = self._collector.state_saved()
+            setup.fail_over()
+            wait_for(lambda: any(each.is_primary for each in replicas), fault.seconds)
+            self._collector.data_lost(number)
+        old.client.client_unpause()
+        before = old.offset()
+        proof = _replacement(setup, old)
+        time.sleep(fault.seconds)
+        return f"{proof}; {old.offset() - before} bytes of changes forgotten" if old.is_primary else ""
+
     # Paths
 
     def _disturb(self, fault: ChaosFault) -> str:
@@ -321,6 +367,18 @@ def _repeat(seconds: float, blow: Callable[[], Any]) -> int:
         found += int(blow() or 0)
         time.sleep(REPEAT_S)
     return found
+
+
+def _await_copies(setup: SentinelSetup) -> None:
+    offset = setup.primary.offset()
+    wait_for(lambda: all(each.offset() >= offset for each in setup.servers), SPLIT_BRAIN_S)
+
+
+def _replacement(setup: SentinelSetup, old: TcpRedis) -> str:
+    """Wait until the Sentinels have replaced the primary; return how long it took them."""
+    started = time.monotonic()
+    setup.wait_until_replaced(old)
+    return f"the Sentinels named the replica after {time.monotonic() - started:.1f} s"
 
 
 def _inject_into_cluster(cluster: Cluster, keys: Keys, fault: ChaosFault) -> str:

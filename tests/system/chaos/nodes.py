@@ -16,9 +16,10 @@ from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis, PresenceServer, fr
 from presence.store.client import open_client
 from tests.support.proxy import Proxy
 from tests.support.redis_cluster import Cluster, Member
+from tests.support.redis_sentinel import SentinelSetup, TcpRedis
 from tests.system.chaos.crowd import Address
 
-CLUSTER = "+cluster://"
+WITHOUT_PROXY = ("+cluster://", "+sentinel://")  # such a URL names servers that name others
 START_RETRY_S = 0.2
 RETRIED_ERRORS = ("Redis", "redis", "in use")  # of what a start may fail with
 EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
@@ -32,18 +33,18 @@ class ChaosNode:
     """One server, restarted at the same address.
 
     Args:
-        redis: the socket of Redis, reached through a proxy; or the URL of a cluster, without one.
+        redis: the socket of Redis, reached through a proxy; or the URL of a cluster or Sentinels, without one.
         program: see `PresenceServer`.
 
     Attributes:
-        path: the proxy to Redis; None for a cluster.
+        path: the proxy to Redis; None without one.
         clients: the proxy for some of its clients.
     """
 
     def __init__(self, redis: str, flags: Sequence[str], program: Sequence[str]) -> None:
         self._flags, self._program = flags, program
         self._failures: list[str] = []
-        self.path = None if CLUSTER in redis else Proxy(redis)
+        self.path = None if any(kind in redis for kind in WITHOUT_PROXY) else Proxy(redis)
         self._redis_url = self.path.url if self.path else redis
         self._server = self._start(free_port())
         self.clients = Proxy(self._server.address)
@@ -209,6 +210,28 @@ class Clustered:
             primary = self.cluster.primary_of(slot)
             self._primaries[slot] = time.monotonic(), primary
         return primary.client
+
+    def compact(self) -> None:
+        pass
+
+
+class Watched:
+    """One Redis and its replica, watched by three Sentinels."""
+
+    def __init__(self) -> None:
+        self.setup = SentinelSetup()
+        self.records = Records(self.client_of)
+        self.url = self.setup.url
+        self._primary: tuple[float, TcpRedis] = (-math.inf, self.setup.servers[0])
+
+    def close(self) -> None:
+        self.setup.close()
+
+    def client_of(self, _key: str) -> Any:
+        """Return a connection to the primary; raises LookupError if there is none now."""
+        if time.monotonic() - self._primary[0] > PRIMARY_CACHE_S:
+            self._primary = time.monotonic(), self.setup.primary
+        return self._primary[1].client
 
     def compact(self) -> None:
         pass

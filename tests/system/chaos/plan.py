@@ -80,6 +80,9 @@ class ChaosFaultKind(Enum):
     HANDOVER = Spec(Place.REDIS, 4.0, 8.0, "cluster: primaries hand over to their replicas, one by one")
     MOVE_KEYS = Spec(Place.REDIS, 4.0, 8.0, "cluster: slots move key by key")
     MOVE_SLOTS = Spec(Place.REDIS, 4.0, 8.0, "cluster: slots move, each at once")
+    SENTINEL_KILL = Spec(Place.REDIS, 1.0, 3.0, "Sentinels replace a primary that was killed and comes back")
+    SENTINEL_STOP = Spec(Place.REDIS, 4.0, 8.0, "Sentinels replace a primary that was stopped and goes on")
+    SENTINEL_FAILOVER = Spec(Place.REDIS, 2.0, 4.0, "Sentinels replace a primary that goes on all the time")
 
 
 CLUSTER_FAULTS = frozenset(
@@ -91,9 +94,14 @@ CLUSTER_FAULTS = frozenset(
         ChaosFaultKind.MOVE_SLOTS,
     }
 )
+SENTINEL_FAULTS = frozenset(
+    {ChaosFaultKind.SENTINEL_KILL, ChaosFaultKind.SENTINEL_STOP, ChaosFaultKind.SENTINEL_FAILOVER}
+)
 # It takes as long as the death of a node does: in a plan of its own.
 STORM_FAULTS = tuple(
-    kind for kind in ChaosFaultKind if kind not in CLUSTER_FAULTS and kind is not ChaosFaultKind.SWEEPER
+    kind
+    for kind in ChaosFaultKind
+    if kind not in CLUSTER_FAULTS | SENTINEL_FAULTS and kind is not ChaosFaultKind.SWEEPER
 )
 ALL_PLACES = -1  # at each place of the kind at once
 
@@ -189,6 +197,7 @@ class ChaosPlan:
     # Of the clients whose connection ends with their node so many do not come back in time
     gone_share: float = 0.0
     replicas: int | None = None  # of each primary of a Redis Cluster of three; None: a plain Redis
+    has_sentinels: bool = False  # three, which watch a Redis and its replica
 
     @property
     def kinds(self) -> tuple[ChaosFaultKind, ...]:
@@ -286,6 +295,16 @@ PLANS: dict[str, ChaosPlan] = {
             [(ChaosFaultKind.MOVE_SLOTS, 20.0, 0)],
         ],
         replicas=0,
+    ),
+    "sentinel": ChaosPlan(
+        "a Redis and its replica, watched by Sentinels: the primary is killed, stopped, replaced by hand",
+        [
+            [(ChaosFaultKind.SENTINEL_KILL, 3.0, 0)],
+            [(ChaosFaultKind.SENTINEL_STOP, 8.0, 0)],
+            [(ChaosFaultKind.SENTINEL_FAILOVER, 3.0, 0)],
+        ],
+        clients=1000,
+        has_sentinels=True,
     ),
     "rolling": ChaosPlan(
         "all nodes are restarted, one after the other",

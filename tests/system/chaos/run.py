@@ -21,7 +21,7 @@ from tests.system.chaos.collector import Collector, Subscribers, lost_by_group
 from tests.system.chaos.crowd import Crowd, Habits
 from tests.system.chaos.faults import Injector
 from tests.system.chaos.judge import ChaosJudge
-from tests.system.chaos.nodes import ChaosNode, Clustered, Plain
+from tests.system.chaos.nodes import ChaosNode, Clustered, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, MIN_ACTING_S, ChaosFault, Place, Storm
 from tests.system.chaos.report import SETTLE_TIMEOUT_S, ChaosResult, Options, measure
 from tests.system.chaos.truth import Trouble
@@ -57,8 +57,7 @@ class ChaosRun:
         self._setup = options.setup
         self.result = ChaosResult(options, time.monotonic())
         self._keys = self._setup.keys()
-        replicas = options.plan.replicas if options.plan else None
-        self._data: Plain | Clustered = Plain() if replicas is None else Clustered(replicas)
+        self._data = _data_of(options)
         stack.callback(self._data.close)
         redis, path = self._data.url, None
         if isinstance(self._data, Plain):
@@ -253,6 +252,13 @@ class ChaosRun:
             "group, gaps": subscribers.gaps,
         }
         return result
+
+
+def _data_of(options: Options) -> Plain | Clustered | Watched:
+    if options.plan and options.plan.has_sentinels:
+        return Watched()
+    replicas = options.plan.replicas if options.plan else None
+    return Plain() if replicas is None else Clustered(replicas)
 
 
 def _belongs(trouble: Trouble, fault: ChaosFault) -> bool:
