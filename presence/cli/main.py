@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "explain": "explain why a user is online or offline, asking all servers",
     "nodes": "print the servers that share a Redis",
     "followups": "manage follow-ups: actions for users who stay offline",
+    "webhooks": "send events as signed HTTP requests",
     "timers": "run and inspect shared timers",
     "token": "generate keys, sign and verify tokens, add operator tokens",
     "doctor": "check the machine, the settings and Redis, and suggest fixes",
@@ -33,7 +34,7 @@ COMMANDS: Final = {
 }
 """Each name is a module of `presence.cli` with `add_arguments(parser)` and `run(args, load)`."""
 
-SERVER_PACKAGES: Final = {"h11", "jwt", "prometheus_client", "starlette", "structlog", "trio"}
+SERVER_PACKAGES: Final = {"h11", "httpx2", "jwt", "prometheus_client", "starlette", "structlog", "trio"}
 """What the extra `server` installs, by the names that are imported."""
 
 
