@@ -100,6 +100,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
         receiver = Receiver(args.url, signing, args.timeout)
         runner = Runner(place.redis_url, place.prefix, options, receiver, metrics=metrics, name=name)
         stop = anyio.Event()
+        await runner.join()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_on_signal, stop)
             try:

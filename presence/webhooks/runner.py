@@ -1,6 +1,7 @@
 """One of the runners of a group: sends the shards of which it has the lock, each in a task of its own."""
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -48,26 +49,33 @@ class Runner:
         self._sender = partial(ShardSender, redis_url, prefix, options, receiver, metrics=metrics)
         self._lock_s = max(MIN_LOCK_S, LOCK_REQUESTS * receiver.timeout_s)
         self._locks = ShardLocks(redis_url, prefix, options.group, name, lock_s=self._lock_s)
+        self._share: set[int] = set()
         self._sending: dict[int, _Sending] = {}
 
-    async def run(self, stop: anyio.Event) -> None:
-        """Send until `stop` is set; requests under way are completed.
+    async def join(self) -> None:
+        """Announce this runner, before it is run.
 
         Raises:
-            RedisError: Redis cannot be reached at the start.
+            RedisError: Redis cannot be reached.
             ValueError: it does not hold data of a presence server.
         """
-        share = await self._renew()
+        self._share = await self._renew()
+
+    async def run(self, stop: anyio.Event) -> None:
+        """Send until `stop` is set; requests under way are completed."""
         try:
             async with anyio.create_task_group() as tasks:
                 while not stop.is_set():
-                    await self._divide(tasks, share)
+                    await self._divide(tasks)
                     with anyio.move_on_after(self._lock_s / 3):
                         await stop.wait()
                         break
-                    share = await self._renewed(share)
+                    try:
+                        self._share = await self._renew()
+                    except RedisError as error:
+                        log.warning("cannot renew the locks of shards: %s", error)
                 await self._end([*self._sending])
-            with anyio.move_on_after(LEAVE_S):
+            with suppress(RedisError), anyio.move_on_after(LEAVE_S):
                 await anyio.to_thread.run_sync(self._locks.leave, abandon_on_cancel=True)
         finally:
             self._locks.close()
@@ -75,17 +83,9 @@ class Runner:
     async def _renew(self) -> set[int]:
         return await anyio.to_thread.run_sync(self._locks.renew, abandon_on_cancel=True)
 
-    async def _renewed(self, share: set[int]) -> set[int]:
-        """Renew the locks; return the share, which is as before if Redis cannot be reached."""
-        try:
-            return await self._renew()
-        except RedisError as error:
-            log.warning("cannot renew the locks of shards: %s", error)
-            return share
-
-    async def _divide(self, tasks: TaskGroup, share: set[int]) -> None:
+    async def _divide(self, tasks: TaskGroup) -> None:
         """Stop sending shards of others, and those whose lock was lost; begin to send new ones."""
-        held = self._locks.held
+        share, held = self._share, self._locks.held
         ended = [
             shard
             for shard, sending in self._sending.items()

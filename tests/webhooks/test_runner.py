@@ -51,6 +51,7 @@ class Setup:
         runner = Runner(
             self.url, "presence", SendOptions(**(chosen | options)), receiver, metrics=metrics, name="a"
         )
+        await runner.join()
         running = Running(metrics, anyio.Event())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(runner.run, running.stop)
