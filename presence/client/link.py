@@ -152,7 +152,8 @@ class Link:
                     data = await stream.receive(READ_BYTES)
                 except anyio.EndOfStream:
                     self.perform(self.machine.disconnected("the server closed it", anyio.current_time()))
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                    # An `OSError` is an alert of TLS, such as the server's refusal of a client certificate.
                     self.perform(self.machine.disconnected(error_text(error), anyio.current_time()))
                 else:
                     self.perform(self.machine.received(data, anyio.current_time()))
@@ -171,7 +172,7 @@ class Link:
             if data := self.machine.take_outgoing():
                 try:
                     await stream.send(data)
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                     return  # the reading task may still find the reason
                 self.machine.written(anyio.current_time())
             else:

@@ -25,9 +25,10 @@ from presence.config.settings import FIELDS, VARIABLE_PREFIX, SettingField, Sett
 def exposures(s: Settings) -> Iterator[str]:
     """Yield what untrusted clients could do, as ``risk: fix``; nothing if only this machine can connect."""
     is_local = networks.is_loopback(s.host)
-    if s.token_keys is None and not is_local:
+    is_open = s.token_keys is None and s.tls_client_ca is None
+    if is_open and not is_local:
         yield "any client that reaches this server can log in as any user: set token_keys"
-    elif s.token_keys is None and s.proxy_from is not None:
+    elif is_open and s.proxy_from is not None:
         yield "any client that a proxy lets in can log in as any user: set token_keys"
     if s.token_keys is not None and not is_local and not s.tls_only and s.proxy_from is None:
         missing = "set tls_cert, tls_only" if s.tls_cert is None else "set tls_only, or block the plain port"
@@ -86,11 +87,16 @@ def _time_conflicts(s: Settings) -> Iterator[Conflict]:
 
 
 def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
-    if not (s.token_keys or s.insecure or networks.is_loopback(s.host)):
+    if not (s.token_keys or s.tls_client_ca or s.insecure or networks.is_loopback(s.host)):
         yield (
             ("host", "token_keys", "insecure"),
             f"{s.host} is reachable from other machines without authentication: "
             "set token_keys, or --insecure to allow it",
+        )
+    if s.tls_client_ca is not None and s.token_keys is None and not s.tls_only:
+        yield (
+            ("tls_client_ca", "tls_only", "token_keys"),
+            "clients of the plain port have no certificate: set tls_only, or token_keys",
         )
     if not (s.no_admin or s.admin_tokens or networks.is_loopback(admin_host(s.admin))):
         yield (
@@ -102,11 +108,15 @@ def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
             yield ("tls_key", "tls_cert"), "is set without a certificate: set tls_cert, too"
         if s.tls_only:
             yield ("tls_only", "tls_cert"), "needs a certificate: set tls_cert"
+        if s.tls_client_ca is not None:
+            yield ("tls_client_ca", "tls_cert"), "is set without a certificate: set tls_cert, too"
     elif s.port == s.tls_port != 0 and not s.tls_only:
         yield (
             ("tls_port", "port"),
             f"{s.tls_port} is already used by port: choose another, or set --tls-only",
         )
+    if s.tls_client_crl is not None and s.tls_client_ca is None:
+        yield ("tls_client_crl", "tls_client_ca"), "is set without authorities: set tls_client_ca, too"
 
 
 def _port_conflicts(s: Settings) -> Iterator[Conflict]:

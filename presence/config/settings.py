@@ -382,6 +382,18 @@ class Settings:
     tls_key: Path | None = _tls(  # noqa: RUF009 - as above
         None, "PEM file with the private key; by default, the certificate file holds it"
     )
+    tls_client_ca: Path | None = _tls(  # noqa: RUF009 - as above
+        None,
+        "PEM file with the authorities that sign client certificates; without token_keys, clients need one",
+    )
+    tls_client_uid: str = _tls(
+        "cn",
+        "part of a client certificate that is the uid: common name or subject alternative name",
+        choices=("cn", "san-uri", "san-dns", "san-email"),
+    )
+    tls_client_crl: Path | None = _tls(  # noqa: RUF009 - as above
+        None, "PEM file with the revocation lists of the authorities that sign client certificates"
+    )
     tls_port: int = _tls(7443, "TCP port for TLS; 0 picks a free one", bounds=(0, 65535))
     tls_only: bool = _tls(False, "accept TLS only, at port")
     tls_handshakes: int = _tls(

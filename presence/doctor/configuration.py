@@ -29,6 +29,7 @@ def files(settings: Settings, handler_names: Sequence[str]) -> list[CheckResult]
     return [
         token_keys(settings),
         certificate(settings, datetime.now(UTC)),
+        revocation_lists(settings, datetime.now(UTC)),
         operators(settings),
         *strangers(settings),
         *handlers(settings, handler_names),
@@ -58,9 +59,10 @@ def certificate(settings: Settings, now: datetime) -> CheckResult:
     try:
         found = credentials.certificate(settings)
     except CredentialsError as error:
-        return fail(
-            check, need, error.problem, "correct the file: PEM, followed by its chain, with its own key"
-        )
+        fix = "correct the file: PEM, followed by its chain, with its own key"
+        if error.setting.startswith("tls_client"):
+            fix = "correct the file: PEM, with the authorities of clients, or with their revocation lists"
+        return fail(check, need, str(error), fix)
     if found is None:
         return ok(check, need, "tls_cert is not set: plain TCP only")
     until = f"{found.ends_at:%Y-%m-%d %H:%M} UTC"
@@ -70,6 +72,26 @@ def certificate(settings: Settings, now: datetime) -> CheckResult:
     have = f"{settings.tls_cert}, valid until {until}"
     if found.ends_at - now < RENEWED_BEFORE:
         return warn(check, need, have, renew)
+    return ok(check, need, have)
+
+
+def revocation_lists(settings: Settings, now: datetime) -> CheckResult:
+    """Check the expiry of the revocation lists of client certificates."""
+    check, need = "revocation lists", "lists that do not expire soon, if tls_client_crl is set"
+    if settings.tls_client_crl is None:
+        return ok(check, need, "tls_client_crl is not set: no client certificate is revoked")
+    try:
+        found = credentials.certificate(settings)
+    except CredentialsError:
+        return not_tried(check, need, "a file of the certificate is invalid", "see certificate")
+    if found is None or found.crl_ends_at is None:
+        return ok(check, need, f"{settings.tls_client_crl}, never expires")
+    have = f"{settings.tls_client_crl}, valid until {found.crl_ends_at:%Y-%m-%d %H:%M} UTC"
+    fix = f"renew {settings.tls_client_crl}, then SIGHUP: after its expiry no client of its authority gets in"
+    if found.crl_ends_at <= now:
+        return fail(check, need, have, fix)
+    if found.crl_ends_at - now < credentials.CRL_RENEWED_BEFORE:
+        return warn(check, need, have, fix)
     return ok(check, need, have)
 
 

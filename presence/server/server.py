@@ -81,6 +81,7 @@ class Server:
             family=self.family,
             describe=lambda: self._statistics.description(self._transport),
             authenticator=self._credentials.authenticator,
+            certificates=self._credentials.client_identities,
         )
         # No deadline is set yet. Slots begin where those of trio's clock do, as heartbeats: one wake.
         slots = self.node.ticker.slot_clock

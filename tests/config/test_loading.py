@@ -161,6 +161,15 @@ REACHED = "is reachable from other machines without authentication"
         ({"tls_key": "k.pem"}, "tls_key: is set without a certificate: set tls_cert, too"),
         ({"tls_only": True}, "tls_only: needs a certificate: set tls_cert"),
         (
+            {"tls_client_ca": "ca", "token_keys": "k"},
+            "tls_client_ca: is set without a certificate: set tls_cert, too",
+        ),
+        ({"tls_client_crl": "crl"}, "tls_client_crl: is set without authorities: set tls_client_ca, too"),
+        (
+            {"tls_client_ca": "ca", "tls_cert": "c", "insecure": True},
+            "tls_client_ca: clients of the plain port have no certificate: set tls_only, or token_keys",
+        ),
+        (
             {"tls_cert": "c", "port": "7000", "tls_port": "7000"},
             "tls_port: 7000 is already used by port",
         ),
@@ -181,7 +190,11 @@ REACHED = "is reachable from other machines without authentication"
 def test_conflicts_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
-    assert all(FIELDS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert", "host"})
+    assert all(
+        FIELDS[key].flag in problem
+        for key in flags
+        if key not in {"insecure", "tls_cert", "host", "token_keys"}
+    )
 
 
 @pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])
@@ -213,6 +226,8 @@ def test_default_admin_port_yields_to_a_requested_port(flag: str) -> None:
         {"host": "0.0.0.0", "insecure": True},
         {"host": "0.0.0.0", "token_keys": "keys.json"},
         {"tls_cert": "c.pem", "tls_only": True, "port": "7443"},
+        {"tls_cert": "c.pem", "tls_only": True, "tls_client_ca": "ca.pem", "host": "0.0.0.0"},
+        {"tls_cert": "c.pem", "token_keys": "keys.json", "tls_client_ca": "ca.pem"},
         {"admin": "127.0.0.2:7400"},
         {"admin": "[::1]:0"},
         {"admin": "localhost:80"},
@@ -300,6 +315,7 @@ OPERATORS_IN_THE_CLEAR = "over plain HTTP"
             [f"{IN_THE_CLEAR} can be read in transit: set tls_only"],
         ),
         ({"host": "::", "token_keys": KEYS, "tls_cert": CERT, "tls_only": True}, []),
+        ({"host": "::", "tls_client_ca": CERT, "tls_cert": CERT, "tls_only": True}, []),
         ({"admin": "[::]:7480", "admin_tokens": KEYS}, [OPERATORS_IN_THE_CLEAR]),
         ({"admin": "[::1]:7480", "admin_tokens": KEYS}, []),
         ({"admin": "0.0.0.0:7480", "no_admin": True}, []),

@@ -10,6 +10,7 @@ from presence.config.settings import Settings
 from presence.doctor import configuration
 from presence.doctor.results import CheckResult, CheckStatus
 from tests.transports import certificates
+from tests.transports.issuer import Issuer
 
 
 def found(check: str, settings: Settings, *handlers: str) -> CheckResult:
@@ -49,6 +50,23 @@ def test_a_certificate_is_a_warning_two_weeks_before_it_expires(tmp_path: Path) 
         result = configuration.certificate(settings, ends_at - timedelta(days=days))
         assert result.status is status
         assert result.fix.startswith("" if status is CheckStatus.OK else f"renew {cert}, then SIGHUP")
+
+
+def test_a_revocation_list_is_a_warning_half_a_day_before_it_expires(tmp_path: Path) -> None:
+    cert, key = certificates.write(tmp_path)
+    issuer = Issuer(tmp_path)
+    crl = issuer.write_crl(ends=timedelta(days=3))
+    settings = Settings(tls_cert=cert, tls_key=key, tls_client_ca=issuer.ca, tls_client_crl=crl)
+    ends_at = datetime.now(UTC) + timedelta(days=3)
+    for hours, status in ((13, CheckStatus.OK), (11, CheckStatus.WARN), (-1, CheckStatus.FAIL)):
+        result = configuration.revocation_lists(settings, ends_at - timedelta(hours=hours))
+        assert result.status is status
+        assert result.fix.startswith("" if status is CheckStatus.OK else f"renew {crl}, then SIGHUP")
+    crl.write_text("no such thing")
+    assert found("revocation lists", settings).status is CheckStatus.NOT_TRIED
+    result = found("certificate", settings)
+    assert result.status is CheckStatus.FAIL
+    assert f"tls_client_crl: {crl}: " in result.have
 
 
 def test_rules_without_a_handler_and_exposures_are_reported_with_their_fix() -> None:

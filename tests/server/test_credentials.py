@@ -1,8 +1,10 @@
 """Keys and certificate of a server: loaded at start, reloaded on request, kept if new ones are invalid."""
 
 import os
+import ssl
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,18 @@ from presence.auth import key_file
 from presence.auth.issuing import key_set
 from presence.common import runtime
 from presence.common.clock import Clock
+from presence.common.faults import Faults
 from presence.config.settings import Settings
 from presence.core.authenticator import Granted
 from presence.protocol import Code
 from presence.server import credentials
-from presence.server.credentials import Credentials, CredentialsError
+from presence.server.credentials import EXPIRY_CHECK_INTERVAL_S, Credentials, CredentialsError
 from presence.transports import tls
 from tests.auth.gates import entry, signer
 from tests.support.credentials import SECRET, token, write_keys
 from tests.support.waiting import until
 from tests.transports import certificates
+from tests.transports.issuer import Issuer
 
 CLOCK = Clock()
 PATIENCE_S = 30.0
@@ -66,11 +70,14 @@ def test_tokens_are_checked_by_the_settings(tmp_path: Path) -> None:
         credentials.load_authenticator(settings, CLOCK)
 
 
-@pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key"])
+@pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key", "tls_client_ca", "tls_client_crl"])
 def test_missing_file_is_reported_with_its_setting(setting: str, tmp_path: Path) -> None:
     cert, key = certificates.write(tmp_path)
     away = tmp_path / "away"
-    files: dict[str, Any] = {"tls_cert": cert, "tls_key": key, setting: away}
+    files: dict[str, Any] = {"tls_cert": cert, "tls_key": key}
+    if setting == "tls_client_crl":
+        files["tls_client_ca"] = Issuer(tmp_path).ca
+    files[setting] = away
     (problem,) = problems(Settings(**files))
     assert problem.startswith(f"{setting}: {away}: ")
     assert problem.endswith("No such file or directory")
@@ -100,6 +107,40 @@ async def test_valid_new_certificate_is_used_after_a_reload(
     assert [line["log_level"] for line in lines] == ["error"] * 2
     ends_at = found.certificate.ends_at.timestamp()
     assert found.report() == {"certificate": {"renewed": 1, "failed": 2, "ends_at": ends_at}}
+
+
+@pytest.mark.parametrize(("token_keys", "is_required"), [(False, True), (True, False)])
+def test_a_client_certificate_is_required_without_token_keys(
+    tmp_path: Path, token_keys: bool, is_required: bool
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    keys = write_keys(tmp_path / "keys.json", {"a": SECRET}) if token_keys else None
+    settings = Settings(tls_cert=cert, tls_key=key, tls_client_ca=Issuer(tmp_path).ca, token_keys=keys)
+    found = opened(settings)
+    assert found.client_identities
+    assert found.certificate
+    wanted = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+    assert found.certificate.context.verify_mode is wanted
+
+
+@pytest.mark.parametrize(
+    ("hours", "event"),
+    [
+        (-1, "revocation list expired, clients refused"),
+        (11, "revocation list expires soon"),
+        (13, None),
+    ],
+)
+async def test_the_expiry_of_a_revocation_list_is_logged(
+    tmp_path: Path, autojump_clock: object, hours: int, event: str | None
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    issuer = Issuer(tmp_path)
+    crl = issuer.write_crl(ends=timedelta(hours=hours))
+    found = opened(Settings(tls_cert=cert, tls_key=key, tls_client_ca=issuer.ca, tls_client_crl=crl))
+    with capture_logs() as lines, trio.move_on_after(1.5 * EXPIRY_CHECK_INTERVAL_S):
+        await found.run(Faults(lambda _: None))
+    assert [line["event"] for line in lines] == ([event] * 2 if event else [])
 
 
 @pytest.mark.parametrize("hanging", ["keys", "certificate"])
