@@ -1,7 +1,7 @@
 """The key file: a JSON Web Key Set (RFC 7517), read and checked as a whole.
 
-Each key has a name (`kid`) and one algorithm (`alg`: HS256, RS256 or EdDSA). One invalid key makes the file
-invalid; the message names the key, by its `kid` or its position, and shows none of its material.
+Each key has a name (`kid`) and one algorithm (`alg`: HS256, RS256, ES256 or EdDSA). One invalid key makes
+the file invalid; the message names the key, by its `kid` or its position, and shows none of its material.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from presence.auth.keys import (
     ALGORITHMS,
-    EDDSA,
+    CURVES,
     HS256,
     KTY,
     PUBLIC,
@@ -135,8 +135,8 @@ def key_of(entry: object) -> Key:
         raise InvalidKey(f"kty must be {KTY[alg]} with alg {alg}")
     if entry.get("use", "sig") != "sig":
         raise InvalidKey("use must be sig, where it is given")
-    if alg == EDDSA and entry.get("crv") != "Ed25519":
-        raise InvalidKey("crv must be Ed25519")
+    if alg in CURVES and entry.get("crv") != CURVES[alg]:
+        raise InvalidKey(f"crv must be {CURVES[alg]}")
     for member in PUBLIC[alg]:
         if not _BASE64URL.fullmatch(str(entry.get(member, ""))):
             raise InvalidKey(f"{member} must be text in base64url")

@@ -20,7 +20,7 @@ from presence.protocol import Kind
 from presence.protocol.constants import TOKEN_MAX_BYTES
 from presence.protocol.schema import SCHEMA
 
-# A part in base64url: no padding, and no bits behind the last byte. So no two texts are the same token.
+# A part in base64url: no padding, and no bits behind the last byte. So no two texts have the same bytes.
 _PART: Final = r"(?:[\w-]{4})*+(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?"
 _COMPACT: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}", re.ASCII)
 _check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check

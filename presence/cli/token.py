@@ -34,7 +34,7 @@ TOKEN_READ_BYTES: Final = 65_536  # of a file or standard input; a token has few
 
 _KEYGEN = (
     "Generates a key, appends it to a key file (created if missing, readable by its owner only) and prints "
-    "its kid, which tokens refer to. For RS256 and EdDSA --public appends the public part to another file: "
+    "its kid, which tokens refer to. Except for HS256, --public appends the public part to another file: "
     "servers need only that, and cannot sign tokens with it. Servers load it within seconds."
 )
 _SIGN = "Prints a token for a user, signed with a key of a file. No server is needed."
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--append-to", type=Path, metavar="FILE", help="key file; without it the key is printed"
     )
     keygen.add_argument("--public", type=Path, metavar="FILE", help="append the public part to this file")
-    algorithms = ("HS256", "RS256", "EdDSA")
+    algorithms = ("HS256", "RS256", "ES256", "EdDSA")
     keygen.add_argument("--alg", choices=algorithms, default="EdDSA", help="algorithm (default EdDSA)")
     keygen.add_argument("--kid", metavar="NAME", help="id of the key (default: random)")
     add_settings(keygen, ())

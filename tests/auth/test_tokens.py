@@ -128,9 +128,9 @@ def test_a_signature_by_another_key_of_the_same_name_is_refused(alg: str) -> Non
     assert caught.value.reason is Reason.SIGNATURE
 
 
-@pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
+@pytest.mark.parametrize("alg", ["RS256", "ES256", "EdDSA"])
 def test_a_public_key_is_not_accepted_as_a_secret(alg: str) -> None:
-    public = entry(alg)[{"RS256": "n", "EdDSA": "x"}[alg]]
+    public = entry(alg)[{"RS256": "n", "ES256": "x", "EdDSA": "x"}[alg]]
     forged = keyring({"kty": "oct", "kid": f"key-{alg}", "alg": "HS256", "k": public})
     key = forged.find(f"key-{alg}", "HS256")
     assert key is not None

@@ -44,7 +44,7 @@ def keys(tmp_path: Path, run_token: RunToken) -> Path:
     return path
 
 
-@pytest.mark.parametrize("alg", ["HS256", "RS256", "EdDSA"])
+@pytest.mark.parametrize("alg", ["HS256", "RS256", "ES256", "EdDSA"])
 def test_generated_keys_and_tokens_are_valid(tmp_path: Path, alg: str, run_token: RunToken) -> None:
     path = tmp_path / "keys.json"
     kid = run_token("keygen", "--append-to", path, "--alg", alg)
