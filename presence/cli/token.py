@@ -38,6 +38,10 @@ _KEYGEN = (
     "servers need only that, and cannot sign tokens with it. Servers load it within seconds."
 )
 _SIGN = "Prints a token for a user, signed with a key of a file. No server is needed."
+_SIGN_TEXTS = {
+    "token_issuer": "issuer of the token (iss)",
+    "token_audience": "audience of the token (aud); of several, the first",
+}
 _VERIFY = (
     "Prints whether servers with these keys accept a token, and if not, the reason, which clients never "
     "learn. Without an argument, or with -, the token is read from standard input."
@@ -68,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sign.add_argument("--uid", required=True, help="user of the token")
     sign.add_argument("--kid", metavar="NAME", help="key to sign with (default: the last one of the file)")
     add_seconds(sign, "--ttl", 3600.0, "lifetime of the token")
-    add_settings(sign, ("token_audience",))
+    add_settings(sign, ("token_issuer", "token_audience"), _SIGN_TEXTS)
 
     verify = actions.add_parser(
         "verify", help="check a token and print why it is refused", description=_VERIFY
@@ -78,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "token", nargs="?", default="-", type=secret_source, metavar="@FILE|-", help="source of the token"
     )
     add_json(verify, "print one JSON object: the claims of the token")
-    add_settings(verify, ("token_audience", "token_leeway"))
+    add_settings(verify, ("token_issuer", "token_audience", "token_leeway"))
 
     admin = actions.add_parser("admin", help="generate a token for an operator", description=_ADMIN)
     admin.add_argument("--role", choices=("read", "act"), required=True, help="permission; act includes read")
@@ -135,8 +139,9 @@ def _sign(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
     if not tokens.is_uid(args.uid):
         raise UsageError(f"token sign: {args.uid!r} is not a valid uid")
     entry = _named(key_file.entries_of(key_file.read(keys)), args.kid)
-    audience, now = settings.token_audience, time.time()
-    print(issuing.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl))
+    audience, now = settings.token_audiences[0], time.time()
+    claims = {} if settings.token_issuer is None else {"iss": settings.token_issuer}
+    print(issuing.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl, **claims))
 
 
 def _verify(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
@@ -148,7 +153,8 @@ def _verify(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
     keyring = key_file.load(keys)
     token = tokens.parse(_token(args.token), keyring)
     now = time.time()
-    claims = tokens.check(token, TokenRules(settings.token_audience, settings.token_leeway), now)
+    rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer)
+    claims = tokens.check(token, rules, now)
     shown = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
     print(json_line(shown) if args.json else _line(shown, now))
 

@@ -70,7 +70,7 @@ def load_authenticator(
         keys = key_file.load(settings.token_keys)
     except key_file.KeyFileError as error:
         raise CredentialsError("token_keys", error) from None
-    rules = TokenRules(settings.token_audience, settings.token_leeway)
+    rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer)
     return TokenAuthenticator(keys, rules, budget_of(settings.token_check_share, clock.now()), wall=wall)
 
 

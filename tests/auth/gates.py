@@ -76,7 +76,7 @@ class TimedAuthenticator:
         self.step_s = 0.0
         self.authenticator = TokenAuthenticator(
             ring or every_key(),
-            TokenRules(AUDIENCE, leeway_s),
+            TokenRules((AUDIENCE,), leeway_s),
             BOUNDLESS if share is None else budget_of(share, self.now),
             wall=lambda: WALL + self.now - BEGUN + self.step_s,
         )
