@@ -38,6 +38,10 @@ class InvalidKey(Exception):
     """A key that cannot, or must not, be used; the message does not show its material."""
 
 
+class KeySetError(Exception):
+    """A file or a URL yields no keys; the message names it and the wrong key, and shows no material."""
+
+
 class SignatureRefused(Exception):
     """A token is not signed by the key."""
 
@@ -110,10 +114,14 @@ class Key:
 
 
 class Keyring:
-    """Keys with distinct names, by name and algorithm; `digest`: `key_file.digest` of their file."""
+    """Keys by name and algorithm.
 
-    def __init__(self, keys: Iterable[Key], digest: bytes = b"") -> None:
+    `digest` is `key_file.digest` of their set, and `ignored` how many entries of that set are not among them.
+    """
+
+    def __init__(self, keys: Iterable[Key], digest: bytes = b"", ignored: int = 0) -> None:
         self.digest = digest
+        self.ignored = ignored
         self._keys = {(key.kid, key.alg): key for key in keys}
         for key in self._keys.values():
             key.measure()

@@ -98,6 +98,17 @@ def parse(text: object, keyring: Keyring) -> UncheckedToken:
     return UncheckedToken(text, key)
 
 
+def claimed_issue(text: str) -> float | None:
+    """Return when a token that `parse` refused for its key says that it was issued, in Unix seconds.
+
+    None: it does not say. Nobody has checked it.
+    """
+    try:
+        return _moment(_object(text.split(".")[1]), "iat")
+    except TokenRefused:
+        return None
+
+
 def check(token: UncheckedToken, rules: TokenRules, wall: float) -> Claims:
     """Return the claims of a valid token; `wall`: Unix seconds.
 

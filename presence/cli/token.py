@@ -15,16 +15,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import trio
+
 from presence.auth import issuing, key_file, operator_tokens, tokens
 from presence.auth.issuing import CannotSign
-from presence.auth.key_file import KeyFileError
-from presence.auth.keys import HS256, InvalidKey
+from presence.auth.keys import HS256, InvalidKey, KeySetError
 from presence.auth.operator_tokens import TokenFileError
 from presence.auth.tokens import TokenRefused, TokenRules
 from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import Load, UsageError, add_json, add_seconds, add_settings, secret_source
 from presence.common.text import json_line, printable
-from presence.config.settings import Settings
+from presence.config.settings import Settings, is_url
+from presence.server import credentials
+from presence.server.credentials import CredentialsError
 
 SECRET_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
@@ -94,9 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--keys", type=Path, metavar="FILE", help="key file (default: the setting token_keys)"
-    )
+    parser.add_argument("--keys", metavar="FILE", help="key file (default: the setting token_keys)")
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
@@ -108,13 +109,15 @@ def run(args: argparse.Namespace, load: Load) -> int:
         elif args.action == "admin":
             _admin(args)
         else:
-            keys: Path | None = args.keys or settings.token_keys
+            keys: str | None = args.keys or settings.token_keys
             if keys is None:
                 raise UsageError("token: give --keys FILE, or token_keys in the settings")
             (_sign if args.action == "sign" else _verify)(keys, args, settings)
     except TokenRefused as error:
         print_error(f"token verify: refused: {error}")
-    except (KeyFileError, TokenFileError, InvalidKey, CannotSign, OSError) as error:
+    except CredentialsError as error:
+        print_error(f"token {args.action}: {error.problem}")
+    except (KeySetError, TokenFileError, InvalidKey, CannotSign, OSError) as error:
         print_error(f"token {args.action}: {error}")
     else:
         return OK
@@ -135,22 +138,24 @@ def _keygen(args: argparse.Namespace) -> None:
     print(issuing.key_set([entry]) if args.append_to is None else printable(entry["kid"]))
 
 
-def _sign(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
+def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
     if not tokens.is_uid(args.uid):
         raise UsageError(f"token sign: {args.uid!r} is not a valid uid")
-    entry = _named(key_file.entries_of(key_file.read(keys)), args.kid)
+    if is_url(keys):
+        raise UsageError("token sign: token_keys is a URL, whose keys sign nothing: give --keys FILE")
+    entry = _named(key_file.entries_of(key_file.read(Path(keys))), args.kid)
     audience, now = settings.token_audiences[0], time.time()
     claims = {} if settings.token_issuer is None else {"iss": settings.token_issuer}
     print(issuing.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl, **claims))
 
 
-def _verify(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
+def _verify(keys: str, args: argparse.Namespace, settings: Settings) -> None:
     """Print the claims of a token.
 
     Raises:
         TokenRefused: it is not accepted.
     """
-    keyring = key_file.load(keys)
+    keyring = trio.run(credentials.read_keys, settings, keys)
     token = tokens.parse(_token(args.token), keyring)
     now = time.time()
     rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer)

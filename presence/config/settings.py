@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 from presence.common import networks, redis_url
 from presence.config.followup_rules import Rule
@@ -132,6 +133,26 @@ def admin_port(address: str) -> int:
 def _name(text: str) -> None:
     if not text.isprintable() or any(c.isspace() for c in text):
         raise ValueError("must not contain white space or control characters")
+
+
+def is_url(source: str) -> bool:
+    """Return whether `token_keys` is a URL, and not a file."""
+    return "://" in source
+
+
+def _key_source(text: str) -> None:
+    if not is_url(text):
+        return
+    _name(text)
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname or "", url.port
+    except ValueError:
+        raise ValueError("must be a URL with a valid host and port") from None
+    if url.username is not None:
+        raise ValueError("must not contain a user name or a password: a public key set needs none")
+    if not host or not (url.scheme == "https" or (url.scheme == "http" and networks.is_loopback(host))):
+        raise ValueError("must be a file, an https:// URL, or an http:// URL of a loopback host")
 
 
 def _names(text: str) -> None:
@@ -380,8 +401,13 @@ class Settings:
     )
     packet_burst: int = _limit(10_000, "burst size of packet_rate", bounds=(1, 10**7), expert=True)
 
-    token_keys: Path | None = _auth(  # noqa: RUF009 - declares a field, as dataclasses.field does
-        None, "file with the keys that verify tokens; without it, clients are not authenticated"
+    token_keys: str | None = _auth(
+        None,
+        "file or https:// URL of the keys that verify tokens; without it, clients are not authenticated",
+        form=_key_source,
+    )
+    token_keys_refresh: float = _auth(
+        300.0, "interval at which keys are read again from a URL", unit="s", bounds=(10, _DAY_S)
     )
     token_issuer: str | None = _auth(None, "issuer that a token must name; without it, any", form=_name)
     token_audience: str = _auth(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from presence.auth.issuing import key_set, public_entry
-from presence.auth.key_file import MAX_FILE_BYTES, MAX_KEYS, KeyFileError, load
+from presence.auth.key_file import MAX_FILE_BYTES, MAX_KEYS, load
+from presence.auth.keys import KeySetError
 from tests.auth.gates import ALGORITHMS, entry
 
 CANARY = "canary-canary-canary-canary-canary-canary-x"
@@ -24,7 +25,7 @@ def written(folder: Path, text: str, mode: int = 0o600) -> Path:
 
 def complaint(path: Path) -> str:
     """Return the error about a file, which always names it and never shows a secret."""
-    with pytest.raises(KeyFileError) as caught:
+    with pytest.raises(KeySetError) as caught:
         load(path)
     assert str(path) in str(caught.value)
     assert CANARY[:8] not in str(caught.value)

@@ -45,6 +45,7 @@ BAD = {
     "disconnect_grace": ["301"],
     "batch_window_ms": ["251"],
     "session_policy": ["Oldest"],
+    "token_keys": ["http://h/keys", "https://", "https://h:x/", "ftp://h/", "https://u:p@h/", "https://h/ k"],
     "token_issuer": ["a b"],
     "token_audience": ["a b", "a\x07", "a,,b", ","],
     "tls_only": ["maybe"],

@@ -55,7 +55,7 @@ def test_tokens_are_checked_by_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(key_set([entry("HS256")]))
     path.chmod(0o600)
-    settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0)
+    settings = Settings(token_keys=str(path), token_audience="app", token_leeway=10.0)
     authenticator = credentials.load_authenticator(settings, CLOCK)
     assert authenticator is not None
     for age_s, is_good in ((65, True), (75, False)):
@@ -70,7 +70,10 @@ def test_tokens_are_checked_by_the_settings(tmp_path: Path) -> None:
 def test_missing_file_is_reported_with_its_setting(setting: str, tmp_path: Path) -> None:
     cert, key = certificates.write(tmp_path)
     away = tmp_path / "away"
-    files: dict[str, Any] = {"tls_cert": cert, "tls_key": key, setting: away}
+    files: dict[str, Any] = {
+        **{"tls_cert": cert, "tls_key": key},
+        setting: str(away) if setting == "token_keys" else away,
+    }
     (problem,) = problems(Settings(**files))
     assert problem.startswith(f"{setting}: {away}: ")
     assert problem.endswith("No such file or directory")
@@ -108,7 +111,7 @@ async def test_hanging_file_delays_neither_the_other_file_nor_the_stop(
 ) -> None:
     cert, key = certificates.write(tmp_path)
     path = write_keys(tmp_path / "keys.json", {"a": SECRET})
-    found = opened(Settings(tls_cert=cert, tls_key=key, token_keys=path))
+    found = opened(Settings(tls_cert=cert, tls_key=key, token_keys=str(path)))
     assert found.certificate
     await found.reload()
     shown = found.certificate.context
