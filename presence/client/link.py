@@ -52,7 +52,7 @@ class Link:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
         self.changed = Changes()
-        protect_from_ctrl_c(Link.run, Link._write, Link._renew)
+        protect_from_ctrl_c(Link.run, Link._write, Link._keep_time, Link._renew)
         self._open_stream = open_stream
         self._source = source
         self._waiting: dict[int, anyio.Event] = {}  # pending requests

@@ -287,7 +287,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _given_value(key: str, raw: object) -> str:
-    if key == "redis":
+    if key in {"redis", "token_keys"}:
         return ""  # may contain a password, and a malformed URL cannot be redacted reliably
     text = repr(raw)
     shown_raw = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"

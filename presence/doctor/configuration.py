@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from presence.common.clock import Clock
+import trio
+
 from presence.config.loading import exposures
-from presence.config.settings import FIELDS, Settings
+from presence.config.settings import FIELDS, Settings, is_url
 from presence.doctor.results import CheckResult, fail, not_tried, ok, warn
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
@@ -38,19 +39,21 @@ def files(settings: Settings, handler_names: Sequence[str]) -> list[CheckResult]
 
 def token_keys(settings: Settings) -> CheckResult:
     """Check the keys for tokens of clients."""
-    check, need = "token keys", "a valid file of keys, if token_keys is set"
+    check, need, source = (
+        "token keys",
+        "a valid file or URL of keys, if token_keys is set",
+        settings.token_keys,
+    )
+    if source is None:
+        return ok(check, need, "token_keys is not set: clients are not authenticated")
     try:
-        authenticator = credentials.load_authenticator(settings, Clock())
+        keyring = trio.run(credentials.read_keys, settings, source)
     except CredentialsError as error:
         fix = "fix that key, or generate one: presence token keygen --append-to FILE --public FILE"
+        if is_url(source):
+            fix = "correct the URL, or let this machine reach it; until then new servers refuse logins (404)"
         return fail(check, need, error.problem, fix)
-    return ok(
-        check,
-        need,
-        "token_keys is not set: clients are not authenticated"
-        if authenticator is None
-        else str(settings.token_keys),
-    )
+    return ok(check, need, f"{source}: {len(keyring)} keys, {keyring.ignored} ignored")
 
 
 def certificate(settings: Settings, now: datetime) -> CheckResult:

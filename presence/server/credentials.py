@@ -1,15 +1,16 @@
 """The token keys and the TLS certificate of a server, and their renewal while it runs.
 
-Both are files that change at run time: the key file is checked every second. The certificate, and with it the
-authorities and revocation lists for certificates of clients, are read again on SIGHUP. If a new file is
-invalid, the previous content stays in use and an error is logged. The modules that read the files are
-imported only if a setting asks for them: they take a quarter of a second and 10 MB.
+Both change at run time: a key file is checked every second, a URL is read each `token_keys_refresh`. The
+certificate, and with it the authorities and revocation lists for certificates of clients, is read again on
+SIGHUP. If a new one is invalid, the previous content stays in use and an error is logged. The modules for
+them are imported only if a setting asks for them: they take a quarter of a second and 10 MB.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -18,10 +19,12 @@ import trio
 from presence.common.clock import Clock
 from presence.common.faults import Faults
 from presence.common.runtime import AbandonableThread, ThreadTimeout
-from presence.config.settings import Settings
+from presence.config.settings import Settings, is_url
 
 if TYPE_CHECKING:
     from presence.auth.client_certificates import CertificateIdentities
+    from presence.auth.key_rotation import KeySource
+    from presence.auth.keys import Keyring
     from presence.auth.token_authenticator import TokenAuthenticator
     from presence.transports.tls import Certificate
 
@@ -53,6 +56,9 @@ def load_modules(settings: Settings) -> None:
     if settings.token_keys is not None:
         import presence.auth.key_rotation  # noqa: PLC0415 - see above
         import presence.auth.token_authenticator  # noqa: PLC0415 - see above
+
+        if is_url(settings.token_keys):
+            import presence.auth.key_url  # noqa: PLC0415 - see above
     if settings.tls_cert is not None:
         import presence.transports.tls  # noqa: PLC0415 - see above
     if settings.tls_client_ca is not None:
@@ -64,20 +70,22 @@ def load_authenticator(
 ) -> "TokenAuthenticator | None":
     """Return the authenticator; None if `token_keys` is not set. `wall`: Unix seconds.
 
+    With a URL it has no keys until they are read.
+
     Raises:
         CredentialsError: the keys cannot be used.
     """
     if settings.token_keys is None:
         return None
-    from presence.auth import key_file  # noqa: PLC0415 - see above
+    from presence.auth.keys import KeySetError  # noqa: PLC0415 - see above
     from presence.auth.token_authenticator import TokenAuthenticator, budget_of  # noqa: PLC0415 - see above
     from presence.auth.tokens import TokenRules  # noqa: PLC0415 - see above
 
     try:
-        keys = key_file.load(settings.token_keys)
-    except key_file.KeyFileError as error:
+        keys = _key_source(settings, settings.token_keys).initial()
+    except KeySetError as error:
         raise CredentialsError("token_keys", error) from None
-    rules = TokenRules(settings.token_audience, settings.token_leeway)
+    rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer)
     return TokenAuthenticator(keys, rules, budget_of(settings.token_check_share, clock.now()), wall=wall)
 
 
@@ -90,6 +98,31 @@ def client_identities(
     from presence.auth.client_certificates import CertificateIdentities  # noqa: PLC0415 - see above
 
     return CertificateIdentities(settings.tls_client_uid, wall)
+
+
+async def read_keys(settings: Settings, token_keys: str) -> "Keyring":
+    """Return the keys that a value of `token_keys` names, as a running server would read them now.
+
+    Raises:
+        CredentialsError: there are none.
+    """
+    from presence.auth.keys import KeySetError  # noqa: PLC0415 - see above
+
+    source = _key_source(settings, token_keys)
+    try:
+        return source.parse(await source.read())
+    except KeySetError as error:
+        raise CredentialsError("token_keys", error) from None
+
+
+def _key_source(settings: Settings, token_keys: str) -> "KeySource":
+    if is_url(token_keys):
+        from presence.auth.key_url import KeyUrl  # noqa: PLC0415 - see above
+
+        return KeyUrl(token_keys, settings.token_keys_refresh)
+    from presence.auth.key_rotation import KeyFile  # noqa: PLC0415 - see above
+
+    return KeyFile(Path(token_keys))
 
 
 def certificate(settings: Settings) -> "Certificate | None":
@@ -159,12 +192,20 @@ class Credentials:
         if self.authenticator is not None and settings.token_keys is not None:
             from presence.auth.key_rotation import KeyRotation  # noqa: PLC0415 - see above
 
-            self._rotation = KeyRotation(self.authenticator, settings.token_keys)
+            source = _key_source(settings, settings.token_keys)
+            self._rotation = KeyRotation(self.authenticator, source)
+            if is_url(settings.token_keys):
+                self.authenticator.request_keys = self._rotation.request
         self._thread = AbandonableThread()
         self._renewed = self._failed = 0
 
+    async def prepare(self) -> None:
+        """Read the keys of a URL before the first client comes; a failure is logged, and retried by `run`."""
+        if self._rotation is not None and not self._rotation.statistics().is_current:
+            await self._rotation.poll()
+
     async def run(self, faults: Faults) -> None:
-        """Watch the key file and the expiry of certificates until cancelled."""
+        """Read the keys repeatedly, and watch the expiry of certificates until cancelled."""
         async with trio.open_nursery() as nursery:
             if self._rotation is not None:
                 nursery.start_soon(self._rotation.run, faults)

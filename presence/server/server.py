@@ -165,6 +165,8 @@ class Server:
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         await startup.wait_for_redis(self.node, self.redis_url, self.settings)
+        with self.node.faults.contained("token keys"):
+            await self._credentials.prepare()
         listening = listeners.open_listeners(self.settings, shared=bool(self.family))
         host, port = listening.address
         async with trio.open_nursery() as nursery:

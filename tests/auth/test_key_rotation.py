@@ -9,10 +9,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from presence.auth import key_file, key_rotation
+from presence.auth import key_file
 from presence.auth.issuing import key_set
 from presence.auth.key_file import load
-from presence.auth.key_rotation import KeyRotation, RotationStatistics
+from presence.auth.key_rotation import KeyFile, KeyRotation, RotationStatistics
 from presence.auth.keys import Keyring
 from presence.common import runtime
 from presence.common.faults import Faults
@@ -33,7 +33,7 @@ class Scene:
         self.path = folder / "keys.json"
         self.write("one")
         self.user = User(load(self.path))
-        self.rotation = KeyRotation(self.user, self.path)
+        self.rotation = KeyRotation(self.user, KeyFile(self.path))
 
     def write(self, *kids: str) -> None:
         self.text(key_set([entry("HS256", kid) for kid in kids]))
@@ -104,7 +104,7 @@ async def test_an_invalid_file_keeps_the_keys_and_is_logged_once(
     scene.path.unlink(missing_ok=True)
     scene.write("one")
     await scene.rotation.poll()
-    assert [line["event"] for line in lines[1:]] == ["token key file valid again"]
+    assert [line["event"] for line in lines[1:]] == ["token keys valid again"]
     assert scene.rotation.statistics() == RotationStatistics(0, 1, True)
     scene.write("two")
     await scene.rotation.poll()
@@ -140,7 +140,7 @@ async def test_a_read_that_hangs_is_logged_once_and_keeps_the_keys(
 
 
 async def test_the_file_is_polled_repeatedly(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_rotation, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(KeyFile, "retry_s", 0.01)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.rotation.run, Faults())
         for kids in ({"two"}, {"three"}):

@@ -45,7 +45,9 @@ BAD = {
     "disconnect_grace": ["301"],
     "batch_window_ms": ["251"],
     "session_policy": ["Oldest"],
-    "token_audience": ["a b", "a\x07"],
+    "token_keys": ["http://h/keys", "https://", "https://h:x/", "ftp://h/", "https://u:p@h/", "https://h/ k"],
+    "token_issuer": ["a b"],
+    "token_audience": ["a b", "a\x07", "a,,b", ","],
     "tls_only": ["maybe"],
     "proxy_from": ["10.0.0.0/40", "10.0.0.1/8", "localhost"],
     "admin": ["7480", ":7480", "h:99999", "h:x"],
@@ -119,6 +121,17 @@ def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
 def test_service_links_of_kubernetes_are_recognised(variable: str) -> None:
     (problem,) = problems(environ={variable: "tcp://10.0.0.1:7400"})
     assert "enableServiceLinks" in problem
+
+
+def test_a_list_is_comma_separated_text_or_a_list_of_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, 'token_audience = ["web", "phone"]\nproxy_from = ["10.0.0.0/8", "::1"]')
+    settings = load({"config": path}, {}).settings
+    assert (settings.token_audiences, settings.proxy_from) == (("web", "phone"), "10.0.0.0/8,::1")
+    assert load({"token_audience": "web, phone"}, {}).settings.token_audiences == ("web", "phone")
+    assert load({}, {}).settings.token_audiences == ("presence",)
+    for invalid in ('["web", 7]', "[]", '["web", ""]', '["a b"]'):
+        assert problems({"config": written(tmp_path, f"token_audience = {invalid}")}), invalid
+    assert problems({"config": written(tmp_path, 'redis = ["redis://h"]')}), "it is no list"
 
 
 def test_all_problems_are_reported_together_and_unknown_names_with_the_nearest(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Settings and the files that they name."""
 
+import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -34,9 +35,19 @@ def test_valid_settings_without_files_pass() -> None:
 def test_an_unusable_file_fails(check: str, setting: str, fix: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no such thing")
     (tmp_path / "file").chmod(0o600)
-    result = found(check, Settings(**{setting: tmp_path / "file"}))  # type: ignore[arg-type] # by name
+    file = tmp_path / "file"
+    result = found(check, Settings(**{setting: str(file) if setting == "token_keys" else file}))  # type: ignore[arg-type] # by name
     assert result.status is CheckStatus.FAIL
     assert fix in result.fix
+
+
+def test_an_unreachable_provider_fails() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    result = found("token keys", Settings(token_keys=f"http://127.0.0.1:{port}/keys"))
+    assert result.status is CheckStatus.FAIL
+    assert f"http://127.0.0.1:{port}/keys: cannot be read" in result.have
+    assert "refuse logins" in result.fix
 
 
 def test_a_certificate_is_a_warning_two_weeks_before_it_expires(tmp_path: Path) -> None:

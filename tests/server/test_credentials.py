@@ -59,7 +59,7 @@ def test_tokens_are_checked_by_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(key_set([entry("HS256")]))
     path.chmod(0o600)
-    settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0)
+    settings = Settings(token_keys=str(path), token_audience="app", token_leeway=10.0)
     authenticator = credentials.load_authenticator(settings, CLOCK)
     assert authenticator is not None
     for age_s, is_good in ((65, True), (75, False)):
@@ -77,7 +77,7 @@ def test_missing_file_is_reported_with_its_setting(setting: str, tmp_path: Path)
     files: dict[str, Any] = {"tls_cert": cert, "tls_key": key}
     if setting == "tls_client_crl":
         files["tls_client_ca"] = Issuer(tmp_path).ca
-    files[setting] = away
+    files[setting] = str(away) if setting == "token_keys" else away
     (problem,) = problems(Settings(**files))
     assert problem.startswith(f"{setting}: {away}: ")
     assert problem.endswith("No such file or directory")
@@ -114,7 +114,7 @@ def test_a_client_certificate_is_required_without_token_keys(
     tmp_path: Path, token_keys: bool, is_required: bool
 ) -> None:
     cert, key = certificates.write(tmp_path)
-    keys = write_keys(tmp_path / "keys.json", {"a": SECRET}) if token_keys else None
+    keys = str(write_keys(tmp_path / "keys.json", {"a": SECRET})) if token_keys else None
     settings = Settings(tls_cert=cert, tls_key=key, tls_client_ca=Issuer(tmp_path).ca, token_keys=keys)
     found = opened(settings)
     assert found.client_identities
@@ -149,7 +149,7 @@ async def test_hanging_file_delays_neither_the_other_file_nor_the_stop(
 ) -> None:
     cert, key = certificates.write(tmp_path)
     path = write_keys(tmp_path / "keys.json", {"a": SECRET})
-    found = opened(Settings(tls_cert=cert, tls_key=key, token_keys=path))
+    found = opened(Settings(tls_cert=cert, tls_key=key, token_keys=str(path)))
     assert found.certificate
     await found.reload()
     shown = found.certificate.context
