@@ -4,7 +4,7 @@
 gevent when it is imported: never import this module beside trio or in the tests' process.
 """
 
-from loadtest.users.hooks import SPAWN_S, LoadUser, register_hooks
+from presence.loadtest.hooks import SPAWN_S, LoadUser, register_hooks
 
 
 class DeviceUser(LoadUser):

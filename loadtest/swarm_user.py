@@ -3,7 +3,7 @@
 ``locust -f loadtest/swarm_user.py --users 20 --connections 500`` are 10,000 devices.
 """
 
-from loadtest.users.hooks import SPAWN_S, LoadUser, register_hooks
+from presence.loadtest.hooks import SPAWN_S, LoadUser, register_hooks
 
 
 class SwarmUser(LoadUser):

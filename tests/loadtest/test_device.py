@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from loadtest.client_loop import KEEPALIVE_WITH_ID, NO_CONNECTION, ClientLoop
-from loadtest.users.device import Device
-from loadtest.users.judge import DeviceJudge, EventDeadlines
-from loadtest.users.options import Scenario
 from presence import protocol
+from presence.loadtest.client_loop import KEEPALIVE_WITH_ID, NO_CONNECTION, ClientLoop
+from presence.loadtest.device import Device
+from presence.loadtest.judge import DeviceJudge, EventDeadlines
+from presence.loadtest.options import Scenario
 from presence.protocol import Code, Kind
 
 T_S = 1.0

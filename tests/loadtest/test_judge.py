@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from loadtest.users.judge import OVERTAKEN_S, DeviceFinding, DeviceJudge, EventDeadlines, JudgedSession, Sent
+from presence.loadtest.judge import (
+    OVERTAKEN_S,
+    DeviceFinding,
+    DeviceJudge,
+    EventDeadlines,
+    JudgedSession,
+    Sent,
+)
 
 T, TICK, GRACE, SLACK = 10.0, 1.0, 5.0, 0.5
 SERVER_MS = 5_000_000  # the server's clock at 0 s of the test's

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.connection import parse_host
-from loadtest.users.options import exceeded_limits
+from presence.loadtest.connection import parse_host
+from presence.loadtest.options import exceeded_limits
 
 
 @pytest.mark.parametrize(

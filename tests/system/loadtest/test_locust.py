@@ -18,7 +18,7 @@ import pytest
 
 from loadtest.check import check_control
 from loadtest.processes import LOCUSTFILE, run_locust
-from loadtest.users.options import add_options
+from presence.loadtest.options import add_options
 from presence.store.embedded import EmbeddedRedis
 from tests.support.events import assert_alternation, read_events
 from tests.support.server_process import running_server

@@ -16,11 +16,11 @@ from locust.env import Environment
 from locust.exception import StopUser
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.connection import raise_file_limit
-from loadtest.users.device import Device
-from loadtest.users.options import add_options, exceeded_limits, ramp_users, scenario
-from loadtest.users.run import DeviceRun
 from presence.common.redis_url import redacted
+from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.device import Device
+from presence.loadtest.options import add_options, exceeded_limits, ramp_users, scenario
+from presence.loadtest.run import DeviceRun
 from presence.store.client import RedisError, open_client
 
 # A device has a hundred objects that live as long as it does: collections that scan all of them again and

@@ -14,11 +14,11 @@ import gevent.socket
 from gevent import monkey
 from locust.env import Environment
 
-from loadtest.client_loop import ClientLoop, PlainPoll, Poller
-from loadtest.connection import parse_host, resolve, source_addresses
-from loadtest.users.judge import DeviceFinding, DeviceJudge, EventDeadlines
-from loadtest.users.options import scenario
 from presence.common.redis_url import redacted
+from presence.loadtest.client_loop import ClientLoop, PlainPoll, Poller
+from presence.loadtest.connection import parse_host, resolve, source_addresses
+from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
+from presence.loadtest.options import scenario
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
 from presence.subscriber.connection import RedisConnections

@@ -29,8 +29,8 @@ from typing import Any, Self, TypeVar
 
 import msgpack
 
-from loadtest.connection import reset_on_close, source_addresses
 from presence import protocol
+from presence.loadtest.connection import reset_on_close, source_addresses
 from presence.protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
 
 T = TypeVar("T")

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from loadtest.client_loop import (
+from presence import protocol
+from presence.loadtest.client_loop import (
     EMPTY_PAYLOAD,
     KEEPALIVE_ID,
     KEEPALIVE_WITH_ID,
@@ -20,13 +21,12 @@ from loadtest.client_loop import (
     LoopClient,
     backoff_s,
 )
-from loadtest.users.judge import JudgedSession, Sent
-from loadtest.users.options import STORM_RETURN_S
-from presence import protocol
+from presence.loadtest.judge import JudgedSession, Sent
+from presence.loadtest.options import STORM_RETURN_S
 from presence.protocol import Code, Kind, Packet
 
 if TYPE_CHECKING:  # it needs gevent, which devices do without
-    from loadtest.users.run import DeviceRun
+    from presence.loadtest.run import DeviceRun
 
 ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refuses, it does not delay
 KEEPALIVES_PER_ANSWER = 3  # every third keepalive asks for an answer, as the specification advises
