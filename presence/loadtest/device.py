@@ -85,7 +85,8 @@ class Device(LoopClient):
             self._run.tokens.get(self.uid, self._connect_with)
 
     def _connect_with(self, token: str, failure: str) -> None:
-        if self._is_stopped:
+        # Both the end of a silence and the loss of its connection may lead here.
+        if self._is_stopped or self.fd != NO_CONNECTION:
             return
         if failure:
             self._login_failed(failure)

@@ -116,6 +116,14 @@ def test_a_silent_device_must_be_ended_and_reconnects(world: World) -> None:
     assert world.loop.run(TIMEOUT_S, lambda: world.device.fd != NO_CONNECTION)
 
 
+def test_a_device_that_is_to_connect_twice_has_one_connection(world: World) -> None:
+    world.accept().close()
+    world.wait_for_report("connection lost", "closed by the server")
+    world.device.connect()
+    world.device.connect()
+    assert len(world.loop) == 1
+
+
 @pytest.mark.parametrize("world", ["logout"], indirect=True)
 def test_a_logout_that_was_answered_ends_the_session(world: World) -> None:
     with world.accept() as server:
