@@ -79,6 +79,22 @@ async def test_new_keys_are_used_after_a_poll(scene: Scene, lines: list[dict[str
     assert scene.rotation.statistics() == RotationStatistics(2, 0, True)
 
 
+async def test_keys_of_a_kubernetes_secret_are_followed(scene: Scene, tmp_path: Path) -> None:
+    """A mounted Secret changes by replacing a link to a folder, to which the file itself is a link."""
+    for version, kid in (("v1", "one"), ("v2", "two")):
+        (tmp_path / version).mkdir()
+        scene.write(kid)
+        scene.path.rename(tmp_path / version / "keys.json")
+    (tmp_path / "..data").symlink_to("v1")
+    scene.path.symlink_to("..data/keys.json")
+    await scene.rotation.poll()
+    assert scene.kids == {"one"}
+    (tmp_path / "..data_tmp").symlink_to("v2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    await scene.rotation.poll()
+    assert scene.kids == {"two"}
+
+
 @pytest.mark.parametrize("damage", ["text", "gone", "open", "fifo"])
 async def test_an_invalid_file_keeps_the_keys_and_is_logged_once(
     scene: Scene, lines: list[dict[str, object]], damage: str
