@@ -11,8 +11,7 @@ from gevent.pool import Pool
 
 from presence.auth import key_file
 from presence.auth.issuing import CannotSign, Signer
-from presence.auth.key_file import KeyFileError
-from presence.auth.keys import InvalidKey
+from presence.auth.keys import InvalidKey, KeySetError
 from presence.client.tokens import remaining_lifetime_s
 
 TTL_S = 7 * 86_400.0  # of tokens signed here: longer than any run
@@ -45,7 +44,7 @@ class DeviceTokens:
             path = Path(options.token_key_file)
             try:
                 self._signer = Signer(key_file.entries_of(key_file.read(path))[-1])
-            except (KeyFileError, InvalidKey, CannotSign) as error:
+            except (KeySetError, InvalidKey, CannotSign) as error:
                 raise ValueError(f"--token-key-file {path}: {error}") from None
 
     def get(self, uid: str, on_token: Callable[[str, str], object]) -> None:

@@ -166,7 +166,7 @@ def test_files_of_a_pod_come_from_secrets_that_only_its_group_may_read() -> None
         names = keys.get(volume["name"]) or [each["path"] for each in volume["secret"]["items"]]
         mounted |= {Path(paths[volume["name"]], name) for name in names}
     found = settings(pod_variables())
-    assert {found.token_keys, found.admin_tokens, found.tls_cert, found.tls_key} == mounted
+    assert {Path(found.token_keys or ""), found.admin_tokens, found.tls_cert, found.tls_key} == mounted
 
 
 def test_all_selectors_are_the_labels_of_the_pod() -> None:
