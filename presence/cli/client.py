@@ -14,6 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from presence.cli.errors import FAILED, OK, USAGE, print_error
+from presence.cli.local_server import local_server
 from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
 from presence.client import (
     Client,
@@ -100,6 +101,11 @@ def run(args: argparse.Namespace, load: Load) -> int:
     given = loaded.settings
     if not given.port:
         raise UsageError("client: --port must be the server's port")
+    host, port = given.host, given.port
+    if loaded.sources["host"] == loaded.sources["port"] == DEFAULT_SOURCE:
+        wanted = "client: give --port of the server"
+        server = local_server(wanted, lambda each: f"--host {each.host} --port {each.port}")
+        host, port = (server.host, server.port) if server else (host, port)
     wish = None if loaded.sources["idle_timeout"] == DEFAULT_SOURCE else given.idle_timeout
     try:
         options = {
@@ -109,7 +115,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
             "idle_timeout": wish,
             "tls": _tls_context(args.ca, args.cert, args.key) or args.tls,
         }
-        anyio.run(_run, given.host, given.port, options)
+        anyio.run(_run, host, port, options)
     except BrokenPipeError:
         raise
     except (EncodeError, OSError, UnicodeError) as error:

@@ -60,7 +60,7 @@ def with_redis(
 
     @wraps(run)
     def ask(args: argparse.Namespace, load: Load) -> int:
-        place = locate_data(load().settings, args.command)
+        place = locate_data(load(), args.command)
         return handle_redis_errors(place.redis_url, lambda: run(args, place))
 
     return ask

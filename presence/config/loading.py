@@ -132,6 +132,7 @@ def _port_conflicts(s: Settings) -> Iterator[Conflict]:
 __all__ = ["FIELDS", "ConfigError", "Loaded", "SettingField", "Settings", "load", "nearest", "shown"]
 
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
+SYSTEM_FILE = Path("/etc/presence/presence.toml")
 TOKEN_VARIABLE = "PRESENCE_TOKEN"  # noqa: S105 - a name; of `presence client`
 RULES = "followups"  # the only key of the file without a flag and a variable
 DEFAULT_SOURCE = "default"
@@ -161,6 +162,7 @@ class Loaded:
 
     settings: Settings
     sources: Mapping[str, str]
+    file: str | None = None  # the settings file, if one was read
 
 
 class _Given(NamedTuple):
@@ -189,9 +191,10 @@ def load(
     flags = {name: raw for name, raw in (flags or {}).items() if raw is not None}
     environ = os.environ if environ is None else environ
     problems: list[str] = []
+    file = flags.get("config") or environ.get(CONFIG_VARIABLE)
     # The weakest source first, so that later ones override it.
     given = [
-        *_from_file(flags.get("config") or environ.get(CONFIG_VARIABLE), problems),
+        *_from_file(file, problems),
         *_from_environment(environ, problems),
         *(_Given(name, raw, FIELDS[name].flag) for name, raw in flags.items() if name != "config"),
     ]
@@ -214,7 +217,17 @@ def load(
                 problems.append(f"{keys[0]}: {problem} ({origin})")
     if problems:
         raise ConfigError(problems)
-    return Loaded(settings, sources)
+    return Loaded(settings, sources, None if file is None else str(file))
+
+
+def default_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the settings file that is read if none is named: that of the user, else that of the system.
+
+    It is not read from the working directory, where another user may have put it.
+    """
+    home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "/nonexistent", ".config")
+    files = (Path(home, "presence", "presence.toml"), SYSTEM_FILE)
+    return next((each for each in files if each.is_file()), None)
 
 
 def _adjust_defaults(settings: Settings, sources: Mapping[str, str]) -> Settings:
