@@ -1,15 +1,13 @@
 """A run of locust in a process of its own, and its report."""
 
-import contextlib
-import csv
+import json
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from loadtest.servers import free_port
 
@@ -32,12 +30,22 @@ class LocustReport:
 
     status: int  # its exit status
     rows: dict[tuple[str, str], LocustRow]  # by type and name: ``("event", "offline idle_timeout")``
-    broken: Counter[str]  # how often each promise was broken, by its words
+    errors: list[dict[str, Any]]  # as in the report in JSON
+    reasons: list[str]  # why it failed
 
     @property
     def failures(self) -> int:
         """All failures, those of requests included."""
         return sum(row.failures for row in self.rows.values())
+
+    @property
+    def broken(self) -> Counter[str]:
+        """How often each promise about events was broken, by its words."""
+        counts = Counter[str]()
+        for error in self.errors:
+            if error["method"] == "event":
+                counts[error["error"]] += error["occurrences"]
+        return counts
 
     def row(self, name: str) -> LocustRow:
         """Return the row of an event's measure; zeros without one."""
@@ -49,9 +57,10 @@ def run_locust(
 ) -> LocustReport:
     """Run the devices against a server, headless; locust prints its report on standard output."""
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
+        path = Path(folder) / "run.json"
         command = [
             *(sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"),
-            *("--host", host, "--redis-url", redis_url, "--csv", f"{folder}/run", "--users", str(users)),
+            *("--host", host, "--redis-url", redis_url, "--json-report", str(path), "--users", str(users)),
             *("--spawn-rate", str(min(users, max(100, users // 5))), "--run-time", f"{seconds:.0f}s"),
         ]
         if "--processes" in flags:  # locust's own port may be another run's
@@ -61,20 +70,15 @@ def run_locust(
         ended = subprocess.run(
             [*command, *flags], cwd=LOCUSTFILE.parent.parent, timeout=seconds * 2 + 60, check=False
         )
-        rows, broken = {}, Counter[str]()
-        for line in _lines(Path(folder) / "run_stats.csv"):
-            if line["Name"] != "Aggregated":
-                counts = int(line["Request Count"]), int(line["Failure Count"])
-                times = (line[name] for name in ("50%", "99%", "Max Response Time"))
-                rows[line["Type"], line["Name"]] = LocustRow(
-                    *counts, *(0.0 if text in {"", "N/A"} else float(text) for text in times)
-                )
-        for line in _lines(Path(folder) / "run_failures.csv"):
-            if line["Method"] == "event":
-                broken[line["Error"]] += int(line["Occurrences"])
-    return LocustReport(ended.returncode, rows, broken)
-
-
-def _lines(path: Path) -> Iterator[dict[str, str]]:
-    with contextlib.suppress(FileNotFoundError), path.open() as file:
-        yield from csv.DictReader(file)
+        report = json.loads(path.read_text())
+    rows = {
+        (row["method"], row["name"]): LocustRow(
+            row["num_requests"],
+            row["num_failures"],
+            row["median_response_time"],
+            row["response_time_percentile_0.99"],
+            row["max_response_time"],
+        )
+        for row in report["rows"]
+    }
+    return LocustReport(ended.returncode, rows, report["errors"], report["reasons"])

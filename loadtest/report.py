@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import ClientLoop
 from loadtest.records import Data
 from loadtest.servers import PRESENCE, PresenceServer
+from presence.loadtest.client_loop import ClientLoop
 
 
 class LoadedServer(NamedTuple):

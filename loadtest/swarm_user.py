@@ -1,18 +1,12 @@
-"""Hundreds of devices for each user of locust: more load with less.
+"""Like `locustfile.py`, with hundreds of devices for each user of locust, which costs less."""
 
-``locust -f loadtest/swarm_user.py --users 20 --connections 500`` are 10,000 devices.
-"""
-
-from loadtest.users.hooks import SPAWN_S, LoadUser, register_hooks
+from presence.loadtest.hooks import LoadUser, register_hooks
 
 
 class SwarmUser(LoadUser):
-    """As many devices as ``--connections`` says, each with a user of its own."""
+    """500 devices, unless ``--connections`` says otherwise."""
 
-    def on_start(self) -> None:
-        options = self.environment.parsed_options
-        assert options is not None
-        self.start_devices(options.connections, SPAWN_S)
+    connections = 500
 
 
 register_hooks()

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -25,7 +26,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure() -> None:
-    """Restore SIGINT, here and in child processes: a shell's background jobs ignore it."""
+    """Restore SIGINT, here and in child processes: a shell's background jobs ignore it.
+
+    Hide the developer's own settings file from both.
+    """
+    os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -52,7 +57,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Remove settings and servers of the environment, and undo the logging that a command sets up."""
     for name in [name for name in os.environ if name.startswith("PRESENCE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr("presence.store.embedded.announced", list)
+    monkeypatch.setattr("presence.cli.local_server.running_servers", list)
+    monkeypatch.setattr("presence.config.loading.SYSTEM_FILE", Path("/nonexistent"))
     level = logging.root.level
     yield
     structlog.reset_defaults()

@@ -39,7 +39,7 @@ from loadtest.bench.generator import COMMAND_TIMEOUT_S, CONNECTS_PER_S, UNANSWER
 from loadtest.bench.progress import Bar
 from loadtest.bench.report import Cpu, KeepaliveLoad, MemorySlope, Results, Trips
 from loadtest.bench.servers import OWN, Contender, Running, contenders, running
-from loadtest.connection import raise_file_limit
+from presence.loadtest.connection import raise_file_limit
 
 REST_S = 1.0  # after logins, until what they left behind is done
 PROBE_SETTLE_S = 3.5  # until the probes' own connections have sent what they usually send

@@ -42,6 +42,9 @@ class _NoSocket:
     def address(self, handle: Any) -> str:
         return "127.0.0.1"
 
+    def certificate(self, handle: Any) -> None:
+        return None
+
 
 class InProcessNode(presence.server.node.Node):
     """One node on one Redis, whose users log in by a call; there is no grace.

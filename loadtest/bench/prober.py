@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from loadtest.client_loop import KEEPALIVE_WITH_ID, ClientLoop, LoopClient
+from presence.loadtest.client_loop import KEEPALIVE_WITH_ID, ClientLoop, LoopClient
 from presence.protocol import KEEPALIVE
 
 PROBES_PER_S = 20  # of each kind

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from loadtest import usage
 from loadtest.bench.prober import ALWAYS
 from loadtest.bench.servers import OWN, Running, contenders, running
-from loadtest.client_loop import ClientLoop, LoopClient
-from loadtest.connection import raise_file_limit
 from loadtest.outcome import markdown, percentile, print_progress
+from presence.loadtest.client_loop import ClientLoop, LoopClient
+from presence.loadtest.connection import raise_file_limit
 
 SOURCES = 16
 SETTLE_S = 2.0  # until the established have sent what they usually send

@@ -37,8 +37,8 @@ from loadtest.bench.prober import ALWAYS
 from loadtest.bench.progress import Bar
 from loadtest.bench.report import median
 from loadtest.bench.servers import OWN, Contender, contenders, installed, running, with_workers
-from loadtest.connection import raise_file_limit, source_addresses
 from loadtest.outcome import markdown, percentile
+from presence.loadtest.connection import raise_file_limit, source_addresses
 
 STAY_S = 0.5  # from the answer to the login until the logout
 WARM_UP_S = 2.0

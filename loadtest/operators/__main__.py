@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 from loadtest import usage
 from loadtest.bench.generator import UNANSWERED, LoadGenerator, settle_s
 from loadtest.bench.progress import Bar
-from loadtest.connection import raise_file_limit
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
 from loadtest.report import ScenarioReport
 from loadtest.servers import PresenceServer
+from presence.loadtest.connection import raise_file_limit
 
 MAX_EXTRA_COST = 0.03
 REST_S = 1.5  # between two stretches: lookers come and go

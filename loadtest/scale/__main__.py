@@ -38,13 +38,13 @@ from pathlib import Path
 
 from loadtest import usage
 from loadtest.bench.servers import floor, running
-from loadtest.connection import raise_file_limit
 from loadtest.outcome import print_progress
 from loadtest.report import ScenarioReport
 from loadtest.scale.fleet import Fleet
 from loadtest.scale.play import MB, Reader, ScaleRun
 from loadtest.scale.verdict import ScaleDeadlines
 from loadtest.servers import PresenceServer
+from presence.loadtest.connection import raise_file_limit
 
 MAXEVENTS = 512  # that a floor takes per call
 SETTLE_S = 1.0  # after the start, before memory is looked at

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 from operator import add
 from typing import Any
 
-from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
-from loadtest.connection import raise_file_limit, source_addresses
 from loadtest.scale.verdict import LastPacket
+from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
+from presence.loadtest.connection import raise_file_limit, source_addresses
 from presence.protocol import KEEPALIVE
 
 SLOTS_PER_S = (

@@ -45,8 +45,8 @@ TRANSITIONS: Final = (
 )
 # As in `presence.auth.tokens.Reason`, whose module would load cryptography.
 TOKEN_REASONS: Final = (
-    *("missing", "malformed", "unknown_key", "signature", "expired", "not_yet", "audience", "claims"),
-    "other_uid",
+    *("missing", "malformed", "unknown_key", "signature", "expired", "not_yet", "issuer", "audience"),
+    *("claims", "other_uid"),
 )
 _KNOWN: Final[Mapping[str, tuple[Labels, ...]]] = {
     "work": tuple((each,) for each in WORK),

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import jwt
-from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
-from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.utils import base64url_encode
 
 from presence.auth.key_file import key_of
-from presence.auth.keys import HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, InvalidKey
+from presence.auth.keys import ES256, HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, InvalidKey
 from presence.protocol.constants import TOKEN_MAX_BYTES
 
 RSA_BITS: Final = 2048
@@ -32,6 +32,8 @@ def make_key(kid: str, alg: str) -> dict[str, Any]:
         material = {"k": base64url_encode(secrets.token_bytes(SECRET_BYTES)).decode()}
     elif alg == RS256:
         material = RSAAlgorithm.to_jwk(rsa.generate_private_key(RSA_EXPONENT, RSA_BITS), as_dict=True)
+    elif alg == ES256:
+        material = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True)
     else:
         material = OKPAlgorithm.to_jwk(ed25519.Ed25519PrivateKey.generate(), as_dict=True)
     material.pop("key_ops", None)
@@ -41,7 +43,7 @@ def make_key(kid: str, alg: str) -> dict[str, Any]:
 
 
 def public_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an RS256 or EdDSA key that a server needs."""
+    """Return the part of a key, of any algorithm but HS256, that a server needs."""
     members = ("kid", "alg", "kty", *PUBLIC[entry["alg"]])
     return {name: entry[name] for name in members}
 

@@ -1,7 +1,7 @@
 """The key file: a JSON Web Key Set (RFC 7517), read and checked as a whole.
 
-Each key has a name (`kid`) and one algorithm (`alg`: HS256, RS256 or EdDSA). One invalid key makes the file
-invalid; the message names the key, by its `kid` or its position, and shows none of its material.
+Each key has a name (`kid`) and one algorithm (`alg`: HS256, RS256, ES256 or EdDSA). One invalid key makes
+the file invalid; the message names the key, by its `kid` or its position, and shows none of its material.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from presence.auth.keys import (
     ALGORITHMS,
-    EDDSA,
+    CURVES,
     HS256,
     KTY,
     PUBLIC,
@@ -23,6 +23,7 @@ from presence.auth.keys import (
     InvalidKey,
     Key,
     Keyring,
+    KeySetError,
 )
 from presence.common import files
 
@@ -33,18 +34,14 @@ MAX_SECRET_BYTES: Final = 1024
 MIN_RSA_BITS: Final = 2048  # RFC 7518, section 3.3
 MAX_RSA_BITS: Final = 3072  # beyond, a token is longer than the protocol takes
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
-_PRIVATE: Final = ("k", "d", "p", "q", "dp", "dq", "qi", "oth")
-
-
-class KeyFileError(Exception):
-    """The file yields no keys; the message names file and key and shows no material."""
+SECRET_MEMBERS: Final = ("k", "d", "p", "q", "dp", "dq", "qi", "oth")
 
 
 def load(path: Path) -> Keyring:
     """Return the keys of a file, see `read` and `parse`.
 
     Raises:
-        KeyFileError: it cannot be read, or is invalid.
+        KeySetError: it cannot be read, or is invalid.
     """
     return parse(read(path), path)
 
@@ -53,20 +50,20 @@ def read(path: Path) -> bytes:
     """Return the content of the file.
 
     Raises:
-        KeyFileError: it cannot be read without blocking, is too large, or its permissions are too open.
+        KeySetError: it cannot be read without blocking, is too large, or its permissions are too open.
     """
     try:
         with files.open_regular_file(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from None
+        raise KeySetError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > MAX_FILE_BYTES:
-        raise KeyFileError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
+        raise KeySetError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
     if mode & stat.S_IWOTH:
-        raise KeyFileError(f"{path}: world-writable, so that any user could add a key: chmod o-rwx")
+        raise KeySetError(f"{path}: world-writable, so that any user could add a key: chmod o-rwx")
     if mode & stat.S_IROTH and _holds_secrets(raw):
-        raise KeyFileError(f"{path}: holds secrets, and is world-readable: chmod o-rwx")
+        raise KeySetError(f"{path}: holds secrets, and is world-readable: chmod o-rwx")
     return raw
 
 
@@ -74,21 +71,21 @@ def parse(raw: bytes, path: Path) -> Keyring:
     """Return the keys that a file holds.
 
     Raises:
-        KeyFileError: they are invalid.
+        KeySetError: they are invalid.
     """
     try:
         entries = entries_of(raw)
     except InvalidKey as error:
-        raise KeyFileError(f"{path}: {error}") from None
+        raise KeySetError(f"{path}: {error}") from None
     keys: dict[str, Key] = {}
     for place, entry in enumerate(entries, 1):
         name = _name(entry, place)
         try:
             key = key_of(entry)
         except InvalidKey as error:
-            raise KeyFileError(f"{path}: {name}: {error}") from None
+            raise KeySetError(f"{path}: {name}: {error}") from None
         if key.kid in keys:
-            raise KeyFileError(f"{path}: {name}: another key has this kid")
+            raise KeySetError(f"{path}: {name}: another key has this kid")
         keys[key.kid] = key
     return Keyring(keys.values(), digest(raw))
 
@@ -135,8 +132,8 @@ def key_of(entry: object) -> Key:
         raise InvalidKey(f"kty must be {KTY[alg]} with alg {alg}")
     if entry.get("use", "sig") != "sig":
         raise InvalidKey("use must be sig, where it is given")
-    if alg == EDDSA and entry.get("crv") != "Ed25519":
-        raise InvalidKey("crv must be Ed25519")
+    if alg in CURVES and entry.get("crv") != CURVES[alg]:
+        raise InvalidKey(f"crv must be {CURVES[alg]}")
     for member in PUBLIC[alg]:
         if not _BASE64URL.fullmatch(str(entry.get(member, ""))):
             raise InvalidKey(f"{member} must be text in base64url")
@@ -162,4 +159,4 @@ def _name(entry: object, place: int) -> str:
 
 def _holds_secrets(raw: bytes) -> bool:
     """Whether something in a file looks like a secret, even if the file is invalid."""
-    return any(f'"{member}"'.encode() in raw for member in _PRIVATE)
+    return any(f'"{member}"'.encode() in raw for member in SECRET_MEMBERS)

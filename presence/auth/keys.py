@@ -14,12 +14,19 @@ from jwt.utils import base64url_encode
 
 HS256: Final = "HS256"
 RS256: Final = "RS256"
+ES256: Final = "ES256"
 EDDSA: Final = "EdDSA"
 SECRET_BYTES: Final = 32  # of HS256: the length of the hash (RFC 7518, section 3.2)
 RSA_EXPONENT: Final = 65537
 # The members that signatures are checked with, by algorithm; others in the file are ignored.
-PUBLIC: Final[Mapping[str, tuple[str, ...]]] = {HS256: ("k",), RS256: ("n", "e"), EDDSA: ("crv", "x")}
-KTY: Final[Mapping[str, str]] = {HS256: "oct", RS256: "RSA", EDDSA: "OKP"}
+PUBLIC: Final[Mapping[str, tuple[str, ...]]] = {
+    HS256: ("k",),
+    RS256: ("n", "e"),
+    ES256: ("crv", "x", "y"),
+    EDDSA: ("crv", "x"),
+}
+KTY: Final[Mapping[str, str]] = {HS256: "oct", RS256: "RSA", ES256: "EC", EDDSA: "OKP"}
+CURVES: Final[Mapping[str, str]] = {ES256: "P-256", EDDSA: "Ed25519"}
 ALGORITHMS: Final = tuple(PUBLIC)
 
 _MEASUREMENTS: Final = 5
@@ -29,6 +36,10 @@ _SAMPLE: Final = jwt.encode({"sub": "u" * 20, "aud": "presence"}, secrets.token_
 
 class InvalidKey(Exception):
     """A key that cannot, or must not, be used; the message does not show its material."""
+
+
+class KeySetError(Exception):
+    """A file or a URL yields no keys; the message names it and the wrong key, and shows no material."""
 
 
 class SignatureRefused(Exception):
@@ -93,8 +104,8 @@ class Key:
     def _sample(self) -> str:
         """Make a token of this algorithm whose wrong signature takes a full check to detect.
 
-        RSA refuses without a check what is not below the modulus, Ed25519 what is not below the order of its
-        group; the former begins with the most significant digits, the latter ends with them.
+        RSA refuses without a check what is not below the modulus, ECDSA and Ed25519 what is not below the
+        order of their group; the first two begin with the most significant digits, the last ends with them.
         """
         header = base64url_encode(f'{{"alg":"{self.alg}","kid":"sample"}}'.encode()).decode()
         size = {HS256: SECRET_BYTES, RS256: self.bits // 8}.get(self.alg, 64)
@@ -103,10 +114,14 @@ class Key:
 
 
 class Keyring:
-    """Keys with distinct names, by name and algorithm; `digest`: `key_file.digest` of their file."""
+    """Keys by name and algorithm.
 
-    def __init__(self, keys: Iterable[Key], digest: bytes = b"") -> None:
+    `digest` is `key_file.digest` of their set, and `ignored` how many entries of that set are not among them.
+    """
+
+    def __init__(self, keys: Iterable[Key], digest: bytes = b"", ignored: int = 0) -> None:
         self.digest = digest
+        self.ignored = ignored
         self._keys = {(key.kid, key.alg): key for key in keys}
         for key in self._keys.values():
             key.measure()

@@ -6,10 +6,8 @@ makes the file invalid; the message names the line and shows none of it. Only a 
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
-import stat
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -65,15 +63,9 @@ def load(path: Path) -> Tokens:
         TokenFileError: it cannot be read without blocking, its permissions are too open, or it is invalid.
     """
     try:
-        with files.open_regular_file(path) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise TokenFileError(f"{path}: cannot be read: {error.strerror}") from None
-    if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise TokenFileError(f"{path}: holds secrets, and is accessible to all users: chmod o-rwx")
-    if len(raw) > MAX_FILE_BYTES:
-        raise TokenFileError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
+        raw = files.read_secret_file(path, MAX_FILE_BYTES)
+    except files.SecretFileError as error:
+        raise TokenFileError(str(error)) from None
     return parse(raw, path)
 
 

@@ -1,11 +1,13 @@
 """Authentication by tokens: whether a token is accepted, for which user, and until when.
 
-All refusals of a token have the same short text. A signed token cannot be guessed, but each check costs
-processor time, so checks have a budget: in seconds and not in tokens, because algorithms differ. Beyond it a
-token is not checked, and the refusal says when to retry. The rest of the budget is kept for clients that
-have more to lose: the last quarter for logged-in clients that send a fresh token, the quarter before it for
-logins from addresses that have not sent many bad tokens recently. So a flood of forged logins starves
-neither.
+All refusals of a token have the same short text, except where keys come from an identity provider: a token of
+an unknown key may then be refused with a time to retry, because its key may be new.
+
+A signed token cannot be guessed, but each check costs processor time, so checks have a budget: in seconds
+and not in tokens, because algorithms differ. Beyond it a token is not checked, and the refusal says when to
+retry. The rest of the budget is kept for clients that have more to lose: the last quarter for logged-in
+clients that send a fresh token, the quarter before it for logins from addresses that have not sent many bad
+tokens recently. So a flood of forged logins starves neither.
 
 Times in tokens are Unix time. They are compared with the machine's clock at the moment of the check, and not
 with `presence.common.clock`, which keeps any error that the machine's clock had when the process started, and
@@ -31,6 +33,7 @@ BAD_TOKENS_PER_S: Final = 1.0  # of one address in the long run; beyond that, ot
 BAD_TOKENS_BURST: Final = 20.0
 _REFUSED: Final = "the token does not prove who this is"
 _MISSING: Final = "no token was given, and this server asks for one"
+_UNKNOWN_KEY: Final = "this server does not have the key of the token yet"
 _BUSY: Final = "this server checks no more tokens at present"
 
 
@@ -60,13 +63,15 @@ class TokenAuthenticator:
     """Checks tokens; see `presence.core.authenticator.Authenticator`.
 
     `budget` is that of `budget_of`, `wall` the machine's clock: Unix seconds. Assign `keyring` to use new
-    keys; live sessions are not checked again.
+    keys; live sessions are not checked again. `request_keys` is `KeyRotation.request`; None: an unknown key
+    stays unknown.
     """
 
     def __init__(
         self, keyring: Keyring, rules: TokenRules, budget: TokenBucket, *, wall: Callable[[], float]
     ) -> None:
         self.keyring = keyring
+        self.request_keys: Callable[[float | None], float | None] | None = None
         self._rules = rules
         self._budget = budget
         self._bad_tokens: KeyedRateLimiter[str] = KeyedRateLimiter(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
@@ -106,8 +111,17 @@ class TokenAuthenticator:
             granted = self._check(token, uid, trust, now)
         except TokenRefused as error:
             refused[error.reason.value] = refused.get(error.reason.value, 0) + 1
+            retry_after = self._request_keys(str(token)) if error.reason is Reason.UNKNOWN_KEY else None
+            if retry_after is not None:
+                return Refusal(Code.BUSY, _UNKNOWN_KEY, retry_after)
             return Refusal(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
         return granted or Refusal(Code.BUSY, _BUSY, self._budget.retry_after())
+
+    def _request_keys(self, token: str) -> float | None:
+        if self.request_keys is None:
+            return None
+        issued = tokens.claimed_issue(token)
+        return self.request_keys(None if issued is None else self._wall() - issued)
 
     def _check(self, text: object, uid: str | None, trust: CallerTrust, now: float) -> Granted | None:
         """Return what a token grants, None if the budget is spent.

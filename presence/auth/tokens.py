@@ -1,9 +1,9 @@
 """Tokens: JSON Web Tokens (RFC 7519) in compact form, signed by one of our keys.
 
 Required beside the signature: `kid` and `alg` in the header, which name a key; `sub`, a uid by the rules of
-the wire; `exp`; `aud`, the audience or a list that contains it. `nbf` is checked if given. Other claims are
-ignored, also `iat`, by which RFC 7519 refuses nothing: an issuer's clock may be a second ahead. Tokens with
-extensions that must be understood (`crit`) are refused.
+the wire; `exp`; `aud`, an audience or a list that contains one; `iss`, if an issuer is configured. `nbf` is
+checked if given. Other claims are ignored, also `iat`, by which RFC 7519 refuses nothing: an issuer's clock
+may be a second ahead. Tokens with extensions that must be understood (`crit`) are refused.
 
 PyJWT checks the signature; the claims are checked here, because PyJWT would use the machine's clock by
 itself.
@@ -20,7 +20,7 @@ from presence.protocol import Kind
 from presence.protocol.constants import TOKEN_MAX_BYTES
 from presence.protocol.schema import SCHEMA
 
-# A part in base64url: no padding, and no bits behind the last byte. So no two texts are the same token.
+# A part in base64url: no padding, and no bits behind the last byte. So no two texts have the same bytes.
 _PART: Final = r"(?:[\w-]{4})*+(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?"
 _COMPACT: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}", re.ASCII)
 _check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
@@ -37,6 +37,7 @@ class Reason(StrEnum):
     SIGNATURE = "signature"
     EXPIRED = "expired"
     NOT_YET = "not_yet"
+    ISSUER = "issuer"
     AUDIENCE = "audience"
     CLAIMS = "claims"
     OTHER_UID = "other_uid"
@@ -57,8 +58,9 @@ class TokenRefused(Exception):
 class TokenRules(NamedTuple):
     """What every token must satisfy."""
 
-    audience: str  # that it must name
+    audiences: tuple[str, ...]  # one of which it must name
     leeway_s: float = 0.0  # allowed difference between the issuer's clock and ours
+    issuer: str | None = None  # that it must name; None: any
 
 
 class Claims(NamedTuple):
@@ -96,6 +98,17 @@ def parse(text: object, keyring: Keyring) -> UncheckedToken:
     return UncheckedToken(text, key)
 
 
+def claimed_issue(text: str) -> float | None:
+    """Return when a token that `parse` refused for its key says that it was issued, in Unix seconds.
+
+    None: it does not say. Nobody has checked it.
+    """
+    try:
+        return _moment(_object(text.split(".")[1]), "iat")
+    except TokenRefused:
+        return None
+
+
 def check(token: UncheckedToken, rules: TokenRules, wall: float) -> Claims:
     """Return the claims of a valid token; `wall`: Unix seconds.
 
@@ -110,9 +123,11 @@ def check(token: UncheckedToken, rules: TokenRules, wall: float) -> Claims:
 
 
 def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
+    if rules.issuer is not None and claims.get("iss") != rules.issuer:
+        raise TokenRefused(Reason.ISSUER, f"its issuer (iss) is not {rules.issuer}")
     audience = claims.get("aud")
-    if audience != rules.audience and not (isinstance(audience, list) and rules.audience in audience):
-        raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {rules.audience}")
+    if not any(each in rules.audiences for each in (audience if isinstance(audience, list) else [audience])):
+        raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {' or '.join(rules.audiences)}")
     uid: Any = claims.get("sub")
     if not is_uid(uid):
         raise TokenRefused(Reason.CLAIMS, "its subject (sub) is no uid")

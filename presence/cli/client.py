@@ -14,6 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from presence.cli.errors import FAILED, OK, USAGE, print_error
+from presence.cli.local_server import local_server
 from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
 from presence.client import (
     Client,
@@ -72,6 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tls", action="store_true", help="connect with TLS; --host must match the certificate"
     )
     parser.add_argument("--ca", metavar="FILE", help="trust only these authorities; implies --tls")
+    parser.add_argument(
+        "--cert", metavar="FILE", help="client certificate, followed by its chain; implies --tls"
+    )
+    parser.add_argument("--key", metavar="FILE", help="its private key (default: in the same file)")
     add_settings(parser, ("host", "port", "idle_timeout", *READER_SETTINGS), _SETTINGS)
 
 
@@ -96,6 +101,11 @@ def run(args: argparse.Namespace, load: Load) -> int:
     given = loaded.settings
     if not given.port:
         raise UsageError("client: --port must be the server's port")
+    host, port = given.host, given.port
+    if loaded.sources["host"] == loaded.sources["port"] == DEFAULT_SOURCE:
+        wanted = "client: give --port of the server"
+        server = local_server(wanted, lambda each: f"--host {each.host} --port {each.port}")
+        host, port = (server.host, server.port) if server else (host, port)
     wish = None if loaded.sources["idle_timeout"] == DEFAULT_SOURCE else given.idle_timeout
     try:
         options = {
@@ -103,9 +113,9 @@ def run(args: argparse.Namespace, load: Load) -> int:
             "device": args.device,
             "token": _token(args.token),
             "idle_timeout": wish,
-            "tls": args.tls if args.ca is None else _trust(args.ca),
+            "tls": _tls_context(args.ca, args.cert, args.key) or args.tls,
         }
-        anyio.run(_run, given.host, given.port, options)
+        anyio.run(_run, host, port, options)
     except BrokenPipeError:
         raise
     except (EncodeError, OSError, UnicodeError) as error:
@@ -136,12 +146,20 @@ def _first_line() -> str:
     return line.decode().strip()
 
 
-def _trust(authorities: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts only these authorities."""
+def _tls_context(authorities: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Return a TLS context that trusts only these authorities and has this certificate; None without both."""
+    if cert is None and key is not None:
+        raise UsageError("client: --key needs --cert")
+    if authorities is None and cert is None:
+        return None
+    file = authorities
     try:
-        return ssl.create_default_context(cafile=authorities)
+        context = ssl.create_default_context(cafile=authorities)
+        if (file := cert) is not None:
+            context.load_cert_chain(file, key)
     except OSError as error:
-        raise OSError(f"{authorities}: {error_text(error)}") from error
+        raise OSError(f"{file}: {error_text(error)}") from error
+    return context
 
 
 async def _run(host: str, port: int, options: dict[str, Any]) -> None:

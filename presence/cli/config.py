@@ -48,6 +48,7 @@ def show(loaded: Loaded, *, as_json: bool) -> int:
         for name, value in values.items()
     }
     width = max(map(len, lines.values()))
+    print(f"# settings file: {printable(loaded.file or 'none')}")
     for name, line in lines.items():
         print(f"{line:<{width}}  # {printable(loaded.sources[name])}")
     _show_rules(loaded, width)

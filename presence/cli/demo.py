@@ -23,11 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, load: Load) -> int:
     """Run the demo; return 0 if events match what clients did or it was interrupted, 1 if not."""
     settings = load().settings
-    try:
-        import rich.console  # noqa: PLC0415 - only the demo needs it
-    except ImportError:
-        raise UsageError("the demo needs rich: pip install 'presence-server[demo]'") from None
-    from presence.demo import run as demo  # noqa: PLC0415 - loads rich and the whole server
+    import rich.console  # noqa: PLC0415 - few commands need it
+
+    from presence.demo import run as demo  # noqa: PLC0415 - loads the whole server
 
     if not (args.seconds >= demo.MIN_SECONDS and args.clients >= demo.MIN_CLIENTS):
         raise UsageError(

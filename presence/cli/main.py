@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any, Final
 from presence import __version__
 from presence.cli.errors import FAILED, OK, USAGE, abandon_output, print_error
 from presence.cli.options import Parser, UsageError
-from presence.config.loading import FIELDS, ConfigError, Loaded, load
+from presence.config.loading import CONFIG_VARIABLE, FIELDS, ConfigError, Loaded, default_file, load
 
 COMMANDS: Final = {
     "serve": "run the server",
@@ -23,7 +24,9 @@ COMMANDS: Final = {
     "forget": "erase the data of offline users from Redis",
     "explain": "explain why a user is online or offline, asking all servers",
     "nodes": "print the servers that share a Redis",
+    "top": "show a running server live on the terminal",
     "followups": "manage follow-ups: actions for users who stay offline",
+    "webhooks": "send events as signed HTTP requests",
     "timers": "run and inspect shared timers",
     "token": "generate keys, sign and verify tokens, add operator tokens",
     "doctor": "check the machine, the settings and Redis, and suggest fixes",
@@ -33,7 +36,16 @@ COMMANDS: Final = {
 }
 """Each name is a module of `presence.cli` with `add_arguments(parser)` and `run(args, load)`."""
 
-SERVER_PACKAGES: Final = {"h11", "jwt", "prometheus_client", "starlette", "structlog", "trio"}
+SERVER_PACKAGES: Final = {
+    "h11",
+    "httpx2",
+    "jwt",
+    "prometheus_client",
+    "rich",
+    "starlette",
+    "structlog",
+    "trio",
+}
 """What the extra `server` installs, by the names that are imported."""
 
 
@@ -99,6 +111,8 @@ def _module(command: str) -> Any:
 
 def _run(args: argparse.Namespace) -> int:
     flags = {name: value for name, value in vars(args).items() if name in FIELDS or name == "config"}
+    if "config" in flags and args.command != "demo":  # simulated clients need a Redis of their own
+        flags["config"] = flags["config"] or os.environ.get(CONFIG_VARIABLE) or default_file(os.environ)
     load_again: partial[Loaded] = partial(load, flags, serving=args.command in {"serve", "config", "doctor"})
     status: int = _module(args.command).run(args, load_again)
     return status

@@ -26,12 +26,22 @@ class _ErrorPrinter(logging.Handler):
 @contextmanager
 def subscriber_errors() -> Iterator[None]:
     """Print warnings and errors of the subscriber on standard error."""
-    log, handler = logging.getLogger("presence.subscriber"), _ErrorPrinter(logging.WARNING)
+    with printed_log("presence.subscriber", logging.WARNING):
+        yield
+
+
+@contextmanager
+def printed_log(name: str, level: int) -> Iterator[None]:
+    """Print what a library logs at this level or above on standard error."""
+    log, handler = logging.getLogger(name), _ErrorPrinter(level)
+    before = log.level
     log.addHandler(handler)
+    log.setLevel(level)
     try:
         yield
     finally:
         log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def caller(command: str) -> str:
@@ -50,7 +60,7 @@ def with_redis(
 
     @wraps(run)
     def ask(args: argparse.Namespace, load: Load) -> int:
-        place = locate_data(load().settings, args.command)
+        place = locate_data(load(), args.command)
         return handle_redis_errors(place.redis_url, lambda: run(args, place))
 
     return ask

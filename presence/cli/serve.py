@@ -60,7 +60,6 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
             if redis_url is None:
                 # First, while this process has one thread; stopped last, after everything is written.
                 redis = cleanup.enter_context(embedded_redis(settings.data_dir))
-                redis.announce()
                 redis_url = redis.url
             return _serve(loaded, redis_url, load_again, notifier)
         except EmbeddedError as error:
@@ -81,8 +80,11 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
         import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
 
         from presence.server.listeners import CannotListen  # noqa: PLC0415 - as above
+        from presence.server.running_servers import Announcement  # noqa: PLC0415 - as above
 
         log = structlog.get_logger()
+        if loaded.file is not None:
+            log.info("settings file read", file=loaded.file)
         if settings.redis is None:
             log.info("embedded Redis started", url=redis_url)
         for exposure in exposures(settings):
@@ -90,6 +92,8 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
             log.warning("server is exposed", risk=risk, fix=fix)
         try:
             with _running_admin_process(loaded, redis_url) as admin_process:
+                announcement = Announcement(settings, redis_url, admin_process.url if admin_process else None)
+                cleanup.callback(announcement.withdraw)
 
                 def reread() -> None:
                     _log_changes(settings, load_again)
@@ -100,12 +104,22 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
                     from presence.server import supervisor  # noqa: PLC0415 - loads what the workers share
 
                     return supervisor.run(
-                        settings, redis_url, writer, reread, notifier, admin_process=admin_process
+                        settings,
+                        redis_url,
+                        writer,
+                        reread,
+                        notifier,
+                        admin_process=admin_process,
+                        announce=announcement,
                     )
                 from presence.server.process import Signals, run  # noqa: PLC0415 - trio and all of the server
 
                 signals = Signals(
-                    writer, reread, notifier, admin_process.supervise if admin_process else None
+                    writer,
+                    reread,
+                    notifier,
+                    admin_process.supervise if admin_process else None,
+                    announcement,
                 )
                 return run(
                     settings, redis_url, signals, stats_socket=admin_process.line() if admin_process else None

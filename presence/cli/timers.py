@@ -93,9 +93,8 @@ def _name(text: str) -> str:
 
 def run(args: argparse.Namespace, load: Load) -> int:
     """Run the given action; return the exit status."""
-    settings = load().settings
-    redis_url = locate_data(settings, "timers").redis_url
-    place = TimerLocation(redis_url, args.kind, args.name, settings.prefix, args.slots, args.tick_s)
+    redis_url, prefix, settings = locate_data(load(), "timers")
+    place = TimerLocation(redis_url, args.kind, args.name, prefix, args.slots, args.tick_s)
     try:
         if args.action == "run":
             return _work(args, settings, place)

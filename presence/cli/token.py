@@ -15,16 +15,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import trio
+
 from presence.auth import issuing, key_file, operator_tokens, tokens
 from presence.auth.issuing import CannotSign
-from presence.auth.key_file import KeyFileError
-from presence.auth.keys import HS256, InvalidKey
+from presence.auth.keys import HS256, InvalidKey, KeySetError
 from presence.auth.operator_tokens import TokenFileError
 from presence.auth.tokens import TokenRefused, TokenRules
 from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import Load, UsageError, add_json, add_seconds, add_settings, secret_source
 from presence.common.text import json_line, printable
-from presence.config.settings import Settings
+from presence.config.settings import Settings, is_url
+from presence.server import credentials
+from presence.server.credentials import CredentialsError
 
 SECRET_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
@@ -34,10 +37,14 @@ TOKEN_READ_BYTES: Final = 65_536  # of a file or standard input; a token has few
 
 _KEYGEN = (
     "Generates a key, appends it to a key file (created if missing, readable by its owner only) and prints "
-    "its kid, which tokens refer to. For RS256 and EdDSA --public appends the public part to another file: "
+    "its kid, which tokens refer to. Except for HS256, --public appends the public part to another file: "
     "servers need only that, and cannot sign tokens with it. Servers load it within seconds."
 )
 _SIGN = "Prints a token for a user, signed with a key of a file. No server is needed."
+_SIGN_TEXTS = {
+    "token_issuer": "issuer of the token (iss)",
+    "token_audience": "audience of the token (aud); of several, the first",
+}
 _VERIFY = (
     "Prints whether servers with these keys accept a token, and if not, the reason, which clients never "
     "learn. Without an argument, or with -, the token is read from standard input."
@@ -58,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--append-to", type=Path, metavar="FILE", help="key file; without it the key is printed"
     )
     keygen.add_argument("--public", type=Path, metavar="FILE", help="append the public part to this file")
-    algorithms = ("HS256", "RS256", "EdDSA")
+    algorithms = ("HS256", "RS256", "ES256", "EdDSA")
     keygen.add_argument("--alg", choices=algorithms, default="EdDSA", help="algorithm (default EdDSA)")
     keygen.add_argument("--kid", metavar="NAME", help="id of the key (default: random)")
     add_settings(keygen, ())
@@ -68,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sign.add_argument("--uid", required=True, help="user of the token")
     sign.add_argument("--kid", metavar="NAME", help="key to sign with (default: the last one of the file)")
     add_seconds(sign, "--ttl", 3600.0, "lifetime of the token")
-    add_settings(sign, ("token_audience",))
+    add_settings(sign, ("token_issuer", "token_audience"), _SIGN_TEXTS)
 
     verify = actions.add_parser(
         "verify", help="check a token and print why it is refused", description=_VERIFY
@@ -78,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "token", nargs="?", default="-", type=secret_source, metavar="@FILE|-", help="source of the token"
     )
     add_json(verify, "print one JSON object: the claims of the token")
-    add_settings(verify, ("token_audience", "token_leeway"))
+    add_settings(verify, ("token_issuer", "token_audience", "token_leeway"))
 
     admin = actions.add_parser("admin", help="generate a token for an operator", description=_ADMIN)
     admin.add_argument("--role", choices=("read", "act"), required=True, help="permission; act includes read")
@@ -90,9 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--keys", type=Path, metavar="FILE", help="key file (default: the setting token_keys)"
-    )
+    parser.add_argument("--keys", metavar="FILE", help="key file (default: the setting token_keys)")
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
@@ -104,13 +109,15 @@ def run(args: argparse.Namespace, load: Load) -> int:
         elif args.action == "admin":
             _admin(args)
         else:
-            keys: Path | None = args.keys or settings.token_keys
+            keys: str | None = args.keys or settings.token_keys
             if keys is None:
                 raise UsageError("token: give --keys FILE, or token_keys in the settings")
             (_sign if args.action == "sign" else _verify)(keys, args, settings)
     except TokenRefused as error:
         print_error(f"token verify: refused: {error}")
-    except (KeyFileError, TokenFileError, InvalidKey, CannotSign, OSError) as error:
+    except CredentialsError as error:
+        print_error(f"token {args.action}: {error.problem}")
+    except (KeySetError, TokenFileError, InvalidKey, CannotSign, OSError) as error:
         print_error(f"token {args.action}: {error}")
     else:
         return OK
@@ -131,24 +138,28 @@ def _keygen(args: argparse.Namespace) -> None:
     print(issuing.key_set([entry]) if args.append_to is None else printable(entry["kid"]))
 
 
-def _sign(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
+def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
     if not tokens.is_uid(args.uid):
         raise UsageError(f"token sign: {args.uid!r} is not a valid uid")
-    entry = _named(key_file.entries_of(key_file.read(keys)), args.kid)
-    audience, now = settings.token_audience, time.time()
-    print(issuing.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl))
+    if is_url(keys):
+        raise UsageError("token sign: token_keys is a URL, whose keys sign nothing: give --keys FILE")
+    entry = _named(key_file.entries_of(key_file.read(Path(keys))), args.kid)
+    audience, now = settings.token_audiences[0], time.time()
+    claims = {} if settings.token_issuer is None else {"iss": settings.token_issuer}
+    print(issuing.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl, **claims))
 
 
-def _verify(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
+def _verify(keys: str, args: argparse.Namespace, settings: Settings) -> None:
     """Print the claims of a token.
 
     Raises:
         TokenRefused: it is not accepted.
     """
-    keyring = key_file.load(keys)
+    keyring = trio.run(credentials.read_keys, settings, keys)
     token = tokens.parse(_token(args.token), keyring)
     now = time.time()
-    claims = tokens.check(token, TokenRules(settings.token_audience, settings.token_leeway), now)
+    rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer)
+    claims = tokens.check(token, rules, now)
     shown = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
     print(json_line(shown) if args.json else _line(shown, now))
 

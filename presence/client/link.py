@@ -1,13 +1,13 @@
-"""Runs a client machine on asyncio or trio: one task connects, reads and keeps time.
+"""Runs a client machine on asyncio or trio: one task connects and reads.
 
-During a connection a second task writes, and a third one renews tokens.
+During a connection a second task writes and a third one keeps time; if a function gives tokens, a fourth one
+renews them.
 """
 
 import inspect
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -52,7 +52,7 @@ class Link:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
         self.changed = Changes()
-        protect_from_ctrl_c(Link.run, Link._write, Link._renew)
+        protect_from_ctrl_c(Link.run, Link._write, Link._keep_time, Link._renew)
         self._open_stream = open_stream
         self._source = source
         self._waiting: dict[int, anyio.Event] = {}  # pending requests
@@ -144,18 +144,27 @@ class Link:
     async def _run_connection(self, stream: ByteStream) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._write, stream)
-            tasks.start_soon(self._renew)
+            tasks.start_soon(self._keep_time, tasks.cancel_scope)
+            if self._source is not None:
+                tasks.start_soon(self._renew)
             while self.machine.connected:
                 try:
-                    data = await self._until_due(partial(stream.receive, READ_BYTES))
+                    data = await stream.receive(READ_BYTES)
                 except anyio.EndOfStream:
                     self.perform(self.machine.disconnected("the server closed it", anyio.current_time()))
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                    # An `OSError` is an alert of TLS, such as the server's refusal of a client certificate.
                     self.perform(self.machine.disconnected(error_text(error), anyio.current_time()))
                 else:
-                    if data is not None:
-                        self.perform(self.machine.received(data, anyio.current_time()))
+                    self.perform(self.machine.received(data, anyio.current_time()))
             tasks.cancel_scope.cancel()
+
+    async def _keep_time(self, connection: anyio.CancelScope) -> None:
+        """Let the machine act when it is due; end a connection that it gives up."""
+        # Beside the reading task, because interrupting and repeating a read costs more than this one.
+        while self.machine.connected:
+            await self._until_due(anyio.sleep_forever)
+        connection.cancel()
 
     async def _write(self, stream: ByteStream) -> None:
         while True:
@@ -163,7 +172,7 @@ class Link:
             if data := self.machine.take_outgoing():
                 try:
                     await stream.send(data)
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                     return  # the reading task may still find the reason
                 self.machine.written(anyio.current_time())
             else:

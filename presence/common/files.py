@@ -23,6 +23,29 @@ def open_regular_file(path: Path) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
+class SecretFileError(Exception):
+    """A file with secrets cannot be used; the message names the file and shows nothing of it."""
+
+
+def read_secret_file(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file that other users of this machine can neither read nor write.
+
+    Raises:
+        SecretFileError: it cannot be read without blocking, is too large, or its permissions are too open.
+    """
+    try:
+        with open_regular_file(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(max_bytes + 1)
+    except OSError as error:
+        raise SecretFileError(f"{path}: cannot be read: {error.strerror}") from None
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise SecretFileError(f"{path}: holds secrets, and is accessible to all users: chmod o-rwx")
+    if len(raw) > max_bytes:
+        raise SecretFileError(f"{path}: is larger than {max_bytes:,} bytes")
+    return raw
+
+
 RESERVE_SHARE = 20  # one descriptor in 20 is reserved for Redis, logs, listeners and libraries
 RESERVE_MIN = 64
 RESERVE_MAX = 1000

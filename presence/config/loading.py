@@ -25,9 +25,10 @@ from presence.config.settings import FIELDS, VARIABLE_PREFIX, SettingField, Sett
 def exposures(s: Settings) -> Iterator[str]:
     """Yield what untrusted clients could do, as ``risk: fix``; nothing if only this machine can connect."""
     is_local = networks.is_loopback(s.host)
-    if s.token_keys is None and not is_local:
+    is_open = s.token_keys is None and s.tls_client_ca is None
+    if is_open and not is_local:
         yield "any client that reaches this server can log in as any user: set token_keys"
-    elif s.token_keys is None and s.proxy_from is not None:
+    elif is_open and s.proxy_from is not None:
         yield "any client that a proxy lets in can log in as any user: set token_keys"
     if s.token_keys is not None and not is_local and not s.tls_only and s.proxy_from is None:
         missing = "set tls_cert, tls_only" if s.tls_cert is None else "set tls_only, or block the plain port"
@@ -86,11 +87,16 @@ def _time_conflicts(s: Settings) -> Iterator[Conflict]:
 
 
 def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
-    if not (s.token_keys or s.insecure or networks.is_loopback(s.host)):
+    if not (s.token_keys or s.tls_client_ca or s.insecure or networks.is_loopback(s.host)):
         yield (
             ("host", "token_keys", "insecure"),
             f"{s.host} is reachable from other machines without authentication: "
             "set token_keys, or --insecure to allow it",
+        )
+    if s.tls_client_ca is not None and s.token_keys is None and not s.tls_only:
+        yield (
+            ("tls_client_ca", "tls_only", "token_keys"),
+            "clients of the plain port have no certificate: set tls_only, or token_keys",
         )
     if not (s.no_admin or s.admin_tokens or networks.is_loopback(admin_host(s.admin))):
         yield (
@@ -102,11 +108,15 @@ def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
             yield ("tls_key", "tls_cert"), "is set without a certificate: set tls_cert, too"
         if s.tls_only:
             yield ("tls_only", "tls_cert"), "needs a certificate: set tls_cert"
+        if s.tls_client_ca is not None:
+            yield ("tls_client_ca", "tls_cert"), "is set without a certificate: set tls_cert, too"
     elif s.port == s.tls_port != 0 and not s.tls_only:
         yield (
             ("tls_port", "port"),
             f"{s.tls_port} is already used by port: choose another, or set --tls-only",
         )
+    if s.tls_client_crl is not None and s.tls_client_ca is None:
+        yield ("tls_client_crl", "tls_client_ca"), "is set without authorities: set tls_client_ca, too"
 
 
 def _port_conflicts(s: Settings) -> Iterator[Conflict]:
@@ -122,6 +132,7 @@ def _port_conflicts(s: Settings) -> Iterator[Conflict]:
 __all__ = ["FIELDS", "ConfigError", "Loaded", "SettingField", "Settings", "load", "nearest", "shown"]
 
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
+SYSTEM_FILE = Path("/etc/presence/presence.toml")
 TOKEN_VARIABLE = "PRESENCE_TOKEN"  # noqa: S105 - a name; of `presence client`
 RULES = "followups"  # the only key of the file without a flag and a variable
 DEFAULT_SOURCE = "default"
@@ -151,6 +162,7 @@ class Loaded:
 
     settings: Settings
     sources: Mapping[str, str]
+    file: str | None = None  # the settings file, if one was read
 
 
 class _Given(NamedTuple):
@@ -179,9 +191,10 @@ def load(
     flags = {name: raw for name, raw in (flags or {}).items() if raw is not None}
     environ = os.environ if environ is None else environ
     problems: list[str] = []
+    file = flags.get("config") or environ.get(CONFIG_VARIABLE)
     # The weakest source first, so that later ones override it.
     given = [
-        *_from_file(flags.get("config") or environ.get(CONFIG_VARIABLE), problems),
+        *_from_file(file, problems),
         *_from_environment(environ, problems),
         *(_Given(name, raw, FIELDS[name].flag) for name, raw in flags.items() if name != "config"),
     ]
@@ -204,7 +217,17 @@ def load(
                 problems.append(f"{keys[0]}: {problem} ({origin})")
     if problems:
         raise ConfigError(problems)
-    return Loaded(settings, sources)
+    return Loaded(settings, sources, None if file is None else str(file))
+
+
+def default_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the settings file that is read if none is named: that of the user, else that of the system.
+
+    It is not read from the working directory, where another user may have put it.
+    """
+    home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "/nonexistent", ".config")
+    files = (Path(home, "presence", "presence.toml"), SYSTEM_FILE)
+    return next((each for each in files if each.is_file()), None)
 
 
 def _adjust_defaults(settings: Settings, sources: Mapping[str, str]) -> Settings:
@@ -277,7 +300,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _given_value(key: str, raw: object) -> str:
-    if key == "redis":
+    if key in {"redis", "token_keys"}:
         return ""  # may contain a password, and a malformed URL cannot be redacted reliably
     text = repr(raw)
     shown_raw = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 from presence.common import networks, redis_url
 from presence.config.followup_rules import Rule
@@ -28,6 +29,7 @@ class SettingField(NamedTuple):
     bounds: tuple[float, float] | None
     choices: tuple[str, ...]
     form: Callable[[str], None] | None
+    is_list: bool
     group: str
     expert: bool
 
@@ -53,6 +55,8 @@ class SettingField(NamedTuple):
             return _boolean(raw)
         if self.kind in {int, float}:
             return self._number(raw)
+        if self.is_list and isinstance(raw, list) and raw and all(isinstance(each, str) for each in raw):
+            raw = ",".join(raw)
         if not isinstance(raw, str) or "\0" in raw:
             raise ValueError("must be text")
         if self.choices and raw not in self.choices:
@@ -126,9 +130,41 @@ def admin_port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def _audience(text: str) -> None:
+def _name(text: str) -> None:
     if not text.isprintable() or any(c.isspace() for c in text):
         raise ValueError("must not contain white space or control characters")
+
+
+def is_url(source: str) -> bool:
+    """Return whether `token_keys` is a URL, and not a file."""
+    return "://" in source
+
+
+def _key_source(text: str) -> None:
+    if not is_url(text):
+        return
+    _name(text)
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname or "", url.port
+    except ValueError:
+        raise ValueError("must be a URL with a valid host and port") from None
+    if url.username is not None:
+        raise ValueError("must not contain a user name or a password: a public key set needs none")
+    if not host or not (url.scheme == "https" or (url.scheme == "http" and networks.is_loopback(host))):
+        raise ValueError("must be a file, an https:// URL, or an http:// URL of a loopback host")
+
+
+def _names(text: str) -> None:
+    for name in comma_separated(text):
+        if not name:
+            raise ValueError("must be comma-separated names")
+        _name(name)
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    """Return the elements of a list in one text."""
+    return tuple(each.strip() for each in text.split(","))
 
 
 def _networks(text: str) -> None:
@@ -147,13 +183,15 @@ def _setting(
     bounds: tuple[float, float] | None = None,
     choices: tuple[str, ...] = (),
     form: Callable[[str], None] | None = None,
+    is_list: bool = False,
     expert: bool = False,
     group: str,
 ) -> Any:
     """Declare a field of `Settings` in a group of the help; see `SettingField`.
 
-    Bounds are inclusive, `form` raises ValueError for invalid text, and `expert` omits it from the short
-    help, because its default suits nearly everyone.
+    Bounds are inclusive, `form` raises ValueError for invalid text, `is_list` allows a list of texts in the
+    file in place of comma-separated text, and `expert` omits it from the short help, because its default
+    suits nearly everyone.
     """
     metadata: dict[str, object] = {
         "help": help_text,
@@ -161,6 +199,7 @@ def _setting(
         "bounds": bounds,
         "choices": choices,
         "form": form,
+        "is_list": is_list,
     }
     metadata |= {"expert": expert, "group": group}
     return dataclasses.field(default=default, metadata=metadata)
@@ -362,10 +401,18 @@ class Settings:
     )
     packet_burst: int = _limit(10_000, "burst size of packet_rate", bounds=(1, 10**7), expert=True)
 
-    token_keys: Path | None = _auth(  # noqa: RUF009 - declares a field, as dataclasses.field does
-        None, "file with the keys that verify tokens; without it, clients are not authenticated"
+    token_keys: str | None = _auth(
+        None,
+        "file or https:// URL of the keys that verify tokens; without it, clients are not authenticated",
+        form=_key_source,
     )
-    token_audience: str = _auth("presence", "audience that a token must name", form=_audience)
+    token_keys_refresh: float = _auth(
+        300.0, "interval at which keys are read again from a URL", unit="s", bounds=(10, _DAY_S)
+    )
+    token_issuer: str | None = _auth(None, "issuer that a token must name; without it, any", form=_name)
+    token_audience: str = _auth(
+        "presence", "comma-separated audiences, one of which a token must name", form=_names, is_list=True
+    )
     token_leeway: float = _auth(
         0.0, "tolerated clock difference between token issuers and this machine", unit="s", bounds=(0, 300)
     )
@@ -382,6 +429,18 @@ class Settings:
     tls_key: Path | None = _tls(  # noqa: RUF009 - as above
         None, "PEM file with the private key; by default, the certificate file holds it"
     )
+    tls_client_ca: Path | None = _tls(  # noqa: RUF009 - as above
+        None,
+        "PEM file with the authorities that sign client certificates; without token_keys, clients need one",
+    )
+    tls_client_uid: str = _tls(
+        "cn",
+        "part of a client certificate that is the uid: common name or subject alternative name",
+        choices=("cn", "san-uri", "san-dns", "san-email"),
+    )
+    tls_client_crl: Path | None = _tls(  # noqa: RUF009 - as above
+        None, "PEM file with the revocation lists of the authorities that sign client certificates"
+    )
     tls_port: int = _tls(7443, "TCP port for TLS; 0 picks a free one", bounds=(0, 65535))
     tls_only: bool = _tls(False, "accept TLS only, at port")
     tls_handshakes: int = _tls(
@@ -394,6 +453,7 @@ class Settings:
         None,
         "comma-separated networks whose connections begin with a PROXY protocol v2 header",
         form=_networks,
+        is_list=True,
     )
 
     log_format: str = _log(
@@ -406,6 +466,11 @@ class Settings:
     )
     # Tables of the file, without a flag. None: not set; empty: set, with no rules (any more).
     followups: tuple[Rule, ...] | None = None
+
+    @property
+    def token_audiences(self) -> tuple[str, ...]:
+        """The audiences, one of which a token must name."""
+        return comma_separated(self.token_audience)
 
     @property
     def shard_count(self) -> int:

@@ -1,4 +1,4 @@
-"""The interface of token checks, as the server's side of the protocol uses it."""
+"""The interfaces of token and certificate checks, as the server's side of the protocol uses them."""
 
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -6,7 +6,7 @@ from presence.protocol import Code
 
 
 class Granted(NamedTuple):
-    """The token is valid.
+    """The token or the certificate is valid.
 
     Attributes:
         uid: the user that it names.
@@ -48,3 +48,16 @@ class Authenticator(Protocol):
 
     def renewal(self, token: object, uid: str, now: float) -> AuthResult:
         """Check a new token of a client that is logged in as `uid`."""
+
+
+class CertificateAuthenticator(Protocol):
+    """Finds the user of a client certificate; never waits."""
+
+    def login(self, certificate: bytes, uid: str | None, now: float) -> AuthResult:
+        """Check whose certificate it is.
+
+        Args:
+            certificate: as DER; TLS has verified it.
+            uid: the user that the client claims to be; None: the one that the certificate names.
+            now: monotonic seconds.
+        """

@@ -200,11 +200,8 @@ class Engine:
         outcome.reply += protocol.encode(answer)
 
     def _renew_token(self, session: Session, token: str | None, now: float) -> Refusal | None:
-        authenticator = self.login_policy.authenticator
-        if token is None or authenticator is None:
-            return None
-        result = authenticator.renewal(token, session.uid, now)
-        if isinstance(result, Refusal):
+        result = None if token is None else self.login_policy.renew(session, token, now)
+        if result is None or isinstance(result, Refusal):
             return result
         if session in self.registry:
             self.sessions.token_renewed(session, result.expires_at)

@@ -1,4 +1,6 @@
-"""Whether a client may log in, and as which session: token, order of logins, number of sessions, rate limits.
+"""Whether a client may log in, and as which session.
+
+By token or certificate, the order of logins, the number of sessions, and rate limits.
 
 `LoginPolicy` decides; it reads the registry and changes nothing but the counts of limits. The engine acts.
 """
@@ -8,8 +10,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from presence.core.admission import Admission
-from presence.core.authenticator import Authenticator, Refusal
-from presence.core.registry import Guest, Registry, Session, SessionKey
+from presence.core.authenticator import Authenticator, AuthResult, CertificateAuthenticator, Granted, Refusal
+from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.server_protocol import Login
 from presence.protocol import Code
 
@@ -32,7 +34,7 @@ class LoginGrant(NamedTuple):
     key: SessionKey
     idle_timeout: float  # seconds
     arrived: float  # when the login arrived
-    expires_at: float | None  # when its token expires; None without one
+    expires_at: float | None  # when its token or certificate expires, whichever is first; None without any
     superseded_code: Code  # for the goodbye to the client of an older session of the same device
     excess_sessions: list[Session]  # the user's oldest sessions beyond the quota, to be ended
 
@@ -48,7 +50,8 @@ class LoginPolicy:
     admission: Admission  # limits logins
     _: KW_ONLY
     session_limit: SessionQuota = NO_LIMIT
-    authenticator: Authenticator | None = None  # checks tokens; None: clients name their user themselves
+    authenticator: Authenticator | None = None  # checks tokens; None: they are not checked
+    certificates: CertificateAuthenticator | None = None  # None: clients have no certificates
     # set while the server stops: logins are refused, each with its own retry time in seconds
     return_after: Callable[[], float] | None = None
 
@@ -95,16 +98,40 @@ class LoginPolicy:
             return Refusal(Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again")
         return None
 
-    def _authenticate(self, guest: Guest, login: Login, now: float) -> tuple[str, float | None] | Refusal:
-        """Return the user who logs in, and when the token expires."""
+    def renew(self, session: Session, token: str, now: float) -> AuthResult | None:
+        """Check a new token of a logged-in client; None: this server checks no tokens."""
         if self.authenticator is None:
-            if login.uid is None:
-                return Refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid")
-            return login.uid, None
+            return None
+        granted = self.authenticator.renewal(token, session.uid, now)
+        return _first_to_expire(self._certified(session, session.uid, now), granted)
+
+    def _authenticate(self, guest: Guest, login: Login, now: float) -> tuple[str, float | None] | Refusal:
+        """Return the user who logs in, and when the token or the certificate expires."""
+        certified = self._certified(guest, login.uid, now)
+        if isinstance(certified, Refusal):
+            return certified
+        if self.authenticator is None or (certified is not None and login.token is None):
+            return certified or self._claimed(login)
         address = guest.link.address(guest.handle)
         if (refusal := self.admission.check_login(now, address)) is not None:
             return refusal  # before the token: checking it costs more than all else about a login
-        return self.authenticator.login(login.token, login.uid, address, now)
+        uid = login.uid if certified is None else certified.uid
+        return _first_to_expire(certified, self.authenticator.login(login.token, uid, address, now))
+
+    def _certified(self, peer: Peer, uid: str | None, now: float) -> AuthResult | None:
+        """Return whom the certificate of a client names; None without one."""
+        if self.certificates is None or peer.link is None:
+            return None
+        certificate = peer.link.certificate(peer.handle)
+        return None if certificate is None else self.certificates.login(certificate, uid, now)
+
+    def _claimed(self, login: Login) -> tuple[str, None] | Refusal:
+        """Return the user that a client claims to be, where nothing proves it."""
+        if self.certificates is not None:
+            return Refusal(Code.AUTH_FAILED, "this server asks for a client certificate")
+        if login.uid is None:
+            return Refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid")
+        return login.uid, None
 
     def _excess_sessions(self, uid: str) -> list[Session]:
         """Return the user's oldest sessions beyond the quota if one more device logs in."""
@@ -115,3 +142,10 @@ class LoginPolicy:
         if excess <= 0:
             return []
         return sorted(others, key=lambda session: (session.login_at, session.number))[:excess]
+
+
+def _first_to_expire(certified: AuthResult | None, granted: AuthResult) -> AuthResult:
+    """Return what a certificate, if any, and a token of the same user grant together."""
+    if isinstance(certified, Granted) and isinstance(granted, Granted):
+        return min(certified, granted, key=lambda each: each.expires_at)
+    return certified if isinstance(certified, Refusal) else granted

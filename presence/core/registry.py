@@ -50,6 +50,9 @@ class Link(Protocol):
     def address(self, handle: Any) -> str:
         """Return what limits count the client's address by, see `networks.limit_key`; "": none."""
 
+    def certificate(self, handle: Any) -> bytes | None:
+        """Return the certificate that the client presented and TLS has verified, as DER; None without one."""
+
 
 @dataclass(slots=True, eq=False)
 class Guest:

@@ -12,6 +12,7 @@ from rich.text import Text
 from presence.common.text import printable
 from presence.demo.comparison import EXPECTED, ComparisonResult, TimelineEvent
 from presence.protocol import Code
+from presence.top.wheel import wheel_rows
 
 EVENTS_SHOWN = 10
 BAR_WIDTH = 44
@@ -51,20 +52,13 @@ class DemoState:
                 f"presence demo   {self.elapsed_s:.0f} of {self.seconds:.0f} s   users online: {self.online}"
                 f"{where}"
             ),
-            Panel(self._wheel(), title="the wheel: sessions by the time they are due", title_align="left"),
+            Panel(
+                Group(*wheel_rows(self.slots, self.slot_s, BAR_WIDTH)),
+                title="the wheel: sessions by the time they are due",
+                title_align="left",
+            ),
             Panel(self._events(), title="events from the Redis stream", title_align="left"),
         )
-
-    def _wheel(self) -> Text:
-        largest = max([*self.slots, 1])
-        text = Text()
-        for number, size in enumerate(self.slots):
-            bar = "█" * round(size / largest * BAR_WIDTH)
-            text.append(f"in {(number + 1) * self.slot_s:4.1f} s ", style="dim")
-            text.append(f"{bar} ", style="green" if number > 1 else "red")
-            text.append(f"{size}\n" if size else "\n")
-        text.rstrip()
-        return text
 
     def _events(self) -> Table:
         table = Table.grid(padding=(0, 2))

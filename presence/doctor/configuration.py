@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from presence.common.clock import Clock
+import trio
+
 from presence.config.loading import exposures
-from presence.config.settings import FIELDS, Settings
+from presence.config.settings import FIELDS, Settings, is_url
 from presence.doctor.results import CheckResult, fail, not_tried, ok, warn
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
@@ -29,6 +30,7 @@ def files(settings: Settings, handler_names: Sequence[str]) -> list[CheckResult]
     return [
         token_keys(settings),
         certificate(settings, datetime.now(UTC)),
+        revocation_lists(settings, datetime.now(UTC)),
         operators(settings),
         *strangers(settings),
         *handlers(settings, handler_names),
@@ -37,19 +39,21 @@ def files(settings: Settings, handler_names: Sequence[str]) -> list[CheckResult]
 
 def token_keys(settings: Settings) -> CheckResult:
     """Check the keys for tokens of clients."""
-    check, need = "token keys", "a valid file of keys, if token_keys is set"
+    check, need, source = (
+        "token keys",
+        "a valid file or URL of keys, if token_keys is set",
+        settings.token_keys,
+    )
+    if source is None:
+        return ok(check, need, "token_keys is not set: clients are not authenticated")
     try:
-        authenticator = credentials.load_authenticator(settings, Clock())
+        keyring = trio.run(credentials.read_keys, settings, source)
     except CredentialsError as error:
         fix = "fix that key, or generate one: presence token keygen --append-to FILE --public FILE"
+        if is_url(source):
+            fix = "correct the URL, or let this machine reach it; until then new servers refuse logins (404)"
         return fail(check, need, error.problem, fix)
-    return ok(
-        check,
-        need,
-        "token_keys is not set: clients are not authenticated"
-        if authenticator is None
-        else str(settings.token_keys),
-    )
+    return ok(check, need, f"{source}: {len(keyring)} keys, {keyring.ignored} ignored")
 
 
 def certificate(settings: Settings, now: datetime) -> CheckResult:
@@ -58,9 +62,10 @@ def certificate(settings: Settings, now: datetime) -> CheckResult:
     try:
         found = credentials.certificate(settings)
     except CredentialsError as error:
-        return fail(
-            check, need, error.problem, "correct the file: PEM, followed by its chain, with its own key"
-        )
+        fix = "correct the file: PEM, followed by its chain, with its own key"
+        if error.setting.startswith("tls_client"):
+            fix = "correct the file: PEM, with the authorities of clients, or with their revocation lists"
+        return fail(check, need, str(error), fix)
     if found is None:
         return ok(check, need, "tls_cert is not set: plain TCP only")
     until = f"{found.ends_at:%Y-%m-%d %H:%M} UTC"
@@ -70,6 +75,26 @@ def certificate(settings: Settings, now: datetime) -> CheckResult:
     have = f"{settings.tls_cert}, valid until {until}"
     if found.ends_at - now < RENEWED_BEFORE:
         return warn(check, need, have, renew)
+    return ok(check, need, have)
+
+
+def revocation_lists(settings: Settings, now: datetime) -> CheckResult:
+    """Check the expiry of the revocation lists of client certificates."""
+    check, need = "revocation lists", "lists that do not expire soon, if tls_client_crl is set"
+    if settings.tls_client_crl is None:
+        return ok(check, need, "tls_client_crl is not set: no client certificate is revoked")
+    try:
+        found = credentials.certificate(settings)
+    except CredentialsError:
+        return not_tried(check, need, "a file of the certificate is invalid", "see certificate")
+    if found is None or found.crl_ends_at is None:
+        return ok(check, need, f"{settings.tls_client_crl}, never expires")
+    have = f"{settings.tls_client_crl}, valid until {found.crl_ends_at:%Y-%m-%d %H:%M} UTC"
+    fix = f"renew {settings.tls_client_crl}, then SIGHUP: after its expiry no client of its authority gets in"
+    if found.crl_ends_at <= now:
+        return fail(check, need, have, fix)
+    if found.crl_ends_at - now < credentials.CRL_RENEWED_BEFORE:
+        return warn(check, need, have, fix)
     return ok(check, need, have)
 
 

@@ -9,6 +9,7 @@ CHECKS: Final = {
     "settings": "flags, variables and file: known, valid and without contradictions",
     "token keys": "the file of keys for verifying the tokens of clients",
     "certificate": "certificate and key for TLS, and the expiry date",
+    "revocation lists": "revocation lists of client certificates, and the expiry date",
     "operators": "the file of operator tokens, and whether one is required",
     "strangers": "what is open to anyone who reaches the port",
     "handlers": "handlers of follow-ups, from --handler: can be imported and called",

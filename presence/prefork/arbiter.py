@@ -140,6 +140,8 @@ class Arbiter:
     # supervises other children: called whenever a child exits, until the stop; returns the seconds until the
     # next call at the latest, None: no limit
     supervise_others: Callable[[], float | None] = lambda: None
+    # called before `ready_line` is printed; never raises
+    announce: Callable[[], None] = lambda: None
 
     def __post_init__(self, number: int) -> None:
         self._check_interval_s = interval_s(self.hang_timeout_s) if self.hang_timeout_s < math.inf else None
@@ -292,6 +294,7 @@ class Arbiter:
                 self._hand_over(each)
             if not self._all_were_ready and all(other.is_ready for other in self._workers):
                 self._all_were_ready = True
+                self.announce()
                 self.writer.raw_line(self.ready_line)
                 self.notifier.ready(self.ready_line)
 

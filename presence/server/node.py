@@ -23,7 +23,7 @@ from presence.common.runtime import Runtime
 from presence.common.text import printable
 from presence.config.settings import Settings
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
-from presence.core.authenticator import Authenticator
+from presence.core.authenticator import Authenticator, CertificateAuthenticator
 from presence.core.changes import Change, SessionName
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
@@ -84,10 +84,16 @@ class Node:
     token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the unique part of a node id
     # describes the process, for `presence nodes`
     describe: Callable[[], dict[str, Any]] = dict
-    authenticator: InitVar[Authenticator | None] = None  # checks tokens; None: clients are not authenticated
+    authenticator: InitVar[Authenticator | None] = None  # checks tokens; None: they are not checked
+    certificates: InitVar[CertificateAuthenticator | None] = None  # None: clients have no certificates
 
     def __post_init__(
-        self, max_connections: int, stores: Stores, runtime: Runtime, authenticator: Authenticator | None
+        self,
+        max_connections: int,
+        stores: Stores,
+        runtime: Runtime,
+        authenticator: Authenticator | None,
+        certificates: CertificateAuthenticator | None,
     ) -> None:
         settings, clock = self.settings, self.clock
         self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
@@ -137,6 +143,7 @@ class Node:
             self.admission,
             session_limit=SessionQuota(settings.max_sessions, settings.session_policy == "newest"),
             authenticator=authenticator,
+            certificates=certificates,
         )
         self.recent_ends = RecentEnds(self.outbox)
         self.engine = Engine(

@@ -57,12 +57,15 @@ class Signals:
     notifier: Notifier = SILENT  # to the service manager
     # called every `SUPERVISE_INTERVAL_S` until the server stops; None: there are no other processes
     supervise_others: Callable[[], object] | None = None
+    # called with host and port before the line ``ready``; never raises
+    announce: Callable[[str, int], None] = lambda _host, _port: None
 
     def __post_init__(self) -> None:
         self._address = ""  # "" until ready
 
     def send_ready(self, host: str, port: int) -> None:
         """See `Lifecycle`."""
+        self.announce(host, port)
         self._address = ready_line(host, port)
         self.writer.raw_line(self._address)
         self.notifier.ready(self._address)

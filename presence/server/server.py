@@ -81,6 +81,7 @@ class Server:
             family=self.family,
             describe=lambda: self._statistics.description(self._transport),
             authenticator=self._credentials.authenticator,
+            certificates=self._credentials.client_identities,
         )
         # No deadline is set yet. Slots begin where those of trio's clock do, as heartbeats: one wake.
         slots = self.node.ticker.slot_clock
@@ -164,6 +165,8 @@ class Server:
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         await startup.wait_for_redis(self.node, self.redis_url, self.settings)
+        with self.node.faults.contained("token keys"):
+            await self._credentials.prepare()
         listening = listeners.open_listeners(self.settings, shared=bool(self.family))
         host, port = listening.address
         async with trio.open_nursery() as nursery:

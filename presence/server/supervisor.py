@@ -9,6 +9,7 @@ dies do not go offline: they log in again at another one.
 import secrets
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -42,10 +43,12 @@ def run(
     notifier: Notifier = SILENT,
     *,
     admin_process: AdminSupervision | None = None,
+    announce: Callable[[str, int], None] = lambda _host, _port: None,
 ) -> int:
     """Run `settings.workers` workers until a stop signal or a worker cannot start; return the exit status.
 
-    `reread` logs settings that SIGHUP cannot change, and never raises; `admin_process` is already running.
+    `reread` logs settings that SIGHUP cannot change, `announce` gets host and port once all workers are
+    ready; neither raises. `admin_process` is already running.
     """
     try:
         reserved = listeners.reserve_addresses(settings)
@@ -72,6 +75,7 @@ def run(
             notifier=notifier,
             hang_timeout_s=settings.hang_timeout,
             supervise_others=admin_process.supervise if admin_process else lambda: None,
+            announce=partial(announce, *reserved.address),
         ).run()
     finally:
         reserved.close()

@@ -4,8 +4,7 @@ The server listens on a Unix socket in a directory that only this user can enter
 own, so that Ctrl-C on the terminal reaches the presence server first and the data server is stopped last. If
 this process is killed, the kernel ends the server too (Linux).
 
-The directory has a lock that this process holds while it lives. So the next start removes what a killed
-process has left, and commands find the running servers (`announced`).
+The next start removes what a killed process has left: see `presence.common.runtime_dir`.
 """
 
 import contextlib
@@ -16,21 +15,18 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from presence.common.runtime_dir import RuntimeDirectory
+
 START_TIMEOUT_S = 8.0  # `serve` reports within 10 s; loading a large data set may take longer
 STOP_TIMEOUT_S = 5.0  # writing the last second of the append-only file takes milliseconds
-_PREFIX = "presence-"  # of the directories' names
 _SOCKET = "redis.sock"
-_LOCK = "lock"
-_ANNOUNCED = "serves"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -77,11 +73,10 @@ class EmbeddedRedis:
         self._data_dir = data_dir
         self._extra = extra
         self._lock: IO[str] | None = None
-        _remove_stale()
-        self._runtime_dir = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._directory = RuntimeDirectory()
+        self._runtime_dir = self._directory.path
         self._socket = self._runtime_dir / _SOCKET
         self.url = f"unix://{self._socket}"
-        self._owner_lock = _locked(self._runtime_dir)
         try:
             self._lock_data_dir()
             self.process = self._start()
@@ -148,10 +143,6 @@ class EmbeddedRedis:
             return probe.recv(64).startswith(b"+PONG")
         return False
 
-    def announce(self) -> None:
-        """Let commands of this user find the server until it stops."""
-        (self._runtime_dir / _ANNOUNCED).touch(mode=0o600)
-
     def stop(self) -> None:
         """End the server and remove its runtime directory; a second call does nothing."""
         if self.process.poll() is None:
@@ -164,8 +155,7 @@ class EmbeddedRedis:
         self._clean_up()
 
     def _clean_up(self) -> None:
-        shutil.rmtree(self._runtime_dir, ignore_errors=True)
-        self._owner_lock.close()
+        self._directory.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -179,60 +169,6 @@ def embedded_redis(data_dir: Path | None = None, extra: tuple[str, ...] = ()) ->
         yield server
     finally:
         server.stop()
-
-
-def announced() -> list[str]:
-    """Return the URLs of the announced servers of this user's processes."""
-    return [
-        f"unix://{each / _SOCKET}"
-        for each in _directories()
-        if (each / _ANNOUNCED).exists() and _has_owner(each)
-    ]
-
-
-def _directories() -> Iterator[Path]:
-    """Yield the directories of such servers of this user; ignore those of other users."""
-    for each in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
-        with contextlib.suppress(OSError):  # it may be removed meanwhile
-            found = each.lstat()
-            is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-            if is_ours and not found.st_mode & 0o077 and (each / _LOCK).is_file():
-                yield each
-
-
-def _locked(directory: Path) -> IO[str]:
-    """Return the lock of a directory; it is released when the file is closed or this process ends."""
-    unfinished = directory / f"{_LOCK}.new"  # so that no process finds a lock not held yet
-    lock = unfinished.open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    unfinished.rename(directory / _LOCK)
-    return lock
-
-
-def _has_owner(directory: Path) -> bool:
-    """Whether the process that made the directory lives."""
-    with contextlib.suppress(OSError), (directory / _LOCK).open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def _remove_stale() -> None:
-    """Remove the directories of killed processes."""
-    for each in _directories():
-        if not _has_owner(each) and not _accepts(each / _SOCKET):
-            shutil.rmtree(each, ignore_errors=True)
-
-
-def _accepts(path: Path) -> bool:
-    """Whether a server listens there: one that outlived its parent, on systems that do not end it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
-        probe.settimeout(1.0)
-        probe.connect(str(path))
-        return True
-    return False
 
 
 def die_with_parent(by: signal.Signals) -> Callable[[], None] | None:

@@ -71,6 +71,14 @@ class Keys:
         """Hash: entry id to its last error in a consumer group; only entries not handled yet."""
         return f"{self.prefix}:{{{shard}}}:errors:{group}"
 
+    def webhook_lock(self, shard: int, group: str) -> str:
+        """String: which runner of webhooks sends the shard's events to a consumer group; expires."""
+        return f"{self.prefix}:{{{shard}}}:webhooks:{group}"
+
+    def webhook_runners(self, group: str) -> str:
+        """Sorted set: the group's runners of webhooks, by when they announced themselves; expires."""
+        return f"{self.prefix}:webhooks:{group}"
+
     def answers(self, shard: int, token: str) -> str:
         """Hash: node to its answer to a question about a user of the shard; expires in seconds."""
         return f"{self.prefix}:{{{shard}}}:answers:{token}"

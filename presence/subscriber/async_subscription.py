@@ -44,25 +44,53 @@ class Subscription(SubscriptionBase[T]):
             RedisError: the first call could not reach Redis, or Redis answered with a permanent error.
             ValueError: Redis does not hold data of a presence server.
         """
+        return (await self.batch(1))[0]
+
+    async def batch(self, most: int) -> list[T]:
+        """Acknowledge the current events and wait for the next: all that are ready, and `most` of them.
+
+        Raises:
+            RedisError: see `__anext__`.
+            ValueError: see `__anext__`.
+        """
         await self._join_thread()
         if self._is_entered:
             self._source.rewind()
             self._is_entered = False
         self._source.ack()
-        while True:
+        found: list[T] = []
+        while not found:
             await self._fetch()
-            if (event := self._next_event()) is not None:
-                return event
+            while len(found) < most and (event := self._next_event()) is not None:
+                found.append(event)
+        return found
 
-    async def acknowledge(self) -> None:
-        """Acknowledge the current event immediately, for example before a ``break``.
+    async def acknowledge(self, *events: T) -> None:
+        """Acknowledge the current events immediately, for example before a ``break``.
+
+        Args:
+            events: acknowledge only these; for subscriptions whose events are the entries themselves.
 
         Raises:
-            RedisError: Redis is unreachable; the event is acknowledged with the next one.
+            RedisError: Redis is unreachable; the events are acknowledged with the next ones.
         """
         await self._join_thread()
-        self._source.ack()
+        for event in events:
+            self._source.ack(event)
+        if not events:
+            self._source.ack()
         await self._in_thread(self._source.flush)
+
+    async def give_up(self, event: T, error: str) -> None:
+        """Make one of the current events of a group a dead letter; `error` says why.
+
+        Only for subscriptions whose events are the entries themselves.
+
+        Raises:
+            RedisError: Redis is unreachable, and the event still a current one.
+        """
+        await self._join_thread()
+        await self._in_thread(lambda: self._source.give_up(event, error))
 
     async def __aenter__(self) -> Self:
         return self

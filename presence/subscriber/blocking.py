@@ -28,7 +28,7 @@ class SubscriptionBase(Generic[T]):
             if (event := self._decode(item)) is not None:
                 return event
             log.debug("skipped an unrequested or unreadable entry: %r", item)
-            self._source.ack()
+            self._source.ack(item)
         return None
 
     def fail(self, error: BaseException | str) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -144,12 +144,17 @@ class PollInterval:
 class Shards:
     """The shards to read, by `keys`: one, until a server has stored their number.
 
-    `kind` is the class of key names: its `events` is the stream that is read.
+    `kind` is the class of key names: its `events` is the stream that is read. With `only`, this one is read.
     """
 
-    def __init__(self, prefix: str, kind: type[Keys] = Keys) -> None:
+    def __init__(self, prefix: str, kind: type[Keys] = Keys, only: int | None = None) -> None:
         self.keys = kind(prefix, 0)
+        self._only = only
         self._is_final = False
+
+    def selected(self, shards: Iterable[int]) -> list[int]:
+        """Return those of some shards that are to be read."""
+        return [shard for shard in shards if self._only in {None, shard}]
 
     def new_shards(self, known_count: int, clients: ShardClients) -> range:
         """Return the shards after the first `known_count`.
@@ -234,7 +239,7 @@ class Source(ABC, Generic[Raw]):
 
     @abstractmethod
     def next(self) -> Raw | None:
-        """Return the next item that is ready; it becomes the current one. Never blocks."""
+        """Return the next item that is ready; it becomes a current one. Never blocks."""
 
     def close(self) -> None:
         """Close the connections, from any thread. The position is kept; items read ahead stay pending."""
@@ -248,14 +253,21 @@ class Source(ABC, Generic[Raw]):
     def flush(self) -> None:
         """Send acknowledgements only; raises `RedisError`."""
 
-    def ack(self) -> None:
-        """The current item was handled: acknowledge it with the next call."""
+    def ack(self, item: Raw | None = None) -> None:
+        """The current items, or this one of them, were handled: acknowledge them with the next call."""
 
     def rewind(self) -> None:
-        """The loop was left and is entered again: redeliver the current item."""
+        """The loop was left and is entered again: redeliver the current items."""
 
     def fail(self, error: str) -> None:
-        """The current item was not handled, for this reason: it comes again after `claim_idle_s`."""
+        """The current items were not handled, for this reason: they come again after `claim_idle_s`."""
 
     def abandon(self, error: str) -> None:
-        """The loop was left because of this error: redeliver the current item when it is entered again."""
+        """The loop was left because of this error: redeliver the current items when it is entered again."""
+
+    def give_up(self, item: Raw, error: str) -> None:
+        """Make one of the current items a dead letter, for this reason. It blocks.
+
+        Raises:
+            RedisError: the call failed.
+        """

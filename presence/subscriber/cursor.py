@@ -47,7 +47,9 @@ class GroupCursor:
 
     def read(self, clients: ShardClients, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
         """Read new entries, at most `count` of each reachable shard, without waiting; gaps come first."""
-        return self._poll(clients, clients.reachable(self._shards.keys), consumer, count)
+        return self._poll(
+            clients, self._shards.selected(clients.reachable(self._shards.keys)), consumer, count
+        )
 
     def _poll(
         self, clients: ShardClients, shards: Iterable[int], consumer: str | None, count: int

@@ -71,6 +71,7 @@ class GroupConsumer(Source[Item]):
         start: where a newly created group begins: after this entry id, ``0`` for all that is kept, None for
             new events only.
         kind: class of key names, if the streams are not those of events.
+        shard: the only one to read; all without it.
     """
 
     def __init__(
@@ -82,15 +83,16 @@ class GroupConsumer(Source[Item]):
         clock: Callable[[], float] = time.monotonic,
         *,
         kind: type[Keys] = Keys,
+        shard: int | None = None,
     ) -> None:
         super().__init__(connections)
         self._options = options
         self._clock = clock
-        self._shards = Shards(prefix, kind)
+        self._shards = Shards(prefix, kind, shard)
         self._cursor = GroupCursor(self._shards, options.group, start)
         self._pending = PendingEntries(self._shards, options)
         self._poll_interval = PollInterval()
-        self._joined_shards = 0  # shards
+        self._known_shards = 0  # number
         self._has_begun = False
         self._known_losses = -1
         self._unchecked: set[int] = set()  # shards whose next read may cross a gap
@@ -99,37 +101,44 @@ class GroupConsumer(Source[Item]):
         self._renewed_at = clock()
         self._buffer: deque[Item] = deque()
         self._redeliveries: deque[Redelivery] = deque()  # each is claimed when it is delivered
-        self._current: Entry | None = None
+        self._current: list[Entry] = []
 
     def next(self) -> Item | None:
         """See `Source`."""
         item = self._buffer.popleft() if self._buffer else None
-        self._current = item if isinstance(item, Entry) else None
+        if isinstance(item, Entry):
+            self._current.append(item)
         return item
 
-    def ack(self) -> None:
+    def ack(self, item: Item | None = None) -> None:
         """See `Source`."""
-        if self._current is not None:
-            self._pending.ack(self._current)
-            self._current = None
+        for entry in [each for each in self._current if item is None or each is item]:
+            self._pending.ack(entry)
+            self._current.remove(entry)
 
     def rewind(self) -> None:
         """See `Source`."""
-        if self._current is not None:
-            self._redeliveries.appendleft(Redelivery(self._current.shard, self._current.id))
-            self._current = None
+        self._redeliveries.extendleft(Redelivery(each.shard, each.id) for each in reversed(self._current))
+        self._current.clear()
 
     def fail(self, error: str) -> None:
         """See `Source`."""
-        if self._current is not None:
-            self._pending.note_error(self._current, error)
-            self._current = None
+        for entry in self._current:
+            self._pending.note_error(entry, error)
+        self._current.clear()
 
     def abandon(self, error: str) -> None:
         """See `Source`."""
-        if self._current is not None:
-            self._pending.note_error(self._current, error)
-            self.rewind()
+        for entry in self._current:
+            self._pending.note_error(entry, error)
+        self.rewind()
+
+    def give_up(self, item: Item, error: str) -> None:
+        """See `Source`."""
+        if isinstance(item, Entry):
+            with self._connections.borrow() as clients:
+                self._pending.move_to_dead_letters(clients, item, self._options.consumer, error)
+            self._current.remove(item)
 
     def fetch(self) -> None:
         """See `Source`; it takes about `BLOCK_MS` at most."""
@@ -163,14 +172,16 @@ class GroupConsumer(Source[Item]):
             self._pending.flush(clients)
 
     def _prepare(self, clients: ShardClients) -> None:
-        for shard in self._shards.new_shards(self._joined_shards, clients):
-            self._cursor.join(clients, shard, is_late=self._has_begun)
-            self._redeliveries.extend(self._pending.own_entries(clients, shard))
-            self._joined_shards = shard + 1
+        for shard in self._shards.new_shards(self._known_shards, clients):
+            if self._shards.selected([shard]):
+                self._cursor.join(clients, shard, is_late=self._has_begun)
+                self._redeliveries.extend(self._pending.own_entries(clients, shard))
+            self._known_shards = shard + 1
         reachable = set(clients.reachable(self._shards.keys))
         if self._known_losses != self._connections.losses:
-            self._unchecked = set(range(self._joined_shards))
-            self._unanswered = set(range(self._joined_shards)) if self._has_begun else set()
+            joined = self._shards.selected(range(self._known_shards))
+            self._unchecked = set(joined)
+            self._unanswered = set(joined) if self._has_begun else set()
             self._known_losses = self._connections.losses
         self._has_begun = True
         if due := self._unchecked & reachable:
@@ -230,7 +241,8 @@ class GroupConsumer(Source[Item]):
             self._buffer.extendleft(missing.values())
 
     def _read_new(self, clients: ShardClients) -> None:
-        count = max(1, self._options.prefetch // self._shards.keys.shards)
+        joined = self._shards.selected(range(self._known_shards))
+        count = max(1, self._options.prefetch // max(1, len(joined)))
         gaps, entries = self._cursor.read(clients, self._options.consumer, count)
         if not (gaps or entries):
             entries = self._wait(clients, count)
@@ -247,9 +259,10 @@ class GroupConsumer(Source[Item]):
 
     def _read_blocking(self, clients: ShardClients, count: int) -> list[Entry]:
         keys, options = self._shards.keys, self._options
-        names = {keys.events(shard).encode(): shard for shard in range(keys.shards)}
+        joined = self._shards.selected(range(keys.shards))
+        names = {keys.events(shard).encode(): shard for shard in joined}
         streams: dict[Any, Any] = dict.fromkeys(names, ">")
-        client = clients.at(keys.events(0))
+        client = clients.at(keys.events(joined[0]))
         try:
             answer: Any = client.xreadgroup(
                 options.group, options.consumer, streams, count=count, block=BLOCK_MS
@@ -266,7 +279,8 @@ class GroupConsumer(Source[Item]):
         def fill(pipe: Any, shard: int) -> None:
             pipe.xreadgroup(options.group, options.consumer, {keys.events(shard): ">"}, count=count)
 
-        answers = clients.ask(keys, clients.reachable(keys), fill, raise_on_error=False)
+        shards = self._shards.selected(clients.reachable(keys))
+        answers = clients.ask(keys, shards, fill, raise_on_error=False)
         return [
             read_entry(shard, raw)
             for shard, (answer,) in answers.items()
@@ -348,7 +362,7 @@ class PendingEntries:
             key = keys.events(shard)
             pipe.xpending_range(key, self._options.group, "-", "+", MAX_PENDING_ROWS_PER_CALL, idle=idle_ms)
 
-        answers = clients.ask(keys, clients.reachable(keys), fill)
+        answers = clients.ask(keys, self._shards.selected(clients.reachable(keys)), fill)
         found = [
             Redelivery(shard, row["message_id"].decode(), idle_ms)
             for shard, (rows,) in answers.items()
@@ -418,9 +432,10 @@ class PendingEntries:
         before = rows[0]
         deliveries = before["times_delivered"]
         if deliveries >= options.max_deliveries:
-            self._move_to_dead_letters(
-                clients, read_entry(redelivery.shard, present[0], deliveries), before["consumer"].decode()
-            )
+            noted: Any = clients.at(key).hget(keys.errors(redelivery.shard, options.group), redelivery.id)
+            error = noted.decode("utf-8", "backslashreplace") if noted else _NO_ERROR_REPORTED
+            entry = read_entry(redelivery.shard, present[0], deliveries)
+            self.move_to_dead_letters(clients, entry, before["consumer"].decode(), error)
             return None
         return read_entry(redelivery.shard, present[0], deliveries + 1)
 
@@ -431,12 +446,11 @@ class PendingEntries:
         )
         return bool(rows)
 
-    def _move_to_dead_letters(self, clients: ShardClients, entry: Entry, consumer: str) -> None:
-        """Move the entry to the dead letters."""
+    def move_to_dead_letters(self, clients: ShardClients, entry: Entry, consumer: str, error: str) -> None:
+        """Move an entry that this consumer had to the dead letters."""
         keys, group = self._shards.keys, self._options.group
         client = clients.at(keys.events(entry.shard))
-        noted: Any = client.hget(keys.errors(entry.shard, group), entry.id)
-        error = noted.decode("utf-8", "backslashreplace") if noted else _NO_ERROR_REPORTED
+        error = redact_text(error)[:MAX_ERROR_CHARS]
         dead_letter: dict[Any, Any] = {
             "original_id": entry.id,
             "group": group,

@@ -239,6 +239,11 @@ class EpollTransport:
         """See `Link`."""
         return self._connections.addresses.address_of(handle)
 
+    def certificate(self, handle: int) -> bytes | None:
+        """See `Link`."""
+        tls = self._connections.tls.get(handle)
+        return None if tls is None else tls.peer_certificate()
+
     def connected(self, handle: int) -> ConnectionInfo:
         """Return what operators are shown of a logged-in connection."""
         connections = self._connections

@@ -5,6 +5,7 @@ the epoll transport and drives the same core.
 """
 
 import math
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -135,8 +136,9 @@ class StreamTransport:
                 await tls_stream.do_handshake()
                 counters.handshakes += 1
                 return tls_stream
-        except trio.BrokenResourceError:
-            pass
+        except trio.BrokenResourceError as error:
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                self._log.info("client certificate refused", reason=error.__cause__.verify_message)
         finally:
             counters.handshakes_underway -= 1
         counters.handshakes_failed += 1
@@ -236,6 +238,14 @@ class StreamTransport:
         if not isinstance(stream, trio.SocketStream):
             return ""
         return networks.limit_key(sockets.peer_address(stream.socket))
+
+    def certificate(self, handle: _Connection) -> bytes | None:
+        """See `Link`."""
+        stream = handle.stream
+        if not isinstance(stream, trio.SSLStream):
+            return None
+        certificate: bytes | None = stream.getpeercert(binary_form=True)
+        return certificate
 
     def connected(self, handle: _Connection) -> ConnectionInfo:
         """Return what operators are shown of a logged-in connection."""

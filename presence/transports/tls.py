@@ -7,6 +7,9 @@ TLS 1.2 and 1.3, with forward secrecy, without compression and without renegotia
 make the server repeat the work of a handshake. One session ticket per TLS 1.3 connection: a client that
 returns with it saves both sides the signature; the library's default of two serves browsers that open several
 connections.
+
+Where clients have certificates there are no tickets and TLS 1.3 only, which has no other way to resume a
+session: a resumed one is not verified again, although its certificate may have expired or been revoked since.
 """
 
 import ssl
@@ -21,17 +24,34 @@ from presence.common import files
 
 TICKETS = 1
 HANDSHAKES = 2000  # under way at the same time
+_CRL = "-----BEGIN X509 CRL-----"
 
 
 class CertificateError(ValueError):
     """A certificate or key cannot be used; the message names file and problem, and shows no key."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClientVerification:
+    """Which certificates of clients are accepted.
+
+    Attributes:
+        ca: PEM file with the authorities that sign them.
+        crl: PEM file with a revocation list of each authority that signs them; None: none is revoked.
+        required: whether a handshake without a certificate fails.
+    """
+
+    ca: Path
+    crl: Path | None
+    required: bool
+
+
 class CertificateInfo(NamedTuple):
-    """The context of new connections, and when its certificate expires."""
+    """The context of new connections, and when its certificate and its first revocation list expire."""
 
     context: ssl.SSLContext
     ends_at: datetime
+    crl_ends_at: datetime | None  # None: never, or there is none
 
 
 class Certificate:
@@ -40,6 +60,7 @@ class Certificate:
     Args:
         cert: PEM file with the certificate, followed by its chain.
         key: PEM file with its private key; None if it is in `cert`.
+        clients: which certificates of clients are accepted; None: none is requested.
 
     Raises:
         CertificateError: they cannot be used.
@@ -47,11 +68,16 @@ class Certificate:
     Attributes:
         context: for new connections.
         ends_at: when the certificate expires.
+        crl_ends_at: when the first revocation list expires, after which no certificate of its authority is
+            accepted; None: never, or there is none.
     """
 
-    def __init__(self, cert: Path, key: Path | None = None) -> None:
+    def __init__(
+        self, cert: Path, key: Path | None = None, clients: ClientVerification | None = None
+    ) -> None:
         self._cert = cert
         self._key = key
+        self._clients = clients
         self.use(self.read())
 
     def read(self) -> CertificateInfo:
@@ -64,11 +90,13 @@ class Certificate:
         ends_at = _end_of(_text(self._cert), self._cert)
         if "PRIVATE KEY-----" not in _text(key):
             raise CertificateError(f"{key}: holds no private key in PEM form")
-        return CertificateInfo(_context(self._cert, key), ends_at)
+        context = _context(self._cert, key)
+        crl_ends_at = None if self._clients is None else _verify_clients(context, self._clients)
+        return CertificateInfo(context, ends_at, crl_ends_at)
 
     def use(self, shown: CertificateInfo) -> None:
         """Use this for new connections."""
-        self.context, self.ends_at = shown
+        self.context, self.ends_at, self.crl_ends_at = shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +157,45 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
             problem = f"cannot be used with {cert}: {getattr(error, 'reason', None) or 'not readable as PEM'}"
         raise CertificateError(f"{key}: {problem}") from None
     return context
+
+
+def _verify_clients(context: ssl.SSLContext, clients: ClientVerification) -> datetime | None:
+    """Make a context verify certificates of clients; return when the first revocation list expires."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    context.verify_mode = ssl.CERT_REQUIRED if clients.required else ssl.CERT_OPTIONAL
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # to trust one authority below a root
+    _load_trusted(context, clients.ca)
+    trusted = context.cert_store_stats()
+    if not trusted["x509_ca"] or trusted["x509"] != trusted["x509_ca"]:
+        raise CertificateError(f"{clients.ca}: must hold certificates of authorities, and no others")
+    if clients.crl is None:
+        return None
+    ends_at = _end_of_lists(_text(clients.crl), clients.crl)
+    _load_trusted(context, clients.crl)
+    if context.cert_store_stats()["x509"] != trusted["x509"]:
+        raise CertificateError(f"{clients.crl}: must hold revocation lists only, and no certificate")
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    return ends_at
+
+
+def _load_trusted(context: ssl.SSLContext, path: Path) -> None:
+    _text(path)  # names the problem of a file that cannot be read
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        problem = getattr(error, "reason", None) or "not readable as PEM"
+        raise CertificateError(f"{path}: cannot be used to verify clients: {problem}") from None
+
+
+def _end_of_lists(pem: str, path: Path) -> datetime | None:
+    """Return when the first of the revocation lists expires."""
+    from cryptography import x509  # noqa: PLC0415 - as above
+
+    try:
+        lists = [x509.load_pem_x509_crl((_CRL + each).encode()) for each in pem.split(_CRL)[1:]]
+    except ValueError:
+        lists = []
+    if not lists:
+        raise CertificateError(f"{path}: does not hold revocation lists in PEM form")
+    return min((each.next_update_utc for each in lists if each.next_update_utc), default=None)

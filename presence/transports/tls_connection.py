@@ -111,6 +111,10 @@ class TlsConnectionState:
         self._must_flush()
         return self.ready
 
+    def peer_certificate(self) -> bytes | None:
+        """Return the verified certificate of the client, as DER; None without one, or while not `ready`."""
+        return self._tls.getpeercert(binary_form=True) if self.ready else None
+
     def read(self, limit: int) -> bytes:
         """As `os.read`: b"" at the end, with or without TLS's close notification.
 

@@ -14,9 +14,11 @@ import ssl
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
+import structlog
 import trio
 
 from presence import protocol
+from presence.common.logs import RateLimited
 from presence.core.registry import Guest
 from presence.protocol import Code
 from presence.transports.connections import READ, WRITE, Connections, LatencyClass
@@ -52,6 +54,7 @@ class Handshakes:
         self._tls = tls
         self._admit = admit
         self._serve_other = serve_other
+        self._log = RateLimited(structlog.get_logger("presence.transport"))
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -94,8 +97,10 @@ class Handshakes:
             connections.counters.handshakes_failed += 1
             del connections.tls[fd]  # so the refusal is sent unencrypted
             connections.hang_up(fd, _NOT_TLS)
-        except OSError:
+        except OSError as error:
             connections.counters.handshakes_failed += 1
+            if isinstance(error, ssl.SSLCertVerificationError):
+                self._log.info("client certificate refused", reason=error.verify_message)
             if tls.fresh:
                 connections.close(fd)
             else:

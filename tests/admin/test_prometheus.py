@@ -60,7 +60,7 @@ async def test_every_metric_has_a_place_in_the_sample_of_a_worker_with_all_servi
 ) -> None:
     cert, key = certificates.write(tmp_path)
     keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
-    given = {"token_keys": keys, "tls_port": 0, "tls_cert": cert, "tls_key": key}
+    given = {"token_keys": str(keys), "tls_port": 0, "tls_cert": cert, "tls_key": key}
     async with served(redis_server, followups=(Rule("gone", 60.0),), **given) as (server, _):
         of_worker = worker_sample(WorkerAnswer(1, server.sample(), 0.0), 0.0)
     of_us = local_sample(scrape())

@@ -13,7 +13,7 @@ from presence.common.rate_limit import TokenBucket
 from presence.core.authenticator import AuthResult, Granted, Refusal
 from presence.protocol import Code
 
-ALGORITHMS = ("HS256", "RS256", "EdDSA")
+ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
 AUDIENCE = "presence"
 WALL = 1_700_000_000.0  # Unix time at which an authenticator is made
 BEGUN = 50.0  # monotonic time then
@@ -76,7 +76,7 @@ class TimedAuthenticator:
         self.step_s = 0.0
         self.authenticator = TokenAuthenticator(
             ring or every_key(),
-            TokenRules(AUDIENCE, leeway_s),
+            TokenRules((AUDIENCE,), leeway_s),
             BOUNDLESS if share is None else budget_of(share, self.now),
             wall=lambda: WALL + self.now - BEGUN + self.step_s,
         )

@@ -37,7 +37,7 @@ _WRONG_KIDS: tuple[Any, ...] = (
     *("", "nobody", "../../etc/passwd", "' OR 1=1 --", "k" * 65, None, 7, True, [], {}),
 )
 _WRONG_ALGS: tuple[Any, ...] = (
-    *("", "none", "None", "NONE", "nOnE", "HS384", "ES256", "PS256", "hs256", "EdDSA "),
+    *("", "none", "None", "NONE", "nOnE", "HS384", "ES384", "PS256", "hs256", "EdDSA "),
     *(None, 7, [], ["HS256"]),
 )
 

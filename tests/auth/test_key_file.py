@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from presence.auth.issuing import key_set, public_entry
-from presence.auth.key_file import MAX_FILE_BYTES, MAX_KEYS, KeyFileError, load
+from presence.auth.key_file import MAX_FILE_BYTES, MAX_KEYS, load
+from presence.auth.keys import KeySetError
 from tests.auth.gates import ALGORITHMS, entry
 
 CANARY = "canary-canary-canary-canary-canary-canary-x"
@@ -24,7 +25,7 @@ def written(folder: Path, text: str, mode: int = 0o600) -> Path:
 
 def complaint(path: Path) -> str:
     """Return the error about a file, which always names it and never shows a secret."""
-    with pytest.raises(KeyFileError) as caught:
+    with pytest.raises(KeySetError) as caught:
         load(path)
     assert str(path) in str(caught.value)
     assert CANARY[:8] not in str(caught.value)
@@ -36,7 +37,7 @@ def complaint(path: Path) -> str:
     ("change", "message"),
     [
         *(({"alg": each}, "alg must be one of") for each in ("none", "HS512", ["HS256"])),
-        ({"alg": None}, "key 'a': alg must be one of HS256, RS256, EdDSA"),
+        ({"alg": None}, "key 'a': alg must be one of HS256, RS256, ES256, EdDSA"),
         ({"alg": "RS256"}, "key 'a': kty must be RSA with alg RS256"),
         ({"kty": "RSA"}, "kty must be oct with alg HS256"),
         *(({"kid": each}, "kid must be") for each in (7, "k" * 65, "a\n", "\ud800")),
@@ -56,6 +57,10 @@ def test_an_invalid_key_is_refused_and_named(tmp_path: Path, change: dict[str, A
 @pytest.mark.parametrize(
     ("alg", "change", "message"),
     [
+        ("ES256", {"crv": "P-384"}, "crv must be P-256"),
+        ("ES256", {"crv": "secp256k1"}, "crv must be P-256"),
+        ("ES256", {"y": "AAAA"}, "its crv or x or y is not as RFC 7518 has it"),
+        ("ES256", {"y": entry("ES256")["x"]}, "its crv or x or y is not as RFC 7518 has it"),
         ("EdDSA", {"crv": "Ed448"}, "crv must be Ed25519"),
         ("EdDSA", {"x": "AAAA"}, "its crv or x is not as RFC 7518 has it"),
         ("EdDSA", {"kty": "RSA"}, "kty must be OKP with alg EdDSA"),
@@ -103,7 +108,7 @@ def test_secrets_must_not_be_readable_by_others(tmp_path: Path, alg: str) -> Non
         assert load(written(tmp_path, text, mode)).kids == {f"key-{alg}"}
 
 
-@pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
+@pytest.mark.parametrize("alg", ["RS256", "ES256", "EdDSA"])
 def test_public_keys_may_be_readable_but_not_writable_by_others(tmp_path: Path, alg: str) -> None:
     text = key_set([public_entry(entry(alg))])
     assert len(load(written(tmp_path, text, 0o644))) == 1

@@ -9,10 +9,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from presence.auth import key_file, key_rotation
+from presence.auth import key_file
 from presence.auth.issuing import key_set
 from presence.auth.key_file import load
-from presence.auth.key_rotation import KeyRotation, RotationStatistics
+from presence.auth.key_rotation import KeyFile, KeyRotation, RotationStatistics
 from presence.auth.keys import Keyring
 from presence.common import runtime
 from presence.common.faults import Faults
@@ -33,7 +33,7 @@ class Scene:
         self.path = folder / "keys.json"
         self.write("one")
         self.user = User(load(self.path))
-        self.rotation = KeyRotation(self.user, self.path)
+        self.rotation = KeyRotation(self.user, KeyFile(self.path))
 
     def write(self, *kids: str) -> None:
         self.text(key_set([entry("HS256", kid) for kid in kids]))
@@ -79,6 +79,22 @@ async def test_new_keys_are_used_after_a_poll(scene: Scene, lines: list[dict[str
     assert scene.rotation.statistics() == RotationStatistics(2, 0, True)
 
 
+async def test_keys_of_a_kubernetes_secret_are_followed(scene: Scene, tmp_path: Path) -> None:
+    """A mounted Secret changes by replacing a link to a folder, to which the file itself is a link."""
+    for version, kid in (("v1", "one"), ("v2", "two")):
+        (tmp_path / version).mkdir()
+        scene.write(kid)
+        scene.path.rename(tmp_path / version / "keys.json")
+    (tmp_path / "..data").symlink_to("v1")
+    scene.path.symlink_to("..data/keys.json")
+    await scene.rotation.poll()
+    assert scene.kids == {"one"}
+    (tmp_path / "..data_tmp").symlink_to("v2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    await scene.rotation.poll()
+    assert scene.kids == {"two"}
+
+
 @pytest.mark.parametrize("damage", ["text", "gone", "open", "fifo"])
 async def test_an_invalid_file_keeps_the_keys_and_is_logged_once(
     scene: Scene, lines: list[dict[str, object]], damage: str
@@ -104,7 +120,7 @@ async def test_an_invalid_file_keeps_the_keys_and_is_logged_once(
     scene.path.unlink(missing_ok=True)
     scene.write("one")
     await scene.rotation.poll()
-    assert [line["event"] for line in lines[1:]] == ["token key file valid again"]
+    assert [line["event"] for line in lines[1:]] == ["token keys valid again"]
     assert scene.rotation.statistics() == RotationStatistics(0, 1, True)
     scene.write("two")
     await scene.rotation.poll()
@@ -140,7 +156,7 @@ async def test_a_read_that_hangs_is_logged_once_and_keeps_the_keys(
 
 
 async def test_the_file_is_polled_repeatedly(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_rotation, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(KeyFile, "retry_s", 0.01)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.rotation.run, Faults())
         for kids in ({"two"}, {"three"}):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from presence.auth.issuing import CannotSign, Signer, make_key, make_token, public_entry
-from presence.auth.keys import InvalidKey, Key
+from presence.auth.keys import PUBLIC, InvalidKey, Key
 from tests.auth.gates import ALGORITHMS, entry, every_key, keyring
 
 
@@ -24,8 +24,8 @@ def test_the_cost_of_a_key_is_measured_with_a_complete_check(alg: str) -> None:
     assert key.cost_s == 1.0
     key.measure()
     assert 0.0 < key.cost_s < 0.1
-    # Ed25519 costs many times as much as HS256; samples refused for their form would cost the same.
-    if alg == "EdDSA":
+    # ES256 and Ed25519 cost many times as much as HS256; samples refused for their form would cost the same.
+    if alg in {"ES256", "EdDSA"}:
         cheap = key_of("HS256", entry("HS256"))
         cheap.measure()
         assert key.cost_s > 1.5 * cheap.cost_s
@@ -47,12 +47,12 @@ def test_no_two_keys_are_the_same(alg: str) -> None:
     assert all(first[name] != second[name] for name in members)
 
 
-@pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
+@pytest.mark.parametrize("alg", ["RS256", "ES256", "EdDSA"])
 def test_the_public_part_verifies_and_cannot_sign(alg: str) -> None:
     public = public_entry(entry(alg))
     token = make_token(entry(alg), "ann", audience="presence", now=0, ttl_s=1)
     assert b'"ann"' in key_of(alg, public).verify(token)
-    assert public.keys() == {"kid", "alg", "kty", *({"n", "e"} if alg == "RS256" else {"crv", "x"})}
+    assert public.keys() == {"kid", "alg", "kty", *PUBLIC[alg]}
     with pytest.raises(CannotSign):
         Signer(public)
 

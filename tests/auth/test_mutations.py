@@ -54,7 +54,7 @@ def test_without_the_claims_check_they_are_accepted(monkeypatch: pytest.MonkeyPa
     good = tokens._claims
 
     def accept_all(claims: dict[str, object], terms: tokens.TokenRules, wall: float) -> tokens.Claims:
-        return good({**claims, "aud": terms.audience, "exp": wall + 60}, terms, wall)
+        return good({**claims, "aud": terms.audiences[0], "exp": wall + 60}, terms, wall)
 
     monkeypatch.setattr(tokens, "_claims", accept_all)
     assert accepted(TimedAuthenticator()).keys() == {"aud", "exp"}

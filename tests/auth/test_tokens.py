@@ -21,10 +21,12 @@ _JSON = st.recursive(
 YEAR_10000 = 253_402_300_800
 
 
-def reason(text: object, *, wall: float = WALL, leeway_s: float = 0.0) -> Reason | None:
+def reason(
+    text: object, *, wall: float = WALL, leeway_s: float = 0.0, rules: TokenRules | None = None
+) -> Reason | None:
     """Return why a token is refused; None: it is accepted."""
     try:
-        tokens.check(tokens.parse(text, every_key()), TokenRules(AUDIENCE, leeway_s), wall)
+        tokens.check(tokens.parse(text, every_key()), rules or TokenRules((AUDIENCE,), leeway_s), wall)
     except TokenRefused as error:
         return error.reason
     return None
@@ -50,7 +52,7 @@ def _packed(value: object) -> str:
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
 def test_a_valid_token_names_its_user_and_expiry(alg: str) -> None:
-    claims = tokens.check(tokens.parse(token("ann", alg, 60), every_key()), TokenRules(AUDIENCE), WALL)
+    claims = tokens.check(tokens.parse(token("ann", alg, 60), every_key()), TokenRules((AUDIENCE,)), WALL)
     assert claims == ("ann", WALL + 60)
 
 
@@ -92,13 +94,35 @@ def test_a_missing_required_claim_is_refused(missing: str) -> None:
     assert reason(with_payload(claims)) == (Reason.AUDIENCE if missing == "aud" else Reason.CLAIMS)
 
 
+ISSUER = "https://login.example.com/"
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        *(({"iss": each}, Reason.ISSUER) for each in (ISSUER[:-1], ISSUER.upper(), "")),
+        *(({"iss": ISSUER, "aud": each}, None) for each in ("web", "phone", ["other", "phone"])),
+        *(
+            ({"iss": ISSUER, "aud": each}, Reason.AUDIENCE)
+            for each in ("presence", "web,phone", "e", ["other"], [["web"]])
+        ),
+        ({"aud": "web"}, Reason.ISSUER),
+    ],
+)
+def test_the_issuer_and_one_of_several_audiences_are_required(
+    claims: dict[str, Any], why: Reason | None
+) -> None:
+    rules = TokenRules(("web", "phone"), issuer=ISSUER)
+    assert reason(token(**claims), rules=rules) == why
+
+
 def test_the_leeway_applies_to_both_ends() -> None:
     assert reason(token(exp=WALL - 4), leeway_s=5) is None
     assert reason(token(exp=WALL - 5), leeway_s=5) is Reason.EXPIRED
     assert reason(token(nbf=WALL + 5), leeway_s=5) is None
     assert reason(token(nbf=WALL + 6), leeway_s=5) is Reason.NOT_YET
     parsed = tokens.parse(token(exp=WALL - 4), every_key())
-    assert tokens.check(parsed, TokenRules(AUDIENCE, 5), WALL).expires == WALL + 1
+    assert tokens.check(parsed, TokenRules((AUDIENCE,), 5), WALL).expires == WALL + 1
 
 
 OURS = {"alg": "HS256", "kid": "key-HS256"}
@@ -124,13 +148,13 @@ def test_headers(header: dict[str, Any], why: Reason | None) -> None:
 def test_a_signature_by_another_key_of_the_same_name_is_refused(alg: str) -> None:
     theirs = tokens.parse(token(alg=alg), keyring({**entry(alg, "another"), "kid": f"key-{alg}"}))
     with pytest.raises(TokenRefused) as caught:
-        tokens.check(theirs, TokenRules(AUDIENCE), WALL)
+        tokens.check(theirs, TokenRules((AUDIENCE,)), WALL)
     assert caught.value.reason is Reason.SIGNATURE
 
 
-@pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
+@pytest.mark.parametrize("alg", ["RS256", "ES256", "EdDSA"])
 def test_a_public_key_is_not_accepted_as_a_secret(alg: str) -> None:
-    public = entry(alg)[{"RS256": "n", "EdDSA": "x"}[alg]]
+    public = entry(alg)[{"RS256": "n", "ES256": "x", "EdDSA": "x"}[alg]]
     forged = keyring({"kty": "oct", "kid": f"key-{alg}", "alg": "HS256", "k": public})
     key = forged.find(f"key-{alg}", "HS256")
     assert key is not None

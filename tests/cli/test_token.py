@@ -44,7 +44,7 @@ def keys(tmp_path: Path, run_token: RunToken) -> Path:
     return path
 
 
-@pytest.mark.parametrize("alg", ["HS256", "RS256", "EdDSA"])
+@pytest.mark.parametrize("alg", ["HS256", "RS256", "ES256", "EdDSA"])
 def test_generated_keys_and_tokens_are_valid(tmp_path: Path, alg: str, run_token: RunToken) -> None:
     path = tmp_path / "keys.json"
     kid = run_token("keygen", "--append-to", path, "--alg", alg)
@@ -84,12 +84,17 @@ def test_the_settings_may_name_the_key_file_and_the_audience(
     keys: Path, run_token: RunToken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = keys.with_name("token")
-    made = run_token("sign", "--keys", keys, "--uid", "ann", "--token-audience", "app")
+    made = run_token(
+        "sign", "--keys", keys, "--uid", "ann", "--token-audience", "app,web", "--token-issuer", "us"
+    )
     token.write_text(made)
     assert made not in run_token("verify", "--keys", keys, made, status=2), "the argument is not repeated"
     assert "its audience (aud) is not presence" in run_token("verify", "--keys", keys, f"@{token}", status=1)
     monkeypatch.setenv("PRESENCE_TOKEN_KEYS", str(keys))
-    monkeypatch.setenv("PRESENCE_TOKEN_AUDIENCE", "app")
+    wrong = run_token("verify", "--keys", keys, f"@{token}", "--token-issuer", "them", status=1)
+    assert "its issuer (iss) is not them" in wrong
+    monkeypatch.setenv("PRESENCE_TOKEN_ISSUER", "us")
+    monkeypatch.setenv("PRESENCE_TOKEN_AUDIENCE", "other,app")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(made.encode())))
     assert run_token("verify").startswith("ann ")
 

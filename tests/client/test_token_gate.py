@@ -23,7 +23,7 @@ LIFE_S = 3600.0
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Harness]:
-    settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
+    settings = Settings(token_keys=str(write_keys(tmp_path / "keys.json", {"a": SECRET})))
     async with serving("stream", listen=False, authenticator=lambda clock: made(settings, clock)) as harness:
         yield harness
 

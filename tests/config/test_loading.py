@@ -45,7 +45,9 @@ BAD = {
     "disconnect_grace": ["301"],
     "batch_window_ms": ["251"],
     "session_policy": ["Oldest"],
-    "token_audience": ["a b", "a\x07"],
+    "token_keys": ["http://h/keys", "https://", "https://h:x/", "ftp://h/", "https://u:p@h/", "https://h/ k"],
+    "token_issuer": ["a b"],
+    "token_audience": ["a b", "a\x07", "a,,b", ","],
     "tls_only": ["maybe"],
     "proxy_from": ["10.0.0.0/40", "10.0.0.1/8", "localhost"],
     "admin": ["7480", ":7480", "h:99999", "h:x"],
@@ -121,6 +123,17 @@ def test_service_links_of_kubernetes_are_recognised(variable: str) -> None:
     assert "enableServiceLinks" in problem
 
 
+def test_a_list_is_comma_separated_text_or_a_list_of_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, 'token_audience = ["web", "phone"]\nproxy_from = ["10.0.0.0/8", "::1"]')
+    settings = load({"config": path}, {}).settings
+    assert (settings.token_audiences, settings.proxy_from) == (("web", "phone"), "10.0.0.0/8,::1")
+    assert load({"token_audience": "web, phone"}, {}).settings.token_audiences == ("web", "phone")
+    assert load({}, {}).settings.token_audiences == ("presence",)
+    for invalid in ('["web", 7]', "[]", '["web", ""]', '["a b"]'):
+        assert problems({"config": written(tmp_path, f"token_audience = {invalid}")}), invalid
+    assert problems({"config": written(tmp_path, 'redis = ["redis://h"]')}), "it is no list"
+
+
 def test_all_problems_are_reported_together_and_unknown_names_with_the_nearest(tmp_path: Path) -> None:
     path = written(tmp_path, "idle-timeout = 3\nzzz = 1\nshards = -1")
     found = problems({"config": path, "port": "x"}, {"PRESENCE_TICK": "x", "PRESENCE_IDLE_TIMOUT": "1"})
@@ -161,6 +174,15 @@ REACHED = "is reachable from other machines without authentication"
         ({"tls_key": "k.pem"}, "tls_key: is set without a certificate: set tls_cert, too"),
         ({"tls_only": True}, "tls_only: needs a certificate: set tls_cert"),
         (
+            {"tls_client_ca": "ca", "token_keys": "k"},
+            "tls_client_ca: is set without a certificate: set tls_cert, too",
+        ),
+        ({"tls_client_crl": "crl"}, "tls_client_crl: is set without authorities: set tls_client_ca, too"),
+        (
+            {"tls_client_ca": "ca", "tls_cert": "c", "insecure": True},
+            "tls_client_ca: clients of the plain port have no certificate: set tls_only, or token_keys",
+        ),
+        (
             {"tls_cert": "c", "port": "7000", "tls_port": "7000"},
             "tls_port: 7000 is already used by port",
         ),
@@ -181,7 +203,11 @@ REACHED = "is reachable from other machines without authentication"
 def test_conflicts_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
-    assert all(FIELDS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert", "host"})
+    assert all(
+        FIELDS[key].flag in problem
+        for key in flags
+        if key not in {"insecure", "tls_cert", "host", "token_keys"}
+    )
 
 
 @pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])
@@ -213,6 +239,8 @@ def test_default_admin_port_yields_to_a_requested_port(flag: str) -> None:
         {"host": "0.0.0.0", "insecure": True},
         {"host": "0.0.0.0", "token_keys": "keys.json"},
         {"tls_cert": "c.pem", "tls_only": True, "port": "7443"},
+        {"tls_cert": "c.pem", "tls_only": True, "tls_client_ca": "ca.pem", "host": "0.0.0.0"},
+        {"tls_cert": "c.pem", "token_keys": "keys.json", "tls_client_ca": "ca.pem"},
         {"admin": "127.0.0.2:7400"},
         {"admin": "[::1]:0"},
         {"admin": "localhost:80"},
@@ -300,6 +328,7 @@ OPERATORS_IN_THE_CLEAR = "over plain HTTP"
             [f"{IN_THE_CLEAR} can be read in transit: set tls_only"],
         ),
         ({"host": "::", "token_keys": KEYS, "tls_cert": CERT, "tls_only": True}, []),
+        ({"host": "::", "tls_client_ca": CERT, "tls_cert": CERT, "tls_only": True}, []),
         ({"admin": "[::]:7480", "admin_tokens": KEYS}, [OPERATORS_IN_THE_CLEAR]),
         ({"admin": "[::1]:7480", "admin_tokens": KEYS}, []),
         ({"admin": "0.0.0.0:7480", "no_admin": True}, []),

@@ -20,6 +20,7 @@ ENDLESS = {
     ("serve",): "ready ",
     ("timers", "run"): "ready ",
     ("followups", "run"): "presence: followups: running",
+    ("webhooks", "run"): "presence: sending",
     ("tail",): "",
 }
 STREAMS = ("/v1/events", "/v1/live")

@@ -51,6 +51,7 @@ from presence.timers.redis_wheel import RedisWheel
 from presence.timers.shared_timer import Leasing, SharedTimer
 from presence.watching.channel import Pong, Subscribed, Unsubscribed
 from presence.watching.user_states import UserEvent as WatchedEntry
+from presence.webhooks.shard_locks import ShardLocks
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
 KEYS = Keys()
@@ -374,12 +375,24 @@ def fetched(source: Follower | GroupConsumer, count: int) -> list[Item]:
     return items
 
 
+def send_webhooks(stage: Stage) -> None:
+    """The work of runners of webhooks: that of a group's consumers, and the locks of shards."""
+    share(stage)
+    locks = ShardLocks(stage.url, KEYS.prefix, "g", "a runner", lock_s=10.0)
+    with closing(locks):
+        assert locks.renew() == {0}
+        assert locks.renew() == set(locks.held)
+        locks.leave()
+    assert not stage.admin.exists(KEYS.webhook_lock(0, "g"), KEYS.webhook_runners("g"))
+
+
 ROLES: dict[str, Callable[[Stage], None]] = {
     "server": serve,
     "reader": read,
     "subscriber": follow,
     "worker": share,
     "followups": follow_up,
+    "webhooks": send_webhooks,
     "operator": operate,
     "timers": act_in_time,
     "expiry": listen_for_expiry,

@@ -108,7 +108,7 @@ def make_authenticator(clock: Clock, *, is_poor: bool) -> RecordingAuthenticator
         spent = BURST_S * (1 - CallerTrust.ANONYMOUS.value) - (CHECKS_LEFT + 0.5) * _cost_s()
         assert budget.take(clock.now(), spent)
     return RecordingAuthenticator(
-        KEYRINGS[0], TokenRules(AUDIENCE), budget, wall=lambda: clock.seen_ms(clock.now()) / 1000
+        KEYRINGS[0], TokenRules((AUDIENCE,)), budget, wall=lambda: clock.seen_ms(clock.now()) / 1000
     )
 
 

@@ -222,6 +222,9 @@ class ServerUnderTest(Link):
         """See `presence.core.registry.Link`."""
         return ADDRESSES[handle % len(ADDRESSES)]
 
+    def certificate(self, handle: int) -> None:
+        """See `presence.core.registry.Link`."""
+
     # The work of a transport
 
     def connect(self) -> int:

@@ -4,15 +4,16 @@ import itertools
 import socket
 from argparse import Namespace
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from loadtest.client_loop import KEEPALIVE_WITH_ID, NO_CONNECTION, ClientLoop
-from loadtest.users.device import Device
-from loadtest.users.judge import DeviceJudge, EventDeadlines
-from loadtest.users.options import Scenario
 from presence import protocol
+from presence.loadtest.client_loop import KEEPALIVE_WITH_ID, NO_CONNECTION, ClientLoop
+from presence.loadtest.device import Device
+from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
+from presence.loadtest.options import Scenario
 from presence.protocol import Code, Kind
 
 T_S = 1.0
@@ -35,6 +36,8 @@ class World:
         self.uids = (f"device-{number}" for number in itertools.count())
         self.peers: list[str] = []
         self.reported: list[tuple[str, str | None]] = []
+        self.tls = self.server_name = None
+        self.tokens = SimpleNamespace(get=lambda uid, on_token: on_token(f"token of {uid}", ""))
         self.device = Device(self)  # type: ignore[arg-type] # all of a run that a device needs
         self.device.start(0.0)
 
@@ -44,6 +47,9 @@ class World:
     def report_exchange(self, name: str, _seconds: float | None, failure: str | None = None) -> None:
         self.reported.append((name, failure))
 
+    def report_promise(self, finding: DeviceFinding) -> None:
+        self.reported.append((finding.name, finding.broken))
+
     def wait_for_report(self, name: str, failure: str | None = None) -> None:
         assert self.loop.run(TIMEOUT_S, lambda: (name, failure) in self.reported), self.reported
 
@@ -52,7 +58,8 @@ class World:
         assert self.loop.run(TIMEOUT_S, lambda: self.device._login is not None)
         server, _ = self.listener.accept()
         server.settimeout(TIMEOUT_S)
-        assert protocol.decode(server.recv(1024)[4:]).kind == Kind.LOGIN
+        login = protocol.decode(server.recv(1024)[4:])
+        assert (login.kind, login.payload["token"]) == (Kind.LOGIN, "token of device-0")
         server.sendall(b"".join(map(protocol.encode, packets or (protocol.ok(1, **GRANTED),))))
         return server
 
@@ -104,9 +111,17 @@ def test_a_silent_device_must_be_ended_and_reconnects(world: World) -> None:
         assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.is_silent)
         assert world.session.offline_due == pytest.approx(world.session.last_packet().end + T_S + 0.2)
         server.sendall(protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT)))
-        world.wait_for_report("goodbye idle_timeout")
+        world.wait_for_report("goodbye idle_timeout", "goodbye too early")
     assert world.session.closed
     assert world.loop.run(TIMEOUT_S, lambda: world.device.fd != NO_CONNECTION)
+
+
+def test_a_device_that_is_to_connect_twice_has_one_connection(world: World) -> None:
+    world.accept().close()
+    world.wait_for_report("connection lost", "closed by the server")
+    world.device.connect()
+    world.device.connect()
+    assert len(world.loop) == 1
 
 
 @pytest.mark.parametrize("world", ["logout"], indirect=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.users.judge import ServerClock
+from presence.loadtest.judge import ServerClock
 
 
 def test_one_answer_bounds_the_clock_by_its_round_trip() -> None:

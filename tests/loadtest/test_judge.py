@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from loadtest.users.judge import OVERTAKEN_S, DeviceFinding, DeviceJudge, EventDeadlines, JudgedSession, Sent
+from presence.loadtest.judge import (
+    OVERTAKEN_S,
+    DeviceFinding,
+    DeviceJudge,
+    EventDeadlines,
+    JudgedSession,
+    Sent,
+)
 
 T, TICK, GRACE, SLACK = 10.0, 1.0, 5.0, 0.5
 SERVER_MS = 5_000_000  # the server's clock at 0 s of the test's
@@ -85,6 +92,9 @@ class World:
     def left(self, at: float, session_id: str = "s-1") -> list[str | None]:
         return broken(self.event("offline", 100, "logout", at, session_id))
 
+    def goodbye(self, at: float) -> list[str | None]:
+        return [self.judge.goodbye_read(self.session, at).broken]
+
     def overdue(self, now: float) -> list[str | None]:
         found = self.judge.overdue(now)
         return [each.name for each in found if each.name == OVERTAKEN] or broken(found)
@@ -101,6 +111,11 @@ def broken(findings: list[DeviceFinding]) -> list[str | None]:
         ([("silent",), ("idle", T + 0.5)], [None]),
         ([("silent",), ("idle", T + 0.5), ("overdue", 60.0)], []),
         ([("silent",), ("idle", T - 0.1)], [TOO_EARLY]),
+        ([("silent",), ("goodbye", T - 0.1)], ["goodbye too early"]),
+        ([("silent",), ("goodbye", T + 0.1)], [None]),
+        ([("silent",), ("goodbye", T + TICK + SLACK + 0.1)], ["goodbye too late"]),
+        ([("beat", 5.0), ("goodbye", T + 0.1)], ["goodbye too early"]),
+        ([("beat", T), ("goodbye", T + 0.1)], [None]),  # the packet came during the decision
         ([("silent",), ("idle", T + TICK + SLACK)], [TOO_LATE]),
         ([("silent",), ("overdue", T + TICK + SLACK - 0.1)], []),
         ([("silent",), ("overdue", T + TICK + SLACK + 0.1)], [MISSING]),

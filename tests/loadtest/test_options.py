@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from loadtest.connection import parse_host
-from loadtest.users.options import exceeded_limits
+from presence.loadtest.connection import parse_host
+from presence.loadtest.options import check_options, exceeded_limits
 
 
 @pytest.mark.parametrize(
     ("host", "address"),
     [
-        ("example.org", ("example.org", 7400)),
-        ("tcp://10.0.0.1:99/", ("10.0.0.1", 99)),
-        ("[::1]:99", ("::1", 99)),
-        ("[::1]", ("::1", 7400)),
+        ("example.org", ("example.org", 7400, False)),
+        ("tcp://10.0.0.1:99/", ("10.0.0.1", 99, False)),
+        ("presence://[::1]:99", ("::1", 99, False)),
+        ("presences://[::1]", ("::1", 7443, True)),
     ],
 )
-def test_forms_of_a_host(host: str, address: tuple[str, int]) -> None:
+def test_forms_of_a_host(host: str, address: tuple[str, int, bool]) -> None:
     assert parse_host(host) == address
 
 
 @pytest.mark.parametrize("host", ["http://10.0.0.1:99", "10.0.0.1:http"])
 def test_an_invalid_host_is_refused(host: str) -> None:
-    with pytest.raises(ValueError, match=r"tcp://|not a port"):
+    with pytest.raises(ValueError, match=r"presences://|not a port"):
         parse_host(host)
 
 
@@ -38,6 +38,7 @@ def test_an_invalid_host_is_refused(host: str) -> None:
         (0, 1001.0, 10.0, {}, "login"),
         (0, 10.0, 501.0, {}, "answered"),
         (0, 9e9, 10.0, {"login_p99_max": 0.0}, ""),  # no limit
+        (0, 10.0, 10.0, {"offline_p99_max": 1.0}, "goodbye"),
     ],
 )
 def test_a_run_over_a_limit_fails(
@@ -46,8 +47,20 @@ def test_a_run_over_a_limit_fails(
     def row(ms: float) -> Any:
         return SimpleNamespace(get_response_time_percentile=lambda _: ms)
 
-    limits = {"login_p99_max": 1.0, "answer_p99_max": 0.5, "failures_max": 0} | options
+    limits = {
+        "login_p99_max": 1.0,
+        "answer_p99_max": 0.5,
+        "offline_p99_max": 0.0,
+        "failures_max": 0,
+    } | options
     rows = {("login", "device"): row(login_ms), ("keepalive, answered", "device"): row(answer_ms)}
+    rows |= {("goodbye idle_timeout", "device"): row(1100.0), ("online", "event"): row(9e9)}
     found = exceeded_limits(rows, failures, Namespace(**limits))
     assert bool(found) is bool(word)
     assert all(word in each for each in found)
+
+
+def test_a_run_needs_redis_or_does_without_events() -> None:
+    neither = Namespace(redis_url="", no_events=False, consumers=0)
+    with pytest.raises(ValueError, match=r"--redis-url.+--no-events"):
+        check_options(neither)

@@ -1,8 +1,10 @@
 """Keys and certificate of a server: loaded at start, reloaded on request, kept if new ones are invalid."""
 
 import os
+import ssl
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,18 @@ from presence.auth import key_file
 from presence.auth.issuing import key_set
 from presence.common import runtime
 from presence.common.clock import Clock
+from presence.common.faults import Faults
 from presence.config.settings import Settings
 from presence.core.authenticator import Granted
 from presence.protocol import Code
 from presence.server import credentials
-from presence.server.credentials import Credentials, CredentialsError
+from presence.server.credentials import EXPIRY_CHECK_INTERVAL_S, Credentials, CredentialsError
 from presence.transports import tls
 from tests.auth.gates import entry, signer
 from tests.support.credentials import SECRET, token, write_keys
 from tests.support.waiting import until
 from tests.transports import certificates
+from tests.transports.issuer import Issuer
 
 CLOCK = Clock()
 PATIENCE_S = 30.0
@@ -55,7 +59,7 @@ def test_tokens_are_checked_by_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(key_set([entry("HS256")]))
     path.chmod(0o600)
-    settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0)
+    settings = Settings(token_keys=str(path), token_audience="app", token_leeway=10.0)
     authenticator = credentials.load_authenticator(settings, CLOCK)
     assert authenticator is not None
     for age_s, is_good in ((65, True), (75, False)):
@@ -66,11 +70,14 @@ def test_tokens_are_checked_by_the_settings(tmp_path: Path) -> None:
         credentials.load_authenticator(settings, CLOCK)
 
 
-@pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key"])
+@pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key", "tls_client_ca", "tls_client_crl"])
 def test_missing_file_is_reported_with_its_setting(setting: str, tmp_path: Path) -> None:
     cert, key = certificates.write(tmp_path)
     away = tmp_path / "away"
-    files: dict[str, Any] = {"tls_cert": cert, "tls_key": key, setting: away}
+    files: dict[str, Any] = {"tls_cert": cert, "tls_key": key}
+    if setting == "tls_client_crl":
+        files["tls_client_ca"] = Issuer(tmp_path).ca
+    files[setting] = str(away) if setting == "token_keys" else away
     (problem,) = problems(Settings(**files))
     assert problem.startswith(f"{setting}: {away}: ")
     assert problem.endswith("No such file or directory")
@@ -102,13 +109,47 @@ async def test_valid_new_certificate_is_used_after_a_reload(
     assert found.report() == {"certificate": {"renewed": 1, "failed": 2, "ends_at": ends_at}}
 
 
+@pytest.mark.parametrize(("token_keys", "is_required"), [(False, True), (True, False)])
+def test_a_client_certificate_is_required_without_token_keys(
+    tmp_path: Path, token_keys: bool, is_required: bool
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    keys = str(write_keys(tmp_path / "keys.json", {"a": SECRET})) if token_keys else None
+    settings = Settings(tls_cert=cert, tls_key=key, tls_client_ca=Issuer(tmp_path).ca, token_keys=keys)
+    found = opened(settings)
+    assert found.client_identities
+    assert found.certificate
+    wanted = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+    assert found.certificate.context.verify_mode is wanted
+
+
+@pytest.mark.parametrize(
+    ("hours", "event"),
+    [
+        (-1, "revocation list expired, clients refused"),
+        (11, "revocation list expires soon"),
+        (13, None),
+    ],
+)
+async def test_the_expiry_of_a_revocation_list_is_logged(
+    tmp_path: Path, autojump_clock: object, hours: int, event: str | None
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    issuer = Issuer(tmp_path)
+    crl = issuer.write_crl(ends=timedelta(hours=hours))
+    found = opened(Settings(tls_cert=cert, tls_key=key, tls_client_ca=issuer.ca, tls_client_crl=crl))
+    with capture_logs() as lines, trio.move_on_after(1.5 * EXPIRY_CHECK_INTERVAL_S):
+        await found.run(Faults(lambda _: None))
+    assert [line["event"] for line in lines] == ([event] * 2 if event else [])
+
+
 @pytest.mark.parametrize("hanging", ["keys", "certificate"])
 async def test_hanging_file_delays_neither_the_other_file_nor_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: str
 ) -> None:
     cert, key = certificates.write(tmp_path)
     path = write_keys(tmp_path / "keys.json", {"a": SECRET})
-    found = opened(Settings(tls_cert=cert, tls_key=key, token_keys=path))
+    found = opened(Settings(tls_cert=cert, tls_key=key, token_keys=str(path)))
     assert found.certificate
     await found.reload()
     shown = found.certificate.context

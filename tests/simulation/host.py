@@ -204,6 +204,9 @@ class Host:
     def address(self, handle: SimulatedConnection) -> str:
         return "127.0.0.1"
 
+    def certificate(self, handle: SimulatedConnection) -> None:
+        return None
+
     # What it decides
 
     def _change_decided(self, change: Change) -> None:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-from loadtest.client_loop import ClientLoop, LoopClient
 from presence import protocol
+from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.protocol import Kind, Packet
 from presence.transports.accept_rotation import PERIOD_S
 

@@ -7,7 +7,7 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.common.histogram import Histogram
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
-from presence.core.authenticator import Authenticator
+from presence.core.authenticator import Authenticator, CertificateAuthenticator
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
@@ -38,6 +38,7 @@ class FakeSockets:
         self.failures: list[Exception] = []
         self.needs_a_turn = False
         self.lain_s = 0.0
+        self.certificates: dict[int, bytes] = {}
 
     # Link
 
@@ -63,6 +64,9 @@ class FakeSockets:
 
     def address(self, handle: int) -> str:
         return "127.0.0.1"
+
+    def certificate(self, handle: int) -> bytes | None:
+        return self.certificates.get(handle)
 
     # What a transport does by itself
 
@@ -129,6 +133,7 @@ class World:
         session_limit: SessionQuota = NO_LIMIT,
         packet_rate: PacketRate | None = None,
         authenticator: Authenticator | None = None,
+        certificates: CertificateAuthenticator | None = None,
     ) -> None:
         self.now = START
         self.changes: list[Change] = []
@@ -158,6 +163,7 @@ class World:
                 Admission(AdmissionLimits(), 0.0),
                 session_limit=session_limit,
                 authenticator=authenticator,
+                certificates=certificates,
             ),
             self,
             guard=self.guard,

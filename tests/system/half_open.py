@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
-from loadtest.connection import reset_on_close
 from loadtest.events import StreamEvent
 from loadtest.outcome import percentile
 from loadtest.records import Data
 from loadtest.scale.play import Reader
 from loadtest.servers import PresenceServer
 from loadtest.usage import Stolen
+from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
+from presence.loadtest.connection import reset_on_close
 from presence.protocol import Code
 
 BEAT_SHARE: Final = 0.4  # of T: how often clients send keepalives

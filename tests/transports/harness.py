@@ -1,6 +1,7 @@
 """A transport with a real engine, and clients that connect over real TCP or in memory."""
 
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal
@@ -13,7 +14,7 @@ from presence import protocol
 from presence.common import networks
 from presence.common.clock import Clock
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
-from presence.core.authenticator import Authenticator
+from presence.core.authenticator import Authenticator, CertificateAuthenticator
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
@@ -28,7 +29,7 @@ from presence.transports import sockets
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits, TransportStatistics
 from presence.transports.stream import StreamTransport
-from presence.transports.tls import HANDSHAKES, TlsListening
+from presence.transports.tls import HANDSHAKES, Certificate, TlsListening
 from tests.support.waiting import until
 from tests.transports import certificates
 
@@ -134,6 +135,7 @@ class Harness:
         grace: float,
         admission: AdmissionLimits,
         authenticator: Callable[[Clock], Authenticator] | None,
+        certificates: CertificateAuthenticator | None,
         packet_rate: PacketRate | None,
     ) -> None:
         self.limits = limits
@@ -157,6 +159,7 @@ class Harness:
             limits.login_timeout,
             self.admission,
             authenticator=authenticator and authenticator(self.clock),
+            certificates=certificates,
         )
         self.engine = Engine(
             Sessions(
@@ -212,12 +215,19 @@ class Harness:
         """Wait for a condition that becomes true soon."""
         await until(true, seconds, look_s=0.005)
 
-    async def connect(self, receive_buffer: int = 0, *, source: str = "", header: bytes = b"") -> Client:
+    async def connect(
+        self,
+        receive_buffer: int = 0,
+        *,
+        source: str = "",
+        header: bytes = b"",
+        context: ssl.SSLContext | None = None,
+    ) -> Client:
         """Connect over TCP; to a TLS port with a handshake, after a proxy's header."""
         client = await self.dial(receive_buffer, source=source)
         await client.tcp.send_all(header)
         if self.secured:
-            context = certificates.client_context()
+            context = context or certificates.client_context()
             client.stream = stream = trio.SSLStream(client.tcp, context, server_hostname=certificates.HOST)
             with trio.fail_after(PATIENCE_S):
                 await stream.do_handshake()
@@ -266,6 +276,8 @@ async def serving(
     admission: AdmissionLimits | None = None,
     handshakes: int = HANDSHAKES,
     authenticator: Callable[[Clock], Authenticator] | None = None,
+    certificate: Certificate | None = None,
+    client_certificates: CertificateAuthenticator | None = None,
     proxies: str = "",
     packet_rate: PacketRate | None = None,
 ) -> AsyncIterator[Harness]:
@@ -282,11 +294,19 @@ async def serving(
         admission: see `AdmissionLimits`.
         handshakes: concurrent TLS handshakes.
         authenticator: makes what checks tokens.
+        certificate: the server's.
+        client_certificates: finds their users.
         packet_rate: see `PacketRate`.
         proxies: networks whose connections begin with a header of the PROXY protocol.
     """
     harness = Harness(
-        limits or Limits(), idle_timeout, grace, admission or AdmissionLimits(), authenticator, packet_rate
+        limits or Limits(),
+        idle_timeout,
+        grace,
+        admission or AdmissionLimits(),
+        authenticator,
+        client_certificates,
+        packet_rate,
     )
     listeners = sockets.open_listeners("127.0.0.1", 0) if listen else []
     for listener in listeners:
@@ -298,7 +318,7 @@ async def serving(
         harness.secured = kind.startswith("tls")
         tls, plain = None, listeners
         if harness.secured:
-            tls, plain = TlsListening(listeners, certificates.loaded(), handshakes), []
+            tls, plain = TlsListening(listeners, certificate or certificates.loaded(), handshakes), []
         if kind in {"epoll", "tls"}:
             harness.transport = EpollTransport(
                 harness.engine,

@@ -66,7 +66,7 @@ def test_unusable_files_are_named_without_their_content(
     elif what == "fifo":
         os.mkfifo(bad)
     with pytest.raises(CertificateError) as caught:
-        Certificate(**files)
+        Certificate(files["cert"], files["key"])
     message = str(caught.value)
     assert message.startswith(f"{bad}: {problem.format(**files)}")
     assert not any(text[:16].decode() in message for text in (material, material[::-1]))

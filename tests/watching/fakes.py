@@ -38,6 +38,9 @@ class Line:
     def address(self, handle: Any) -> str:
         return "127.0.0.1"
 
+    def certificate(self, handle: Any) -> None:
+        return None
+
     def packets(self) -> list[Packet]:
         """Return the packets since the last call."""
         decoder = Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)

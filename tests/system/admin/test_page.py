@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from loadtest.client_loop import ClientLoop, LoopThread
 from loadtest.servers import PresenceServer
+from presence.loadtest.client_loop import ClientLoop, LoopThread
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
 from tests.admin.processes import ADMIN, admin_of, answers, url_of

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loadtest.connection import raise_file_limit
 from loadtest.outcome import print_progress
 from loadtest.report import ScenarioReport
+from presence.loadtest.connection import raise_file_limit
 from tests.system.channel import flapping, messages, slow, watch
 
 Scenario = Callable[[Any, int], ScenarioReport]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.outcome import BrokenPromises, print_progress, spread_ms
 from loadtest.report import ScenarioReport, loaded_server
+from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.protocol import KEEPALIVE, Code
 from presence.store.keys import Keys
 from tests.system.channel.entries import ChannelEntry, by_user, read_entries

@@ -12,10 +12,10 @@ from typing import Any
 
 from loadtest import usage
 from loadtest.checker import id_order
-from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.outcome import failed_checks, percentile, print_progress, spread_ms
 from loadtest.report import LoadedServer, ScenarioReport, loaded_server
 from presence import protocol
+from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.protocol import Kind
 from tests.system.channel.entries import EntryId
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from loadtest.outcome import failed_checks, print_progress, spread_ms
 from loadtest.report import LoadedServer, ScenarioReport, loaded_server
 from loadtest.servers import wait_for
 from presence import protocol
+from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from presence.protocol import Kind
 from presence.store.keys import Keys
 from tests.system.channel.entries import ChannelEntry, by_user, read_entries

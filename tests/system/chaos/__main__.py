@@ -16,10 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from loadtest.connection import raise_file_limit
 from loadtest.outcome import print_progress
 from loadtest.servers import Setup
 from loadtest.unguarded import GUARDS
+from presence.loadtest.connection import raise_file_limit
 from tests.system.chaos.plan import PLANS, STORM_FAULTS, STORM_S, rounds_in, times_each
 from tests.system.chaos.report import ChaosResult, Options
 from tests.system.chaos.run import play

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
 from loadtest.servers import Setup
 from presence import protocol
+from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
 from presence.protocol import KEEPALIVE, Code
 from tests.system.chaos.truth import DeviceLogin, User
 

@@ -175,6 +175,8 @@ def test_nobody_to_read_ends_it_quietly(uid: str, start: StartClient) -> None:
         (["ann", "--token", "s3cret"], "give @FILE, or -"),
         (["ann", "--ca", "/no/such/file"], "/no/such/file: No such file"),
         (["ann", "--ca", "/dev/null"], "/dev/null: "),
+        (["ann", "--cert", "/no/such/file"], "/no/such/file: No such file"),
+        (["ann", "--key", "k.pem"], "--key needs --cert"),
         (["ann", "--port", "0"], "port"),
         ([], "required: UID"),
     ],

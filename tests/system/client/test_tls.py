@@ -1,15 +1,20 @@
 """Both clients behind TLS, against the server's own transport."""
 
 import ssl
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import trio
 
-from presence.client import Unreachable, Unsupported, connect, connect_blocking
+from presence.auth.client_certificates import CertificateIdentities
+from presence.client import LoginRefused, Unreachable, Unsupported, connect, connect_blocking
+from presence.transports.tls import Certificate, ClientVerification
 from tests.transports import certificates
 from tests.transports.harness import Harness, serving
+from tests.transports.issuer import Issuer
 
 T = 5.0
 
@@ -81,3 +86,47 @@ async def test_nor_one_of_another_name(server: Harness, kind: str) -> None:
     with pytest.raises(Unreachable, match="certificate verify failed"):
         await try_to(kind, "127.0.0.1", server.address[1], certificates.client_context())
     assert server.changes == []
+
+
+# Client certificates
+
+
+@pytest.fixture
+def issuer(tmp_path: Path) -> Issuer:
+    return Issuer(tmp_path)
+
+
+@pytest.fixture
+async def verifying(issuer: Issuer, tmp_path: Path) -> AsyncIterator[Harness]:
+    """A server that requires certificates of clients."""
+    certificate = Certificate(*certificates.write(tmp_path), ClientVerification(issuer.ca, None, True))
+    identities = CertificateIdentities("cn", time.time)
+    async with serving("tls", certificate=certificate, client_certificates=identities) as harness:
+        yield harness
+
+
+async def test_a_client_presents_its_certificate(verifying: Harness, issuer: Issuer) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    certificates.authority().configure_trust(context)
+    context.load_cert_chain(issuer.issue())
+    async with connect("localhost", verifying.address[1], uid="ann", tls=context):
+        pass
+    with pytest.raises(LoginRefused, match="the client certificate is another user's"):
+        async with connect("localhost", verifying.address[1], uid="bob", tls=context):
+            pytest.fail("it was logged in")
+
+
+@pytest.mark.parametrize("kind", ["trio", "blocking"])
+async def test_without_a_certificate_it_hears_that_one_is_required(verifying: Harness, kind: str) -> None:
+    with pytest.raises(Unreachable, match="alert certificate required"):
+        await try_to(kind, "localhost", verifying.address[1], certificates.client_context())
+    assert verifying.changes == []
+
+
+@pytest.mark.usefixtures("system_trust")
+async def test_the_command_presents_a_certificate(verifying: Harness, issuer: Issuer) -> None:
+    command = [sys.executable, "-m", "presence", "client", "ann", "--cert", str(issuer.issue())]
+    command += ["--host", "localhost", "--port", str(verifying.address[1])]
+    run = await trio.run_process(command, stdin=b"/quit\n", capture_stdout=True)
+    assert b"online: " in run.stdout
+    assert verifying.history() == [("login", "ann", "login"), ("end", "ann", "logout")]

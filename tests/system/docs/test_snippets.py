@@ -36,9 +36,10 @@ NOT_RUN: Table[str] = {
         "for user in ADMIN SERVER": "tests/system/deploy/test_redis.py runs it on the file itself",
     },
     "loadtest/README.md": {
-        "locust -f loadtest/locustfile.py --headless --users 500": LOAD,
-        "locust -f loadtest/swarm_user.py": LOAD,
-        "locust -f loadtest/locustfile.py --headless --processes 4": "other machines",
+        "python3 -m venv .venv": "installs; tests/system/deploy/test_wheel.py installs and runs the wheel",
+        ".venv/bin/python -m presence.loadtest --headless --users 500": LOAD,
+        "import random": LOAD,
+        "python -m presence.loadtest --headless --processes 4": "other machines",
     },
     "protocol/clients/node/README.md": {
         "npm ci": "tests/system/protocol/test_node.py builds and tests it",

@@ -75,7 +75,7 @@ def bad_days(server: PresenceServer, admin: Redis, keys: Path, good: str) -> Non
         for times, content in ((2, cut_off), (4, misplaced)):  # by each of two workers
             keys.write_text(content)
             server.process.send_signal(signal.SIGHUP)
-            told("token key file rejected", times)
+            told("token keys rejected", times)
         assert ann.send_keepalive().kind == Kind.OK
 
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadtest.checker import TRANSITIONS, id_order
-from loadtest.client_loop import ClientLoop, LoopClient, LoopThread
-from loadtest.connection import raise_file_limit
 from loadtest.events import StreamEvent
 from loadtest.outcome import markdown, percentile, print_progress
 from loadtest.records import Data
 from loadtest.servers import PresenceServer, wait_for
 from presence import protocol
+from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread
+from presence.loadtest.connection import raise_file_limit
 from presence.store.client import RedisError
 from presence.store.keys import Keys
 from tests.system.followups.handler import FOLDER, handled

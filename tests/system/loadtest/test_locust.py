@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -18,10 +19,14 @@ import pytest
 
 from loadtest.check import check_control
 from loadtest.processes import LOCUSTFILE, run_locust
-from loadtest.users.options import add_options
+from loadtest.servers import PresenceServer, free_port
+from presence.loadtest.options import add_options
+from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
+from tests.support.credentials import SECRET, write_keys
 from tests.support.events import assert_alternation, read_events
 from tests.support.server_process import running_server
+from tests.transports import certificates
 
 ROOT = LOCUSTFILE.parent.parent
 README = LOCUSTFILE.with_name("README.md").read_text("utf-8")
@@ -65,6 +70,109 @@ def test_a_redis_that_is_not_there_refuses_to_start(tmp_path: Path, flags: tuple
     report = run_locust("127.0.0.1:1", url, *flags, users=1, seconds=1)
     assert report.status == 1
     assert not report.rows
+    assert f"cannot reach Redis at {url}" in report.reasons[0]
+
+
+def test_devices_log_in_over_tls_with_tokens_and_consumers_read_their_events(
+    redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
+    cert, key = certificates.write(tmp_path)
+    ca = tmp_path / "ca.pem"
+    certificates.authority().cert_pem.write_to_path(str(ca))
+    tls = ("--tls-only", "--tls-cert", str(cert), "--tls-key", str(key))
+    server_flags = ("--redis", redis_server.url, "--token-keys", str(keys), *tls, *SERVER)
+    with running_server(*server_flags) as server:
+        host = f"presences://localhost:{server.address[1]}"
+        flags = ("--tls-ca", str(ca), "--token-key-file", str(keys), "--consumers", "2", "--processes", "2")
+        report = run_locust(host, redis_server.url, *DEVICES, *flags, users=100, seconds=6)
+        untrusting = run_locust(host, redis_server.url, "--token-key-file", str(keys), users=1, seconds=2)
+        with open_client(redis_server.url) as client:
+            groups = client.xinfo_groups("presence:{0}:events")
+    assert (report.status, report.failures, report.reasons) == (0, 0, [])
+    assert report.row("online").requests >= 100
+    # Each process has a group, which gets the events of all.
+    assert report.row("consumed, since the decision").requests > report.row("online").requests
+    assert not groups
+    assert untrusting.status == 1
+    assert any("certificate verify failed" in reason for reason in untrusting.reasons)
+
+
+def test_a_command_prints_the_tokens_and_goodbyes_are_judged_without_redis(
+    redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
+    printed = f"{sys.executable} -m presence token sign --keys {keys} --uid {{uid}}"
+    without = ("--no-events", "--scenario", "silence", "--together-every", "4", "--tick", "0.5")
+    with running_server("--redis", redis_server.url, "--token-keys", str(keys), *SERVER) as server:
+        host = f"127.0.0.1:{server.address[1]}"
+        report = run_locust(host, "", *without, "--token-command", printed, users=4, seconds=14)
+        failed = run_locust(host, "", *without, "--token-command", "false {uid}", users=1, seconds=3)
+    assert (report.status, report.failures) == (0, 0)
+    assert report.rows["device", "login"].requests > 4
+    assert report.rows["device", "goodbye idle_timeout"].requests >= 4
+    assert not report.row("online").requests
+    assert failed.status == 1
+    assert any("--token-command ended with status 1" in reason for reason in failed.reasons)
+
+
+def test_a_server_that_was_killed_fails_the_run_and_the_report_says_since_when(
+    redis_server: EmbeddedRedis,
+) -> None:
+    with PresenceServer("--redis", redis_server.url, *SERVER) as server:
+        killed_at: list[float] = []
+
+        def kill() -> None:
+            server.process.kill()
+            killed_at.append(time.time())
+
+        killer = threading.Timer(6.0, kill)
+        killer.start()
+        flags = ("--scenario", "steady", "--processes", "2")
+        report = run_locust(server.host, redis_server.url, *DEVICES, *flags, users=100, seconds=10)
+        killer.join()
+    lost = {error["error"]: error for error in report.errors if error["name"] == "connection lost"}
+    assert report.status == 1
+    assert lost["closed by the server"]["occurrences"] == 100
+    assert lost["closed by the server"]["first_seen"] == pytest.approx(killed_at[0], abs=2)
+    assert any("100 x connection lost: closed by the server" in reason for reason in report.reasons)
+
+
+def test_the_master_sums_up_the_broken_promises_of_workers_elsewhere(redis_server: EmbeddedRedis) -> None:
+    # Devices that believe in a longer grace than the server's count its events as too early.
+    port, liars = str(free_port()), ("--disconnect-grace", "2.9", "--action-every", "1", "--away-share", "1")
+    flags = (*liars, "--silence-share", "0", "--logout-share", "0", "--master", "--expect-workers", "2")
+    command = [sys.executable, "-m", "presence.loadtest", "--worker", "--master-port", port]
+    with running_server("--redis", redis_server.url, *SERVER) as server, contextlib.ExitStack() as workers:
+        for _ in range(2):
+            worker = subprocess.Popen(command, cwd=ROOT)
+            workers.callback(worker.wait, 20)
+        report = run_locust(
+            server.host, redis_server.url, *flags, "--master-bind-port", port, users=100, seconds=8
+        )
+    early = [error for error in report.errors if error["error"] == "offline event within the grace"]
+    assert report.status == 1
+    assert sum(error["occurrences"] for error in early) > 20
+    assert report.row("offline closed").failures == sum(error["occurrences"] for error in early)
+    assert {len(error["examples"]) for error in early} == {5}
+    assert any("offline event within the grace" in reason for reason in report.reasons)
+
+
+def test_the_readmes_own_device_works(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    found = re.search(r"```python\n(.+?)```", README, re.DOTALL)
+    assert found
+    (tmp_path / "friends.py").write_text(found.group(1))
+    with running_server("--redis", redis_server.url, *SERVER) as server:
+        report = run_locust(
+            server.host,
+            redis_server.url,
+            *DEVICES,
+            users=60,
+            seconds=6,
+            locustfile=tmp_path / "friends.py",
+        )
+    assert (report.status, report.failures) == (0, 0)
+    assert min(report.rows["device", name].requests for name in ("watch", "greeting")) >= 10
 
 
 class WebUi:
@@ -82,12 +190,15 @@ class WebUi:
                 break
             time.sleep(0.1)
 
-    def get(self, path: str, **form: object) -> dict[str, Any]:
+    def page(self, path: str, **form: object) -> str:
         """Get a page; with a form, post it."""
         data = urllib.parse.urlencode(form).encode() if form else None
         with urllib.request.urlopen(self._url + path, data, timeout=10) as answer:
-            page: dict[str, Any] = json.load(answer)
-            return page
+            return str(answer.read(), "utf-8")
+
+    def get(self, path: str, **form: object) -> dict[str, Any]:
+        page: dict[str, Any] = json.loads(self.page(path, **form))
+        return page
 
     def run(self, **form: object) -> dict[str, int]:
         """Start a run and wait for its end; return the number of requests by name."""
@@ -114,27 +225,34 @@ def web_ui(*flags: str) -> Iterator[WebUi]:
         ui.process.wait(10)
 
 
-def test_the_web_ui_starts_one_run_after_another(redis_server: EmbeddedRedis) -> None:
+def test_the_web_ui_starts_one_run_after_another(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     with running_server("--redis", redis_server.url, *SERVER) as server:
         host = f"127.0.0.1:{server.address[1]}"
         with web_ui("--redis-url", redis_server.url, *DEVICES) as ui:
+            form = ui.page("/")
+            assert "answer_p99_max" in form
+            assert not any(name in form for name in ("redis_url", "token_command", redis_server.url))
             for _ in range(2):
-                assert ui.run(user_count=20, spawn_rate=20, host=host, run_time="4s")["online"] >= 20
+                run = {"user_count": 20, "spawn_rate": 20, "host": host, "run_time": "4s"}
+                assert ui.run(**run, token_command=f"touch {tmp_path}/{{uid}}")["online"] >= 20
     assert ui.process.returncode == 0
+    assert not [*tmp_path.iterdir()]  # a page chooses no command to run
     assert len({event["uid"] for event in read_events(redis_server.url)}) == 40
 
 
-def test_the_readmes_quick_start_works(redis_server: EmbeddedRedis) -> None:
-    found = re.search(r"```sh\n(locust .+?)```", README, re.DOTALL)
+def test_the_readmes_quick_start_works(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    found = re.search(r"```sh\n\.venv/bin/python (-m presence.+?)```", README, re.DOTALL)
     assert found
     with running_server("--redis", redis_server.url, "--idle-timeout", "3") as server:
         command = found.group(1).replace("\\\n", " ").replace("500", "50").replace("1m", "4s")
-        command = command.replace("127.0.0.1:7400", f"127.0.0.1:{server.address[1]}")
-        words = shlex.split(command.replace("redis://localhost:6379", redis_server.url))
+        command = command.replace("127.0.0.1:7400", server.host).replace("report.", f"{tmp_path}/report.")
+        words = shlex.split(re.sub(r"unix:\S+", redis_server.url, command))
         run = subprocess.run(
-            [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
         )
     assert run.returncode == 0, run.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "passed"
+    assert (tmp_path / "report.html").exists()
     assert len({event["uid"] for event in read_events(redis_server.url)}) == 50
 
 

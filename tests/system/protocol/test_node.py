@@ -263,7 +263,7 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncIterator[Harness]:
     """The server's own transport, with TLS and tokens."""
-    settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
+    settings = Settings(token_keys=str(write_keys(tmp_path / "keys.json", {"a": SECRET})))
 
     def made(clock: Clock) -> Authenticator:
         found = credentials.load_authenticator(settings, clock)

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from loadtest.client_loop import LOGIN_ID
 from presence import protocol
 from presence.auth.issuing import Signer, key_set, make_key, public_entry
+from presence.loadtest.client_loop import LOGIN_ID
 
 AUDIENCE = "presence"
 HOST = IPv4Address("127.0.0.1")

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, login_frame
-from loadtest.connection import raise_file_limit
 from presence import protocol
+from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, login_frame
+from presence.loadtest.connection import raise_file_limit
 from presence.protocol import Code, Kind
 
 Address = tuple[str, int]

@@ -10,10 +10,10 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from loadtest.events import StreamEvent
 from loadtest.outcome import CaseOutcome, failed_checks, percentile, spread_ms
 from presence import protocol
+from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from presence.protocol import Code, Kind
 from tests.system.security.credentials import login, unverified_context
 from tests.system.security.load import GRANTED, LEAD_S, Visit, processes, visits

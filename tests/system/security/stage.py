@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, login_frame
-from loadtest.connection import reset_on_close, source_addresses
 from loadtest.events import StreamEvent
 from loadtest.outcome import failed_checks
 from loadtest.records import Data
 from loadtest.servers import PRESENCE, PresenceServer, Setup
 from presence import protocol
+from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread, login_frame
+from presence.loadtest.connection import reset_on_close, source_addresses
 from presence.protocol import Code, Kind, Packet
 from tests.system.security.credentials import Issuer, write_certificate, write_keys
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from loadtest import usage
-from loadtest.client_loop import ClientLoop
 from loadtest.outcome import CaseOutcome, failed_checks, print_progress
 from presence import protocol
+from presence.loadtest.client_loop import ClientLoop
 from tests.system.security.credentials import unverified_context
 from tests.system.security.stage import TIMEOUT_S, AttackedServer, Resident, attacked_server
 

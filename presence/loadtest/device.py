@@ -1,17 +1,19 @@
 """One device: a connection, a session, keepalives sent when they are due, and its misadventures.
 
 It reports everything that it does to the judge; nothing here decides what the server should make of it.
+A subclass adds requests of its own in `on_online` and `on_push`; its users name it as their `device_class`.
 """
 
 import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from loadtest.client_loop import (
+from presence import protocol
+from presence.loadtest.client_loop import (
     EMPTY_PAYLOAD,
     KEEPALIVE_ID,
     KEEPALIVE_WITH_ID,
@@ -20,13 +22,12 @@ from loadtest.client_loop import (
     LoopClient,
     backoff_s,
 )
-from loadtest.users.judge import JudgedSession, Sent
-from loadtest.users.options import STORM_RETURN_S
-from presence import protocol
+from presence.loadtest.judge import DeviceFinding, JudgedSession, Sent
+from presence.loadtest.options import STORM_RETURN_S
 from presence.protocol import Code, Kind, Packet
 
 if TYPE_CHECKING:  # it needs gevent, which devices do without
-    from loadtest.users.run import DeviceRun
+    from presence.loadtest.run import DeviceRun
 
 ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refuses, it does not delay
 KEEPALIVES_PER_ANSWER = 3  # every third keepalive asks for an answer, as the specification advises
@@ -46,6 +47,9 @@ class Device(LoopClient):
     def __init__(self, run: "DeviceRun") -> None:
         super().__init__(run.loop, next(run.uids))
         self.reconnects = False
+        self.context = run.tls
+        self.server_name = run.server_name
+        self._token = ""
         self._run = run
         self._judge = run.judge
         self._ids = itertools.count(KEEPALIVE_ID + 1)
@@ -75,10 +79,19 @@ class Device(LoopClient):
     # Logging in
 
     def connect(self) -> None:
-        """Open a connection; on failure retry later."""
-        if self._is_stopped:
+        """Open a connection once there is a token; on failure retry later."""
+        if not self._is_stopped:
+            self._attempts += 1
+            self._run.tokens.get(self.uid, self._connect_with)
+
+    def _connect_with(self, token: str, failure: str) -> None:
+        # Both the end of a silence and the loss of its connection may lead here.
+        if self._is_stopped or self.fd != NO_CONNECTION:
             return
-        self._attempts += 1
+        if failure:
+            self._login_failed(failure)
+            return
+        self._token = token
         self._connects += 1
         try:
             self.loop.open_connection(self)
@@ -92,7 +105,8 @@ class Device(LoopClient):
 
     def on_connected(self) -> None:
         wish = self._run.options.idle_timeout_wish or None
-        frame = protocol.encode(protocol.login(self.uid, id=LOGIN_ID, idle_timeout=wish))
+        login = protocol.login(self.uid, id=LOGIN_ID, idle_timeout=wish, token=self._token or None)
+        frame = protocol.encode(login)
         started = time.monotonic()
         self.send(frame)
         self._login = self._judge.login_sent(self.uid, Sent(started, time.monotonic()))
@@ -129,6 +143,7 @@ class Device(LoopClient):
         self._keepalive_s = payload["keepalive"]
         self._schedule_keepalive(session, now + random.uniform(0, self._keepalive_s))
         self._schedule_action(session)
+        self.on_online()
 
     def _close_abandoned(self) -> None:
         if self._abandoned_fd != NO_CONNECTION:
@@ -147,7 +162,7 @@ class Device(LoopClient):
             else:
                 self._login_failed("closed by the server")
         elif self._is_connecting:
-            self._login_failed("no connection")
+            self._login_failed(self.connect_error or "no connection")
         else:
             self._session_disconnected(payload, now, retry_after_s)
 
@@ -157,8 +172,10 @@ class Device(LoopClient):
         """The connection of a session has ended, with a goodbye or without."""
         assert self._session is not None
         if payload:
-            self._run.report_exchange(f"goodbye {payload['reason']}", None)
-            if payload["code"] == Code.IDLE_TIMEOUT:
+            if payload["code"] != Code.IDLE_TIMEOUT:
+                self._run.report_exchange(f"goodbye {payload['reason']}", None)
+            else:
+                self._run.report_promise(self._judge.goodbye_read(self._session, now))
                 self._judge.connection_closed(self._session, Sent(now, now))
                 if not self._session.is_silent:  # else it is back when its silence is over
                     self._reconnect_later(retry_after_s)
@@ -212,13 +229,34 @@ class Device(LoopClient):
         self._judge.packet_sent(self._session, sent)
         return sent
 
-    def _send_request(self, name: str, packet: Packet) -> Sent | None:
-        assert packet.id is not None
-        if sent := self._send_packet(protocol.encode(packet)):
-            self._requests[packet.id] = name, sent.start
+    def request(self, name: str, packet: Packet) -> Sent | None:
+        """Send a packet, with an id; the time until its answer is the row `name` of the report.
+
+        Returns:
+            when it was sent; None if the device is silent or leaving, or if the server does not read.
+        """
+        session = self._session
+        id = next(self._ids)
+        if session is None or not self._is_current(session) or session.is_silent or session.logout:
+            return None
+        if sent := self._send_packet(protocol.encode(packet._replace(id=id))):
+            self._requests[id] = name, sent.start
         return sent
 
+    @property
+    def peers(self) -> Sequence[str]:
+        """The uids of devices that have been online."""
+        return self._run.peers
+
+    def on_online(self) -> None:
+        """The login was granted; a hook for subclasses."""
+
+    def on_push(self, kind: int, payload: Mapping[str, Any]) -> None:
+        """The server sent a packet that answers no request; a hook for subclasses."""
+
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        if id is None:
+            self.on_push(kind, payload)
         if id is None or id not in self._requests:
             return
         name, started = self._requests.pop(id)
@@ -251,7 +289,7 @@ class Device(LoopClient):
     def _send_message(self, session: JudgedSession) -> bool:
         """Send a message to a device that is or was online."""
         recipient = random.choice(self._run.peers)
-        sent = self._send_request("message", protocol.message(recipient, "hello", id=next(self._ids)))
+        sent = self.request("message", protocol.message(recipient, "hello"))
         return sent is not None
 
     def _fall_silent(self, session: JudgedSession) -> bool:
@@ -282,6 +320,9 @@ class Device(LoopClient):
             self._abandoned_fd = self.detach()
             self.connect()  # elsewhere, as far as the server can see: the first connection is still open
         elif self.is_logged_in:
+            if kind == "long":
+                finding = DeviceFinding("goodbye idle_timeout", None, "no goodbye in time", self.uid)
+                self._run.report_promise(finding)
             session.is_silent = False
             self._schedule_keepalive(session, time.monotonic())
             self._schedule_action(session)
@@ -321,7 +362,7 @@ class Device(LoopClient):
 
     def _log_out(self, session: JudgedSession) -> bool:
         """Log out, and return immediately or later."""
-        sent = self._send_request("logout", protocol.logout(id=next(self._ids)))
+        sent = self.request("logout", protocol.logout())
         if sent:
             self._judge.logout_sent(session, sent)
             self.loop.call_at(sent.start + ANSWER_TIMEOUT_S, partial(self._logout_timed_out, session))

@@ -14,7 +14,13 @@ JOINT_ACTIONS = {"storm": "storm", "silence": "all silent"}  # what all do
 STORM_RETURN_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
 RAMP_STEPS = 10
 NOTHING = "nothing"
-LIMITS = {"login": "login_p99_max", "keepalive, answered": "answer_p99_max"}
+LIMITS = {
+    "login": "login_p99_max",
+    "keepalive, answered": "answer_p99_max",
+    "offline idle_timeout, beyond what was due": "offline_p99_max",
+    "goodbye idle_timeout": "offline_p99_max",
+}
+"""The options that limit rows of the report."""
 
 
 class Act(NamedTuple):
@@ -75,15 +81,30 @@ def add_options(parser: Any) -> None:
         variable = "LOCUST_" + flag.removeprefix("--").replace("-", "_").upper()
         parser.add_argument(flag, type=kind, default=default, env_var=variable, help=help, **more)
 
-    default_url = "redis://localhost:6379"
-    option(
-        "--redis-url",
-        str,
-        default_url,
-        "the servers' Redis",
+    # The web UI shows no secrets, and no files and commands of this machine.
+    option("--redis-url", str, "", "the servers' Redis", include_in_web_ui=False)
+    parser.add_argument(
+        "--no-events",
+        action="store_true",
         include_in_web_ui=False,
+        help="without access to Redis: judge only what a client sees",
     )
     option("--redis-prefix", str, "presence", "the prefix of the server's keys", include_in_web_ui=False)
+    option(
+        "--tls-ca", str, "", "file of certificates to trust; default: the system's", include_in_web_ui=False
+    )
+    parser.add_argument(
+        "--tls-insecure", action="store_true", include_in_web_ui=False, help="do not verify the server"
+    )
+    option("--token-key-file", str, "", "key file whose last key signs the tokens", include_in_web_ui=False)
+    option("--token-audience", str, "presence", "the audience of these tokens", include_in_web_ui=False)
+    option(
+        "--token-command",
+        str,
+        "",
+        "command that prints a token for {uid}, instead of a key file",
+        include_in_web_ui=False,
+    )
     option("--tick", float, 1.0, "the server's setting, seconds: how late an offline event may be")
     option("--disconnect-grace", float, 5.0, "the server's setting, seconds: time to return after a close")
     option("--slack", float, 1.0, "seconds allowed for the way through Redis and for machines under load")
@@ -103,10 +124,28 @@ def add_options(parser: Any) -> None:
         16,
         "addresses to connect from, for a loopback target; 0: the kernel chooses",
     )
-    option("--connections", int, 500, "devices of each SwarmUser")
+    option("--connections", int, 0, "devices of each locust user; 0: 1, and 500 of a SwarmUser")
+    option("--consumers", int, 0, "consumers of the events in each process, in a group of their own")
     option("--login-p99-max", float, 1.0, "seconds; a run in which logins took longer fails; 0: no limit")
     option("--answer-p99-max", float, 0.5, "seconds; the same for keepalives that ask for an answer")
+    option("--offline-p99-max", float, 0.0, "seconds; the same for offline events and goodbyes, beyond T")
     option("--failures-max", int, 0, "failures with which a run still passes")
+    option(
+        "--json-report", str, "", "file for the verdict, its reasons and all rows", include_in_web_ui=False
+    )
+
+
+def check_options(options: Any) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        ValueError: they do.
+    """
+    if not options.redis_url and not options.no_events:
+        raise ValueError("give --redis-url, to judge the server's events, or --no-events, to do without them")
+    if options.no_events and options.consumers:
+        raise ValueError("--consumers reads events, so it needs --redis-url instead of --no-events")
+    scenario(options)
 
 
 def scenario(options: Any) -> Scenario:
@@ -142,9 +181,8 @@ def exceeded_limits(entries: Mapping[tuple[str, str], Any], failures: int, optio
     over = []
     if failures > options.failures_max:
         over.append(f"{failures} failures, {options.failures_max} allowed")
-    for name, option in LIMITS.items():
-        limit_s, entry = getattr(options, option), entries.get((name, "device"))
-        if not limit_s or entry is None:
+    for (name, _), entry in entries.items():
+        if not (limit_s := getattr(options, LIMITS.get(name, ""), 0.0)):
             continue
         p99_ms = entry.get_response_time_percentile(0.99)
         if p99_ms > limit_s * 1000:

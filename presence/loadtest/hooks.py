@@ -1,6 +1,6 @@
 """What locust calls at the beginning and the end of a run, for every kind of user.
 
-A locustfile imports `LoadUser`, and calls `register_hooks` once.
+A locustfile defines a subclass of `LoadUser`, and calls `register_hooks` once.
 """
 
 import functools
@@ -8,6 +8,7 @@ import gc
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gevent
@@ -16,11 +17,13 @@ from locust.env import Environment
 from locust.exception import StopUser
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.connection import raise_file_limit
-from loadtest.users.device import Device
-from loadtest.users.options import add_options, exceeded_limits, ramp_users, scenario
-from loadtest.users.run import DeviceRun
 from presence.common.redis_url import redacted
+from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.device import Device
+from presence.loadtest.options import add_options, check_options, ramp_users
+from presence.loadtest.report import Examples, failure_reasons, write_report
+from presence.loadtest.run import DeviceRun
+from presence.loadtest.tokens import DeviceTokens
 from presence.store.client import RedisError, open_client
 
 # A device has a hundred objects that live as long as it does: collections that scan all of them again and
@@ -40,33 +43,43 @@ class LoadUser(User):
     """A user of locust that plays one device or many.
 
     Attributes:
+        connections: devices of each user, unless the option says otherwise.
+        device_class: what they do.
         current_run: None between runs.
+        tokens: from this process's own options; a page or a master must not choose files and commands.
+        examples: cases of broken promises, for the report.
     """
 
     abstract = True
     host = "127.0.0.1:7400"
+    connections: ClassVar[int] = 1
+    device_class: ClassVar[type[Device]] = Device
     current_run: ClassVar[DeviceRun | None] = None
+    tokens: ClassVar[DeviceTokens]
+    examples: ClassVar = Examples()
     devices: Sequence[Device] = ()
 
-    def start_devices(self, devices: int, within_s: float) -> None:
-        """Start devices, spread over some seconds.
+    def on_start(self) -> None:
+        """Start the devices, spread over `SPAWN_S`.
 
         Raises:
             StopUser: the run could not begin.
         """
-        if LoadUser.current_run is None:
+        load = LoadUser.current_run
+        if load is None:
             self.environment.events.request.fire(
                 request_type="event",
                 name="events",
                 response_time=None,
                 response_length=0,
-                exception=RuntimeError("the run could not begin; the log says why"),
+                exception="the run could not begin; the log says why",
                 context={},
             )
             raise StopUser
-        self.devices = [Device(LoadUser.current_run) for _ in range(devices)]
+        count = load.options.connections or self.connections
+        self.devices = [self.device_class(load) for _ in range(count)]
         for device in self.devices:
-            device.start(within_s)
+            device.start(SPAWN_S)
 
     def on_stop(self) -> None:
         for device in self.devices:
@@ -110,6 +123,8 @@ def register_hooks() -> None:
     hooks.spawning_complete.add_listener(_freeze_objects)
     hooks.test_stopping.add_listener(_stop_judging)
     hooks.quitting.add_listener(_set_exit_code)
+    hooks.report_to_master.add_listener(_send_examples)
+    hooks.worker_report.add_listener(_collect_examples)
     gevent.config.track_greenlet_tree = False  # who spawned a device is known; to note it costs 2 KiB each
     gc.set_threshold(*GC_THRESHOLDS)
     runners.HEARTBEAT_LIVENESS = WORKER_HEARTBEATS
@@ -129,28 +144,38 @@ def _prepare(environment: Environment, **_: Any) -> None:
     raise_file_limit()
     # A worker gets its options from the master, later. A master has no devices, and may run where Redis
     # cannot be reached, unless it has forked its workers.
-    is_standalone = not isinstance(environment.runner, MasterRunner | WorkerRunner)
+    is_master, is_worker = (isinstance(environment.runner, kind) for kind in (MasterRunner, WorkerRunner))
     try:
-        if options.scenario == "ramp" and not isinstance(environment.runner, WorkerRunner):
+        if not is_worker:
+            check_options(options)
+        if options.scenario == "ramp" and not is_worker:
             environment.shape_class = Ramp(options)
             environment.shape_class.runner = environment.runner
-        if is_standalone or (options.master and options.processes):
-            scenario(options)
-            with open_client(options.redis_url) as client:
-                client.ping()
+        if not is_master or options.processes:
+            LoadUser.tokens = DeviceTokens(options)
+            if not (is_worker or options.no_events):
+                with open_client(options.redis_url) as client:
+                    client.ping()
     except ValueError as error:
-        sys.exit(str(error))
+        refused = str(error)
     except RedisError as error:
-        sys.exit(f"cannot reach Redis at {redacted(options.redis_url)}: {error}")
+        refused = f"cannot reach Redis at {redacted(options.redis_url)}: {error}"
+    else:
+        return
+    if not is_worker:
+        _write_report(environment, [refused])
+    sys.exit(refused)
 
 
 def _start_run(environment: Environment, **_: Any) -> None:
     """Follow the streams before the first device logs in."""
     LoadUser.current_run = None
+    LoadUser.examples.take()  # those of the last run
     if isinstance(environment.runner, MasterRunner):
         return
     try:
-        load = DeviceRun(environment, environment.host or LoadUser.host)
+        host = environment.host or LoadUser.host
+        load = DeviceRun(environment, host, LoadUser.tokens, LoadUser.examples)
         load.start()
     except (RedisError, ValueError) as error:
         logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all
@@ -176,11 +201,28 @@ def _set_exit_code(environment: Environment, **_: Any) -> None:
     """A broken promise or an exceeded limit decides the exit status."""
     if isinstance(environment.runner, WorkerRunner):
         return  # the master knows all
-    stats = environment.stats
-    over = exceeded_limits(stats.entries, stats.total.num_failures, environment.parsed_options)
-    for each in over:
-        logger.error("over the limit: %s", each)
-    if over:
-        environment.process_exit_code = 1
+    stats, options = environment.stats, environment.parsed_options
+    assert options is not None
+    reasons = failure_reasons(stats, options)
+    for reason in reasons:
+        logger.error("failed: %s", reason)
+    _write_report(environment, reasons)
+    if reasons:
+        environment.process_exit_code = options.exit_code_on_error
     elif stats.total.num_failures and environment.runner is not None and not environment.runner.exceptions:
         environment.process_exit_code = 0  # as many as are allowed
+
+
+def _write_report(environment: Environment, reasons: list[str]) -> None:
+    options: Any = environment.parsed_options
+    if options.json_report:
+        write_report(Path(options.json_report), environment.stats, reasons, options, LoadUser.examples)
+
+
+def _send_examples(data: dict[str, Any], **_: Any) -> None:
+    data["examples"] = LoadUser.examples.take()
+
+
+def _collect_examples(data: dict[str, Any], **_: Any) -> None:
+    for words, cases in data["examples"].items():
+        LoadUser.examples.add(words, cases)

@@ -226,6 +226,20 @@ class DeviceJudge:
         session.closed = Sent(session.last_packet().start, at)
         session.offline_due = None
 
+    def goodbye_read(self, session: JudgedSession, now: float) -> DeviceFinding:
+        """Judge the goodbye of a session that was ended for silence, read at `now`.
+
+        When it was decided is not known, so a packet of the last `slack_s` does not count.
+        """
+        name, last = "goodbye idle_timeout", session.last_packet(now - self._deadlines.slack_s)
+        due = last.start + session.idle_timeout
+        detail = f"{session.device.uid} {session.id}: last packet {now - last.start:.3f} s before"
+        if now < due:
+            return DeviceFinding(name, None, "goodbye too early", detail)
+        if now > last.end + session.idle_timeout + self._deadlines.tick_s + self._deadlines.slack_s:
+            return DeviceFinding(name, None, "goodbye too late", detail)
+        return DeviceFinding(name, now - due)
+
     def close(self) -> int:
         """The devices are being stopped; return how many offline events were still due."""
         still_due = len({session for _, _, session in self._checks if session.offline_due is not None})

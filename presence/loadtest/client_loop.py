@@ -29,8 +29,8 @@ from typing import Any, Self, TypeVar
 
 import msgpack
 
-from loadtest.connection import reset_on_close, source_addresses
 from presence import protocol
+from presence.loadtest.connection import reset_on_close, source_addresses
 from presence.protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
 
 T = TypeVar("T")
@@ -84,6 +84,8 @@ class LoopClient:
     Attributes:
         address: of its server; None: the loop's.
         context: for TLS; None: without.
+        server_name: that the certificate must have, unless the context does not check it.
+        connect_error: why the last TLS handshake failed; "" if it did not.
         closes_on_goodbye: whether it closes its connection after the server's goodbye; else it waits.
         is_member: whether the loop keeps it, sends its keepalives and counts it.
         sends_keepalives: whether the loop sends keepalives while it is logged in.
@@ -92,6 +94,8 @@ class LoopClient:
 
     address: tuple[str, int] | None = None
     context: ssl.SSLContext | None = None
+    server_name: str | None = None
+    connect_error = ""
     closes_on_goodbye = True
     is_member = True
 
@@ -220,7 +224,9 @@ class LoopClient:
             if self._tls is None:
                 sock = socket.socket(fileno=self.fd)
                 sock.setblocking(False)
-                self._tls = self.context.wrap_socket(sock, do_handshake_on_connect=False)
+                self._tls = self.context.wrap_socket(
+                    sock, do_handshake_on_connect=False, server_hostname=self.server_name
+                )
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return _READ
@@ -472,9 +478,11 @@ class ClientLoop:
             client.read()
 
     def _finish_connect(self, client: LoopClient) -> None:
+        client.connect_error = ""
         try:
             events = client.do_handshake()
-        except OSError:
+        except OSError as error:
+            client.connect_error = f"TLS: {error.strerror or error}"
             client.handle_disconnect(None, time.monotonic())
             return
         self.poller.modify(client.fd, events or _READ)

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import math
 import platform
 import secrets
 import time
@@ -14,15 +15,18 @@ import gevent.socket
 from gevent import monkey
 from locust.env import Environment
 
-from loadtest.client_loop import ClientLoop, PlainPoll, Poller
-from loadtest.connection import parse_host, resolve, source_addresses
-from loadtest.users.judge import DeviceFinding, DeviceJudge, EventDeadlines
-from loadtest.users.options import scenario
 from presence.common.redis_url import redacted
+from presence.loadtest.client_loop import ClientLoop, PlainPoll, Poller
+from presence.loadtest.connection import parse_host, resolve, source_addresses, tls_context
+from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
+from presence.loadtest.options import scenario
+from presence.loadtest.report import Examples
+from presence.loadtest.tokens import DeviceTokens
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
+from presence.subscriber import Gap, Offline, Online, subscribe_sync
 from presence.subscriber.connection import RedisConnections
-from presence.subscriber.events import Gap, Item
+from presence.subscriber.events import Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
 
 MAX_WAIT_S = 0.5
@@ -31,13 +35,10 @@ POLL_INTERVAL_S = 0.01  # where nothing can be waited for
 RETRY_S = 0.5
 MANY_EVENTS = 20  # events that came at one read; then the next is worth waiting for,
 PAUSE_S = 0.1  # for a read costs a process as much as dozens of events, and there may be many processes
+CONSUMED = "consumed, since the decision"
 DETAILS_LOGGED = 20  # broken promises logged in full; locust's report counts all of them
 
 logger = logging.getLogger("presence.loadtest")
-
-
-class BrokenPromise(Exception):
-    """The server's events and the actions of a device differ."""
 
 
 class DeviceRun:
@@ -46,35 +47,48 @@ class DeviceRun:
     Attributes:
         uids: unique among processes and runs.
         peers: devices that were online once, to send messages to.
+        tls: None: without TLS.
+        server_name: that the certificate must have.
 
     Raises:
         ValueError: an option or the host makes no sense.
     """
 
-    def __init__(self, environment: Environment, host: str) -> None:
+    def __init__(self, environment: Environment, host: str, tokens: DeviceTokens, examples: Examples) -> None:
         self._requests: Any = environment.events.request
         self._stats = environment.stats
         options: Any = environment.parsed_options
         self.options = options
         self.scenario = scenario(options)
-        address = resolve(parse_host(host))
+        self.tokens = tokens
+        target = parse_host(host)
+        self.tls = tls_context(options.tls_ca, insecure=options.tls_insecure) if target.is_tls else None
+        self.server_name = target.host
+        address = resolve(target.host, target.port)
         sources = source_addresses(address[0], options.source_addresses)
         self.loop = ClientLoop(address, sources=sources, poller=_poller())
         self.judge = DeviceJudge(EventDeadlines(options.tick, options.disconnect_grace, options.slack))
-        name = secrets.token_hex(4)
-        self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
+        self._name = f"load-{secrets.token_hex(4)}"
+        self.uids: Iterator[str] = (f"{self._name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
-        self._connections = RedisConnections(options.redis_url)
-        self._follower = Follower(self._connections, options.redis_prefix)
+        self._connections = None if options.no_events else RedisConnections(options.redis_url)
+        if self._connections is None:
+            self.judge.close()  # it expects no events
+        else:
+            self._follower = Follower(self._connections, options.redis_prefix)
         self._greenlets: list[gevent.Greenlet] = []
+        self._examples = examples
         self._details_logged = 0
         self._is_open = True
 
     def start(self) -> None:
         """Follow the streams of all shards from their present end, and run the devices; raises RedisError."""
-        with self._connections.borrow() as client:
-            self._follower.add_shards(client)
-        self._greenlets = [gevent.spawn(self._follow), gevent.spawn(self._drive)]
+        if self._connections is not None:
+            with self._connections.borrow() as client:
+                self._follower.add_shards(client)
+            self._greenlets.append(gevent.spawn(self._follow))
+            self._greenlets += [gevent.spawn(self._consume, str(n)) for n in range(self.options.consumers)]
+        self._greenlets.append(gevent.spawn(self._drive))
 
     def close(self) -> int:
         """Read and report the last events: stopping thousands of devices keeps this process busy.
@@ -83,15 +97,21 @@ class DeviceRun:
             how many offline events were still due.
         """
         gevent.killall(self._greenlets)
-        # The connection may have an answer in flight that is not read any more.
-        self._connections.close()
-        try:
-            with self._connections.borrow() as client:
-                self._judge_all(self._follower.read(client), time.monotonic())
-        except RedisError as error:
-            self._report_unreadable(error)
+        if self._connections is not None:
+            self._read_rest(self._connections)
         self._is_open = False
         return self.judge.close()
+
+    def _read_rest(self, connections: RedisConnections) -> None:
+        connections.close()  # it may have an answer in flight that is not read any more
+        try:
+            with connections.borrow() as client:
+                self._judge_all(self._follower.read(client), time.monotonic())
+                keys = self._follower.shards.keys
+                for key in map(keys.events, range(keys.shards if self.options.consumers else 0)):
+                    client.at(key).xgroup_destroy(key, self._name)
+        except RedisError as error:
+            self._report_unreadable(error)
 
     def _drive(self) -> None:
         """Run the loop, with turns for other greenlets."""
@@ -144,31 +164,49 @@ class DeviceRun:
             for finding in self.judge.judge_event(item.id, item.fields, arrived):
                 self._report_finding(finding)
 
+    def _consume(self, consumer: str) -> None:
+        """Consume the events of all users, as one of a group; record how old they are."""
+        url, prefix = self.options.redis_url, self.options.redis_prefix
+        try:
+            with subscribe_sync(url, group=self._name, consumer=consumer, prefix=prefix) as events:
+                for event in events:
+                    if isinstance(event, Online | Offline):
+                        age_s = time.monotonic() - self.judge.clock.bounds(event.at_ms)[1]
+                        if math.isfinite(age_s):  # with the first login the server's clock is known
+                            self.record_time(CONSUMED, max(0.0, age_s), "event")
+        except RedisError as error:
+            self._report_unreadable(error)
+
     def _report_unreadable(self, error: RedisError) -> None:
         self._report_finding(DeviceFinding("events", None, "the stream cannot be read", str(error)))
 
     # Reports to locust
 
-    def _report_finding(self, finding: DeviceFinding) -> None:
+    def report_promise(self, finding: DeviceFinding) -> None:
+        """Report what a device found, unless the run is closed."""
+        if self._is_open:
+            self._report_finding(finding, "device")
+
+    def _report_finding(self, finding: DeviceFinding, kind: str = "event") -> None:
         if finding.broken:
             self._details_logged += 1
             if self._details_logged <= DETAILS_LOGGED:
                 logger.error("%s: %s (%s)", finding.name, finding.broken, finding.detail)
-        error = BrokenPromise(finding.broken) if finding.broken else None
-        self._fire("event", finding.name, finding.seconds, error)
+            self._examples.add(f"{finding.name}: {finding.broken}", [finding.detail])
+        self._fire(kind, finding.name, finding.seconds, finding.broken)
 
-    def record_time(self, name: str, seconds: float | None = None) -> None:
+    def record_time(self, name: str, seconds: float | None = None, kind: str = "device") -> None:
         """Record a frequent event: firing locust's event costs more than the keepalive it reports."""
         if self._is_open:
             ms: Any = None if seconds is None else seconds * 1000  # locust's own are fractions, too
-            self._stats.log_request("device", name, ms, 0)
+            self._stats.log_request(kind, name, ms, 0)
 
     def report_exchange(self, name: str, seconds: float | None, failure: str | None = None) -> None:
         """Report one exchange with the server to locust, unless the run is closed."""
         if self._is_open:
-            self._fire("device", name, seconds, RuntimeError(failure) if failure else None)
+            self._fire("device", name, seconds, failure)
 
-    def _fire(self, kind: str, name: str, seconds: float | None, error: Exception | None) -> None:
+    def _fire(self, kind: str, name: str, seconds: float | None, error: str | None) -> None:
         self._requests.fire(
             request_type=kind,
             name=name,

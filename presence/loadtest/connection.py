@@ -6,37 +6,64 @@ import ipaddress
 import itertools
 import resource
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
-DEFAULT_PORT = 7400
+DEFAULT_PORT, DEFAULT_TLS_PORT = 7400, 7443
+SCHEMES = {"": False, "tcp": False, "presence": False, "presences": True}
+"""What may stand before a host, and whether it means TLS."""
 _LINGER_0_S = struct.pack("ii", 1, 0)
 
 
-def parse_host(host: str) -> tuple[str, int]:
-    """Return host and port of ``HOST``, ``HOST:PORT``, ``[V6]:PORT`` or the same after ``tcp://``.
+class Target(NamedTuple):
+    """Where devices connect to."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+
+
+def parse_host(host: str) -> Target:
+    """Return the target of ``HOST``, ``HOST:PORT`` or ``[V6]:PORT``, maybe after one of `SCHEMES`.
 
     Raises:
         ValueError: the port is no number, or another scheme stands before it.
     """
-    scheme, found, rest = host.rpartition("://")
-    if found and scheme != "tcp":
-        raise ValueError(f"{host}: devices speak plain TCP, so only tcp:// can stand before it")
+    scheme, _, rest = host.rpartition("://")
+    if scheme not in SCHEMES:
+        raise ValueError(f"{host}: devices connect to presence:// and, over TLS, presences://")
+    is_tls = SCHEMES[scheme]
     name, _, port = rest.rstrip("/").rpartition(":")
     if not name or name.endswith(":"):
-        return rest.rstrip("/").strip("[]"), DEFAULT_PORT
+        return Target(rest.rstrip("/").strip("[]"), DEFAULT_TLS_PORT if is_tls else DEFAULT_PORT, is_tls)
     if not port.isdigit():
         raise ValueError(f"{host}: {port} is not a port")
-    return name.strip("[]"), int(port)
+    return Target(name.strip("[]"), int(port), is_tls)
 
 
-def resolve(address: tuple[str, int]) -> tuple[str, int]:
+def tls_context(ca: str = "", *, insecure: bool = False) -> ssl.SSLContext:
+    """Return a context that trusts the certificates in the file `ca`, by default the system's.
+
+    Raises:
+        ValueError: the file cannot be read, or has no certificates.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except OSError as error:
+        raise ValueError(f"{ca}: {error}") from None
+    if insecure:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def resolve(host: str, port: int) -> tuple[str, int]:
     """Return the address as numbers, so that no connection needs a lookup.
 
     Raises:
         ValueError: the name is unknown.
     """
-    host, port = address
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,0 +1,158 @@
+"""``presence webhooks``: sends events as signed HTTP requests."""
+
+import argparse
+import logging
+import os
+import secrets
+import signal
+import socket
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+from prometheus_client import start_http_server
+
+from presence.cli.errors import OK
+from presence.cli.options import (
+    READER_SETTINGS,
+    DataLocation,
+    UsageError,
+    add_number,
+    add_seconds,
+    add_settings,
+    entry_id,
+    plain_text,
+)
+from presence.cli.redis_errors import printed_log, subscriber_errors, with_redis
+from presence.common.files import SecretFileError, read_secret_file
+from presence.webhooks.metrics import RunnerMetrics
+from presence.webhooks.receiver import Receiver
+from presence.webhooks.runner import Runner
+from presence.webhooks.sender import SendOptions
+
+TYPES: Final = ("online", "offline", "away", "update")
+DEFAULT_TYPES: Final = ("online", "offline")
+MAX_BATCH: Final = 1000  # some 400 KB
+MAX_ATTEMPTS: Final = 10**6
+MAX_SECRETS: Final = 2  # the old one and the new one, while it is replaced
+MIN_SECRET_BYTES: Final = 16
+MAX_FILE_BYTES: Final = 64 * 1024
+
+_RUN: Final = (
+    "Sends events to a URL as signed HTTP requests, at least once and in order per user. Any number may run: "
+    "they share the work, and replace each other. A receiver that cannot be reached, or answers 429 or 503, "
+    "is tried again for as long as it takes. After --attempts other answers, or time-outs, an event becomes "
+    "a dead letter. Gaps are always sent."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``presence webhooks``."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="run")
+    run = actions.add_parser("run", help="send events until stopped", description=_RUN)
+    run.add_argument("--url", type=_url, required=True, help="receiver, https:// or http://")
+    run.add_argument(
+        "--secret-file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="secret to sign with; two lines while it is being replaced: requests have a signature by each",
+    )
+    run.add_argument(
+        "--types",
+        type=_types,
+        default=frozenset(DEFAULT_TYPES),
+        metavar="TYPES",
+        help=f"of events, of {', '.join(TYPES)} (default {','.join(DEFAULT_TYPES)})",
+    )
+    add_number(run, "--batch", 1, "most events in one request", most=MAX_BATCH)
+    add_seconds(run, "--timeout", 10.0, "time for a request")
+    add_number(run, "--attempts", 20, "attempts before an event becomes a dead letter", most=MAX_ATTEMPTS)
+    run.add_argument(
+        "--group",
+        type=plain_text,
+        default="webhooks",
+        help="consumer group; one for each receiver (default webhooks)",
+    )
+    run.add_argument(
+        "--after", type=entry_id, metavar="ID", help="where a new group begins; 0: with all that is kept"
+    )
+    run.add_argument("--metrics", type=_address, metavar="HOST:PORT", help="serve metrics for Prometheus")
+    add_settings(run, READER_SETTINGS)
+
+
+@with_redis
+def run(args: argparse.Namespace, place: DataLocation) -> int:
+    """Send until a signal comes; return the exit status."""
+    metrics = RunnerMetrics()
+    signing = _secrets(args.secret_file)
+    options = SendOptions(args.group, args.types, args.batch, args.attempts, args.after)
+    if args.metrics is not None:
+        host, port = args.metrics
+        try:
+            start_http_server(port, host, metrics.registry)
+        except OSError as error:
+            raise UsageError(f"--metrics: {error.strerror}") from None
+    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    async def send() -> None:
+        receiver = Receiver(args.url, signing, args.timeout)
+        runner = Runner(place.redis_url, place.prefix, options, receiver, metrics=metrics, name=name)
+        stop = anyio.Event()
+        await runner.join()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_stop_on_signal, stop)
+            try:
+                await runner.run(stop)
+            finally:
+                await receiver.close()
+            tasks.cancel_scope.cancel()
+
+    with subscriber_errors(), printed_log("presence.webhooks", logging.INFO):
+        anyio.run(send)
+    return OK
+
+
+async def _stop_on_signal(stop: anyio.Event) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            stop.set()
+
+
+def _secrets(path: Path) -> list[bytes]:
+    try:
+        lines = [line.strip() for line in read_secret_file(path, MAX_FILE_BYTES).splitlines()]
+    except SecretFileError as error:
+        raise UsageError(f"--secret-file: {error}") from None
+    found = [line for line in lines if line]
+    if not 1 <= len(found) <= MAX_SECRETS:
+        raise UsageError(f"--secret-file: {path}: must have one line with a secret, or two")
+    if min(map(len, found)) < MIN_SECRET_BYTES:
+        raise UsageError(f"--secret-file: {path}: a secret must have at least {MIN_SECRET_BYTES} characters")
+    return found
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or not text.isprintable():
+        raise argparse.ArgumentTypeError("must be a URL such as https://example.com/presence")
+    return text
+
+
+def _types(text: str) -> frozenset[str]:
+    found = frozenset(text.split(","))
+    if unknown := found.difference(TYPES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: must be of {', '.join(TYPES)}")
+    return found
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,181 @@
+"""What a runner sends, from a real Valkey to a real receiver."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
+from presence.webhooks import sender
+from presence.webhooks.metrics import RunnerMetrics
+from presence.webhooks.receiver import Receiver
+from presence.webhooks.runner import Runner
+from presence.webhooks.sender import SendOptions
+from tests.subscriber.streams import Streams
+from tests.support.webhook_receiver import Event, WebhookReceiver
+
+SECRET = b"a secret of the test"
+DEADLINE_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "RETRY_FIRST_S", 0.01)
+
+
+@dataclass
+class Setup:
+    """Streams on a real Redis, and a receiver."""
+
+    url: str
+    client: Redis
+    receiver: WebhookReceiver
+
+    @asynccontextmanager
+    async def runner(self, **options: Any) -> AsyncIterator["Running"]:
+        """Run a runner for the length of the block; it must end in order."""
+        chosen: dict[str, Any] = {
+            "group": "g",
+            "types": frozenset({"online"}),
+            "batch": 1,
+            "attempts": 3,
+            "after": "0",
+        }
+        receiver = Receiver(self.receiver.url, [SECRET], 2.0)
+        metrics = RunnerMetrics()
+        runner = Runner(
+            self.url, "presence", SendOptions(**(chosen | options)), receiver, metrics=metrics, name="a"
+        )
+        await runner.join()
+        running = Running(metrics, anyio.Event())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runner.run, running.stop)
+            yield running
+            running.stop.set()
+        await receiver.close()
+
+
+@dataclass
+class Running:
+    metrics: RunnerMetrics
+    stop: anyio.Event
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+def setup(redis_server: EmbeddedRedis) -> Iterator[Setup]:
+    receiver = WebhookReceiver(SECRET)
+    with open_client(redis_server.url) as client, receiver.running():
+        yield Setup(redis_server.url, client, receiver)
+
+
+async def until(condition: Any) -> None:
+    with trio.fail_after(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - threads and Redis bring it about
+            await trio.sleep(0.01)
+
+
+async def test_events_arrive_in_order_and_are_acknowledged(setup: Setup) -> None:
+    streams = Streams(setup.client, 3)
+    written = [f"u{n}" for n in range(40)]
+    streams.write(*written)
+    async with setup.runner(batch=7) as running:
+        await until(lambda: len(setup.receiver.uids) == 40)
+        await until(lambda: streams.pending() == 0)
+    assert max(map(len, setup.receiver.accepted)) == 7
+    for shard in range(3):
+        mine = [uid for uid in written if streams.keys.shard(uid) == shard]
+        assert [uid for uid in setup.receiver.uids if streams.keys.shard(uid) == shard] == mine
+    assert running.metric("presence_webhook_events_total", result="accepted") == 40
+
+
+async def test_only_the_wanted_types_are_sent_and_the_others_acknowledged(setup: Setup) -> None:
+    streams = Streams(setup.client)
+    streams.write("ann")
+    streams.write("bob", kind="offline")
+    streams.write("eve", kind="away")
+    setup.client.xadd(
+        "presence:{0}:events", {"type": "gap", "dropped": "3", "from_ms": "1", "to_ms": "2"}, id="8-0"
+    )
+    async with setup.runner(types=frozenset({"offline"})) as running:
+        await until(lambda: len(setup.receiver.uids) == 2)
+        await until(lambda: streams.pending() == 0)
+    assert setup.receiver.uids == ["bob", "gap"]
+    assert running.metric("presence_webhook_events_total", result="skipped") == 2
+
+
+async def test_a_failed_request_is_repeated_before_the_next_one(setup: Setup) -> None:
+    failures = iter([500, 503, 500])
+    setup.receiver.answer = lambda events: next(failures, 200) if events[0]["uid"] == "b" else 200
+    Streams(setup.client).write("a", "b", "c")
+    async with setup.runner() as running:
+        await until(lambda: len(setup.receiver.uids) == 3)
+    assert setup.receiver.uids == ["a", "b", "c"]
+    requests = {
+        result: running.metric("presence_webhook_requests_total", result=result)
+        for result in ("accepted", "refused", "receiver_away")
+    }
+    assert requests == {"accepted": 3, "refused": 2, "receiver_away": 1}
+
+
+async def test_one_bad_event_of_a_batch_becomes_a_dead_letter_and_no_other(setup: Setup) -> None:
+    def refuse_bad(events: list[Event]) -> int:
+        return 422 if any(event["uid"] == "bad" for event in events) else 200
+
+    setup.receiver.answer = refuse_bad
+    streams = Streams(setup.client)
+    streams.write("a", "bad", "b")
+    async with setup.runner(batch=10):
+        await until(lambda: setup.receiver.uids == ["a", "b"])
+        await until(lambda: streams.pending() == 0)
+    (letter,) = streams.dead()
+    assert (letter["uid"], letter["original_id"], letter["error"]) == ("bad", "2-0", "answered 422")
+
+
+async def test_a_receiver_that_is_away_costs_no_event(setup: Setup) -> None:
+    answers = iter([503] * 4)
+    setup.receiver.answer = lambda _events: next(answers, 200)
+    streams = Streams(setup.client)
+    streams.write("a")
+    async with setup.runner(attempts=1):
+        await until(lambda: setup.receiver.uids == ["a"])
+    assert streams.dead() == []
+
+
+async def test_a_gap_is_sent(setup: Setup) -> None:
+    streams = Streams(setup.client)
+    streams.write("a")
+    async with setup.runner():
+        await until(lambda: setup.receiver.uids == ["a"])
+    streams.write("lost", "b")
+    setup.client.xtrim("presence:{0}:events", maxlen=1, approximate=False)
+    async with setup.runner():
+        await until(lambda: len(setup.receiver.uids) == 3)
+    assert setup.receiver.uids == ["a", "gap", "b"]
+
+
+async def test_a_request_under_way_is_completed_and_acknowledged_at_the_end(setup: Setup) -> None:
+    streams = Streams(setup.client)
+    streams.write("a", "b")
+    async with setup.runner() as running:
+        token = trio.lowlevel.current_trio_token()
+
+        def stop_meanwhile(_events: list[Event]) -> int:
+            trio.from_thread.run_sync(running.stop.set, trio_token=token)
+            return 200
+
+        setup.receiver.answer = stop_meanwhile
+        await running.stop.wait()
+    assert setup.receiver.uids == ["a"]
+    setup.receiver.answer = lambda _events: 200
+    async with setup.runner():
+        await until(lambda: len(setup.receiver.uids) == 2)
+    assert setup.receiver.uids == ["a", "b"]
+    assert streams.pending() == 0
