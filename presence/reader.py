@@ -51,8 +51,8 @@ class PresenceReader:
     shard's server unreachable is retried once, with the server that owns the shard then.
 
     Args:
-        url: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``, as `presence.common.redis_url`
-            takes it; nothing is sent yet.
+        url: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://`` or ``redis+sentinel://``, as
+            `presence.common.redis_url` takes it; nothing is sent yet.
         prefix: prefix of the server's keys.
 
     Raises:

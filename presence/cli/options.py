@@ -21,7 +21,9 @@ Load = Callable[[], Loaded]
 """Loads the effective settings; raises `ConfigError` with all problems."""
 
 READER_SETTINGS: Final = ("redis", "prefix")  # what a reader needs to find the data
-_SERVERS_REDIS: Final = "the servers' Redis: a redis://, rediss://, unix:// or redis+cluster:// URL"
+_SERVERS_REDIS: Final = (
+    "URL of the servers' Redis: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://"
+)
 FEW_SETTINGS: Final = 6  # fewer need no groups in the help
 _ENTRY_ID: Final = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 

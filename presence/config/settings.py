@@ -299,7 +299,8 @@ class Settings:
 
     redis: str | None = _redis(
         None,
-        "redis://, rediss://, unix:// or redis+cluster:// URL; without it, an embedded Redis is started",
+        "redis://, rediss://, unix://, redis+cluster:// or redis+sentinel:// URL; without it, an embedded "
+        "Redis is started",
         form=_redis_url,
     )
     prefix: str = _redis("presence", "prefix of all keys in Redis", form=_prefix)

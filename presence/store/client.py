@@ -12,7 +12,7 @@ from redis.retry import Retry
 
 from presence.common.redis_url import parse
 from presence.store.loop_socket import LoopConnect
-from presence.store.sentinels import Sentinels, SentinelConnect
+from presence.store.sentinels import SentinelConnect, Sentinels
 from presence.store.tls import TlsConnection
 
 # For all that call Redis by this client, so that few modules import redis-py.

@@ -1,9 +1,9 @@
 """Connections to the primary that Redis Sentinels name, wherever it is.
 
 Each new connection asks the Sentinels first, in turn, and is refused by a server that is no primary. But a
-former primary that was only out of their sight goes on answering, for some ten seconds after its return, until
-they make it a replica; and a read that blocks there notices nothing. So while there are connections, a thread
-asks once a second, and closes those to another server than the one named now.
+former primary that was only out of their sight goes on answering, for some ten seconds after its return,
+until they make it a replica; and a read that blocks there notices nothing. So while there are connections, a
+thread asks once a second, and closes those to another server than the one named now.
 """
 
 import contextlib

@@ -86,8 +86,8 @@ def subscribe(
     """Return an async iterator of the events of all shards, in order for each user.
 
     Args:
-        url: the server's Redis: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``, see
-            `presence.common.redis_url`.
+        url: the server's Redis: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://`` or
+            ``redis+sentinel://``, see `presence.common.redis_url`.
         group: the consumer group to share events with; without one, every subscriber gets all events.
         consumer: this consumer's name in the group: unique among running consumers, and best the same again
             after a restart.

@@ -1,4 +1,4 @@
-"""URLs of one server and of a cluster."""
+"""URLs of one server, of a cluster, and of Sentinels."""
 
 import pytest
 
@@ -28,10 +28,29 @@ def test_a_server_named_by_the_cluster_is_reached_with_the_same_password() -> No
     assert parse("redis+cluster://a").for_server("::1", 9) == "redis://[::1]:9"
 
 
+def test_sentinels_have_a_password_of_their_own_and_name_the_primary() -> None:
+    url = parse(
+        "redis+sentinel://u:p%40ss@a:1,b,[::1]/mymaster/3?sentinel_username=s&sentinel_password=q%2Fx"
+    )
+    assert url.sentinels == ("redis://s:q%2Fx@a:1", "redis://s:q%2Fx@b:26379", "redis://s:q%2Fx@[::1]:26379")
+    assert (url.service, url.is_cluster) == ("mymaster", False)
+    assert url.for_server("10.0.0.7", 9) == "redis://u:p%40ss@10.0.0.7:9/3"
+    secured = parse("rediss+sentinel://:p@a/name?ssl_ca_certs=%2Fca.pem")
+    assert secured.sentinels == ("rediss://a:26379?ssl_ca_certs=%2Fca.pem",)
+    assert secured.for_server("::1", 9) == "rediss://:p@[::1]:9/0?ssl_ca_certs=%2Fca.pem"
+
+
 @pytest.mark.parametrize(
     "url",
     [
         "http://h",
+        "redis+sentinel://a,b",
+        "redis+sentinel://a,b/",
+        "redis+sentinel://a,b/name/x",
+        "redis+sentinel://a,,b/name",
+        "redis+sentinel://a/name?db=1",
+        "redis+sentinel://a/name?password=x",
+        "unix+sentinel:///r.sock",
         "redis+cluster://",
         "redis+cluster://a,,b",
         "redis+cluster://a:x",
@@ -59,6 +78,8 @@ def test_the_password_is_not_shown() -> None:
     assert redacted("redis://:s3cret@h") == "redis://:***@h"
     assert redacted("redis://u@h") == "redis://u@h"
     assert redacted("rediss://:s3cret@h/?ssl_password=k3y&db=1") == "rediss://:***@h/?ssl_password=***&db=1"
+    hidden = "redis+sentinel://u:***@a:1,b/name?sentinel_password=***"
+    assert redacted("redis+sentinel://u:s3cret@a:1,b/name?sentinel_password=k3y") == hidden
     assert redacted("rediss://h/?ssl%5Fpassword=k3y") == "rediss://h/?ssl_password=***"
 
 
@@ -73,6 +94,8 @@ def test_the_password_is_not_shown() -> None:
         ("unix:///tmp/redis.sock", 0),
         ("unix:///tmp/redis.sock?db=2", 2),
         ("redis+cluster://a,b", 0),
+        ("redis+sentinel://a,b/name", 0),
+        ("redis+sentinel://a,b/name/5", 5),
     ],
 )
 def test_a_url_names_its_database(url: str | None, number: int) -> None:

@@ -33,7 +33,7 @@ class ChaosNode:
     """One server, restarted at the same address.
 
     Args:
-        redis: the socket of Redis, reached through a proxy; or the URL of a cluster or Sentinels, without one.
+        redis: the socket of Redis, reached through a proxy; or the URL of a cluster or of Sentinels.
         program: see `PresenceServer`.
 
     Attributes:

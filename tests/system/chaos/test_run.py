@@ -24,7 +24,9 @@ def chaos(*words: str) -> subprocess.CompletedProcess[str]:
     return run
 
 
-@pytest.mark.parametrize("plan", ["kill", "stall", pytest.param("cluster", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "plan", ["kill", "stall", "sentinel", pytest.param("cluster", marks=pytest.mark.nightly)]
+)
 def test_a_fault_by_itself_breaks_no_promise(plan: str) -> None:
     assert chaos("--plan", plan, *PLAN).returncode == 0
 
