@@ -145,10 +145,6 @@ class SentinelSetup:
         if not wait_for(lambda: self.primary is not former, seconds, poll_s=POLL_INTERVAL_S):
             raise TimeoutError(f"Sentinels: no other primary within {seconds:g} s")
 
-    def fail_over(self) -> None:
-        """Let a Sentinel replace the primary, which goes on; return at once."""
-        self.sentinels[0].client.sentinel_failover(SERVICE)
-
     def _is_whole(self) -> bool:
         replicas, others = len(self.servers) - 1, len(self.sentinels) - 1
         states = [each.state() for each in self.sentinels]

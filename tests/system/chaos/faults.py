@@ -286,7 +286,7 @@ class Injector:
     def _sentinel_kill(self, _fault: ChaosFault) -> str:
         setup = self._watched.setup
         old = setup.primary
-        with self._collector.writes_paused():  # what a replica may lack is tried by SENTINEL_FAILOVER
+        with self._collector.writes_paused():  # what a replica may lack is tried by FAILOVER
             _await_copies(setup)
             old.kill()
         proof = _replacement(setup, old)
@@ -304,22 +304,6 @@ class Injector:
         time.sleep(max(0.0, started + fault.seconds - time.monotonic()))
         old.thaw()
         return proof if old.is_primary else ""
-
-    def _sentinel_failover(self, fault: ChaosFault) -> str:
-        setup = self._watched.setup
-        old = setup.primary
-        replicas = [each for each in setup.servers if each is not old]
-        with self._collector.writes_paused():
-            _await_copies(setup)
-            number = self._collector.state_saved()
-            setup.fail_over()
-            wait_for(lambda: any(each.is_primary for each in replicas), fault.seconds)
-            self._collector.data_lost(number)
-        old.client.client_unpause()
-        before = old.offset()
-        proof = _replacement(setup, old)
-        time.sleep(fault.seconds)
-        return f"{proof}; {old.offset() - before} bytes of changes forgotten" if old.is_primary else ""
 
     # Paths
 
