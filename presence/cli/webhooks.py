@@ -100,24 +100,24 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
         receiver = Receiver(args.url, signing, args.timeout)
         runner = Runner(place.redis_url, place.prefix, options, receiver, metrics=metrics, name=name)
         stop = anyio.Event()
+
+        async def stop_on_signal() -> None:
+            async for _ in signals:
+                stop.set()
+
         await runner.join()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_stop_on_signal, stop)
-            try:
-                await runner.run(stop)
-            finally:
-                await receiver.close()
-            tasks.cancel_scope.cancel()
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stop_on_signal)
+                try:
+                    await runner.run(stop)
+                finally:
+                    await receiver.close()
+                tasks.cancel_scope.cancel()
 
     with subscriber_errors(), printed_log("presence.webhooks", logging.INFO):
         anyio.run(send)
     return OK
-
-
-async def _stop_on_signal(stop: anyio.Event) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            stop.set()
 
 
 def _secrets(path: Path) -> list[bytes]:

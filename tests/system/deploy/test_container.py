@@ -166,8 +166,8 @@ def test_valkey_takes_the_shared_file_with_the_changes(tmp_path: Path) -> None:
 
 @pytest.mark.needs("haproxy")
 def test_haproxy_takes_the_shared_file_with_the_changes(tmp_path: Path) -> None:
-    text = script("haproxy").replace("/etc/haproxy", str(DEPLOY / "haproxy"))
-    text = re.sub(r"^exec haproxy .*$", "", text, flags=re.MULTILINE).replace("/tmp", str(tmp_path))
+    text = re.sub(r"^exec haproxy .*$", "", script("haproxy"), flags=re.MULTILINE)
+    text = text.replace("/tmp", str(tmp_path)).replace("/etc/haproxy", str(DEPLOY / "haproxy"))
     subprocess.run(["sh", "-euc", text], check=True)
     changed = (tmp_path / "haproxy.cfg").read_text()
     assert len(re.findall(r"^ +server .* source 10\.74\.0\.2$", changed, re.MULTILINE)) == 4
