@@ -1,9 +1,11 @@
 """Finds the server of this machine for commands that are not given one."""
 
+import dataclasses
 from collections.abc import Callable
 
 from presence.cli.errors import print_error
-from presence.cli.options import UsageError
+from presence.cli.options import DataLocation, UsageError
+from presence.config.loading import DEFAULT_SOURCE, Loaded
 from presence.server.running_servers import RunningServer, running_servers
 
 
@@ -23,3 +25,21 @@ def local_server(wanted: str, flags: Callable[[RunningServer], str]) -> RunningS
         print_error(f"using the server at {server}")
         return server
     return None
+
+
+def locate_data(loaded: Loaded, command: str) -> DataLocation:
+    """Return where the data is: without a URL, where the servers that this user runs here have it."""
+    settings = loaded.settings
+    if settings.redis:
+        return DataLocation(settings.redis, settings.prefix, settings)
+
+    def place(server: RunningServer) -> tuple[str, str]:
+        is_given = loaded.sources["prefix"] != DEFAULT_SOURCE
+        return server.redis_url, settings.prefix if is_given else server.prefix
+
+    wanted = f"{command} needs the servers' Redis: give --redis URL or PRESENCE_REDIS"
+    server = local_server(wanted, lambda each: "--redis {} --prefix {}".format(*place(each)))
+    if server is None:
+        raise UsageError(f"{wanted} (no server of this user runs here)")
+    redis_url, prefix = place(server)
+    return DataLocation(redis_url, prefix, dataclasses.replace(settings, prefix=prefix))

@@ -1,7 +1,6 @@
 """What commands share: the parser, argument types, flags of settings, and locating Redis."""
 
 import argparse
-import dataclasses
 import math
 import re
 import sys
@@ -9,13 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, NoReturn
+from typing import ClassVar, Final, NamedTuple, NoReturn
 
 from presence.cli.errors import USAGE, print_error
-from presence.config.loading import DEFAULT_SOURCE, FIELDS, Loaded, SettingField, Settings, nearest
-
-if TYPE_CHECKING:
-    from presence.server.running_servers import RunningServer
+from presence.config.loading import FIELDS, Loaded, SettingField, Settings, nearest
 
 Load = Callable[[], Loaded]
 """Loads the effective settings; raises `ConfigError` with all problems."""
@@ -194,22 +190,3 @@ class DataLocation(NamedTuple):
     redis_url: str
     prefix: str
     settings: Settings
-
-
-def locate_data(loaded: Loaded, command: str) -> DataLocation:
-    """Return where the data is: without a URL, where the servers that this user runs here have it."""
-    settings = loaded.settings
-    if settings.redis:
-        return DataLocation(settings.redis, settings.prefix, settings)
-    from presence.cli.local_server import local_server  # noqa: PLC0415 - most commands are given a URL
-
-    def place(server: "RunningServer") -> tuple[str, str]:
-        is_given = loaded.sources["prefix"] != DEFAULT_SOURCE
-        return server.redis_url, settings.prefix if is_given else server.prefix
-
-    wanted = f"{command} needs the servers' Redis: give --redis URL or PRESENCE_REDIS"
-    server = local_server(wanted, lambda each: "--redis {} --prefix {}".format(*place(each)))
-    if server is None:
-        raise UsageError(f"{wanted} (no server of this user runs here)")
-    redis_url, prefix = place(server)
-    return DataLocation(redis_url, prefix, dataclasses.replace(settings, prefix=prefix))

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from functools import wraps
 
 from presence.cli.errors import FAILED, print_error
-from presence.cli.options import DataLocation, Load, locate_data
+from presence.cli.local_server import locate_data
+from presence.cli.options import DataLocation, Load
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError

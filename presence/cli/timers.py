@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from presence.cli.errors import FAILED, OK, USAGE, print_error, sigterm_interrupts
+from presence.cli.local_server import locate_data
 from presence.cli.options import (
     READER_SETTINGS,
     Load,
@@ -13,7 +14,6 @@ from presence.cli.options import (
     add_number,
     add_seconds,
     add_settings,
-    locate_data,
     seconds,
 )
 from presence.cli.redis_errors import handle_redis_errors
