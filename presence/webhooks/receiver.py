@@ -1,4 +1,4 @@
-"""The receiver of the requests, as one runner meets it: signed requests, and what became of each."""
+"""Sends signed requests to the receiver, and classifies its answers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from presence.common.text import json_line
 from presence.subscriber.events import Entry, Gap, Item, entry_values, gap_entry
 from presence.webhooks.signature import SIGNATURE_HEADER, sign
 
-# Answers with which a receiver, or the proxy before it, says that it takes nothing at present.
+# Statuses by which a receiver, or a proxy in front of it, asks for a later retry.
 TOO_MANY_REQUESTS: Final = 429
 SERVICE_UNAVAILABLE: Final = 503
 MAX_RETRY_AFTER_S: Final = 300.0
@@ -25,8 +25,8 @@ class Failure:
 
     Attributes:
         error: for the log and for the dead letter.
-        is_away: the receiver takes no request at all, so this says nothing about the events.
-        retry_after_s: how long it wants to be left alone.
+        is_away: the receiver cannot be reached or asks for a later retry; this is no fault of the events.
+        retry_after_s: the least pause that it asks for.
     """
 
     error: str
@@ -60,7 +60,8 @@ class Receiver:
         self._wall = wall
         self._client = httpx2.AsyncClient(
             transport=transport,
-            timeout=timeout_s,
+            # A connection that is still not made after half the time is a receiver that cannot be reached.
+            timeout=httpx2.Timeout(timeout_s, connect=timeout_s / 2),
             headers={"User-Agent": _USER_AGENT, "Content-Type": "application/json"},
         )
 

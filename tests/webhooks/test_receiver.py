@@ -77,6 +77,18 @@ async def test_a_receiver_that_cannot_be_reached_is_away() -> None:
     assert failure.is_away
 
 
+async def test_a_receiver_that_does_not_even_refuse_a_connection_is_away(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def drop(request: httpx2.Request) -> httpx2.Response:
+        await trio.sleep(request.extensions["timeout"]["connect"])
+        raise httpx2.ConnectTimeout("")
+
+    failure = await post(drop)
+    assert failure is not None
+    assert failure.is_away
+
+
 async def test_a_lost_connection_is_a_failure() -> None:
     async def lose(_request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ReadError("Connection reset by peer")
