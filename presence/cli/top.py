@@ -10,6 +10,7 @@ from typing import Final
 from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.local_server import local_server
 from presence.cli.options import Load, UsageError, secret_source
+from presence.server.running_servers import RunningServer
 
 DEFAULT_URL: Final = "http://127.0.0.1:7480"
 _DESCRIPTION: Final = (
@@ -54,10 +55,14 @@ def run(args: argparse.Namespace, _load: Load) -> int:
 
 
 def _local_url() -> str:
-    server = local_server("top: give --url of the server", lambda each: f"--url {each.admin_url}")
+    server = local_server("top: give --url of the server", _flags)
     if server is not None and server.admin_url is None:
         raise UsageError("top: that server has no HTTP interface (no_admin)")
     return DEFAULT_URL if server is None or server.admin_url is None else server.admin_url.rstrip("/")
+
+
+def _flags(server: RunningServer) -> str:
+    return "no HTTP interface (no_admin)" if server.admin_url is None else f"--url {server.admin_url}"
 
 
 def _token_source(given: str | None) -> Callable[[], str]:

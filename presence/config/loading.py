@@ -227,7 +227,7 @@ def default_file(environ: Mapping[str, str]) -> Path | None:
     """
     home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "/nonexistent", ".config")
     files = (Path(home, "presence", "presence.toml"), SYSTEM_FILE)
-    return next((each for each in files if each.is_file()), None)
+    return next((each for each in files if os.path.isfile(each)), None)  # False in a closed folder
 
 
 def _adjust_defaults(settings: Settings, sources: Mapping[str, str]) -> Settings:

@@ -32,3 +32,4 @@ def test_sighup_reloads_files_reports_settings_that_need_a_restart_and_drops_no_
             assert not any(client.is_closed for client in swarm.clients)
         (changed,) = [line for line in server.lines if line["event"] == "settings changed, restart needed"]
         assert changed["settings"] == ["tick"]
+        assert [line["file"] for line in server.logged("settings file read")] == [str(file)]

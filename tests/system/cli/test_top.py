@@ -141,7 +141,7 @@ def test_commands_find_a_server_until_it_has_ended(workers: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_killed_server_is_not_found(redis_server: object) -> None:
+def test_a_killed_server_is_not_found() -> None:
     command = [*PRESENCE, "serve", "--port", "0", "--no-admin"]
     serve = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert serve.stderr is not None
