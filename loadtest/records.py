@@ -9,8 +9,6 @@ from loadtest.servers import LocalRedis
 from presence.store.keys import Keys
 from presence.subscriber.events import read_entry
 
-LOOK_S = 0.02
-
 
 class Difference(NamedTuple):
     """Users whose record has a session that does not live, and users whose live session has no record."""

@@ -99,9 +99,9 @@ def parse(text: object, keyring: Keyring) -> UncheckedToken:
 
 
 def claimed_issue(text: str) -> float | None:
-    """Return when a token that `parse` refused for its key says that it was issued, in Unix seconds.
+    """Return the `iat` of a token that `parse` refused for its key, in Unix seconds; None without one.
 
-    None: it does not say. Nobody has checked it.
+    The value is not verified.
     """
     try:
         return _moment(_object(text.split(".")[1]), "iat")

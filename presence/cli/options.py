@@ -1,4 +1,4 @@
-"""What commands share: the parser, argument types, flags of settings, and locating Redis."""
+"""What commands share: the parser, argument types, and flags of settings."""
 
 import argparse
 import math

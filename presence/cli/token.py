@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--keys", metavar="FILE", help="key file (default: the setting token_keys)")
+    parser.add_argument("--keys", metavar="FILE|URL", help="keys (default: the setting token_keys)")
 
 
 def run(args: argparse.Namespace, load: Load) -> int:

@@ -404,7 +404,7 @@ class Settings:
 
     token_keys: str | None = _auth(
         None,
-        "file or https:// URL of the keys that verify tokens; without it, clients are not authenticated",
+        "file or https:// URL of the keys that verify tokens; without it, no tokens are checked",
         form=_key_source,
     )
     token_keys_refresh: float = _auth(

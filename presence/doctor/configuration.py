@@ -45,7 +45,7 @@ def token_keys(settings: Settings) -> CheckResult:
         settings.token_keys,
     )
     if source is None:
-        return ok(check, need, "token_keys is not set: clients are not authenticated")
+        return ok(check, need, "token_keys is not set: no tokens are checked")
     try:
         keyring = trio.run(credentials.read_keys, settings, source)
     except CredentialsError as error:

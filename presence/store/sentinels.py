@@ -78,7 +78,7 @@ class Sentinels:
             others = [each for each, address in self._connections.items() if address != primary]
         for each in others:
             with contextlib.suppress(OSError):
-                # It wakes whoever reads or writes. Not of TLS, whose state belongs to that thread.
+                # Wakes the thread that reads or writes; bypasses TLS, whose state belongs to that thread.
                 socket.socket.shutdown(each, socket.SHUT_RDWR)
 
 

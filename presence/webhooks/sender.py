@@ -1,7 +1,7 @@
 """Sends the events of one shard, one request at a time: the next one waits until this one is accepted.
 
-A receiver that cannot be reached, or says that it takes nothing at present, is tried again for as long as it
-takes. If it answers with an error, or not at all, the events are sent one by one, each again after a growing
+A receiver that cannot be reached, or asks for a later retry, is tried again for as long as it takes. If it
+answers with an error, or not in time, the events are sent one by one, and each is retried after a growing
 pause; after some attempts an event becomes a dead letter, and the next one is sent.
 """
 
@@ -24,14 +24,14 @@ from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.receiver import Failure, Receiver
 from presence.webhooks.shard_locks import ShardLock
 
-# Of every runner: who gets the lock of a shard continues with what the last one has not acknowledged.
+# The same for every runner: the next holder of a lock continues with what the last one left unacknowledged.
 CONSUMER: Final = "webhooks"
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 LOCK_POLL_S: Final = 0.1
 REDIS_RETRY_S: Final = 1.0
 ACKNOWLEDGE_S: Final = 5.0  # Redis answers in milliseconds; later, the events are sent again
-# These limits are never reached: nobody else reads the shard meanwhile, and the attempts are counted here.
+# Never reached: no other consumer reads the shard, and attempts are counted here.
 _CLAIM_IDLE_S: Final = 86400.0
 _MAX_DELIVERIES: Final = 10**9
 
@@ -84,7 +84,7 @@ class ShardSender:
         self._clock = clock
         self._wall = wall
         self._failures = 0  # since the last request that was accepted
-        self._logged = ""  # the problem, until a request is accepted
+        self._logged = ""  # the last error, until a request is accepted
 
     async def run(self) -> None:
         """Send until cancelled; a request under way is completed and acknowledged.
@@ -162,7 +162,7 @@ class ShardSender:
                 log.warning("shard %d: Redis: %s", self._lock.shard, error)
                 await anyio.sleep(REDIS_RETRY_S)
         self._metrics.events.labels("dead_letter").inc()
-        self._failures = 0  # the next event may be another matter
+        self._failures = 0  # the next event may well be accepted
 
     def _note_accepted(self, items: list[Item]) -> None:
         self._metrics.note_accepted(items, self._wall())

@@ -5,8 +5,8 @@
     Presence-Signature: t=1700000000,v1=5257a869e7…,v1=b2a1f0…
 
 `t` is the time of sending in Unix seconds. Each `v1` is the signature by one secret, in hexadecimal digits,
-of the digits of `t`, a full stop, and the body. There are two while the secret is being replaced. The time is
-signed too, so that a request which somebody has recorded is refused later.
+of the digits of `t`, a full stop, and the body. There are two while the secret is being replaced. Because the
+time is signed too, a recorded request cannot be replayed later.
 """
 
 import hmac

@@ -280,5 +280,5 @@ async def test_a_redirect_an_error_and_too_much_are_refused(status: int, size: i
         with pytest.raises(KeySetError, match=f"{url}: .*{problem}"):
             await KeyUrl(url, REFRESH_S).read()
     assert asked == ["/keys"]
-    with pytest.raises(KeySetError, match="cannot be read"):  # nobody listens any more
+    with pytest.raises(KeySetError, match="cannot be read"):  # nothing listens there any more
         await KeyUrl(url, REFRESH_S).read()

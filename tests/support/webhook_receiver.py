@@ -1,4 +1,4 @@
-"""A receiver of webhooks that checks signatures, keeps what it accepts, and fails as often as it is told."""
+"""A receiver of webhooks for tests: checks signatures, records what it accepts, and fails on demand."""
 
 import argparse
 import json

@@ -49,7 +49,7 @@ async def test_every_other_request_is_refused(app: Any, capsys: pytest.CaptureFi
     wrong: list[tuple[bytes, str | None]] = [
         (BODY, None),
         (BODY, ""),
-        (BODY, sign(BODY, [b"another secret of somebody"], now)),
+        (BODY, sign(BODY, [b"the secret of another receiver"], now)),
         (BODY, sign(BODY, [secret], now - 301)),
         (BODY, sign(BODY, [secret], now + 400)),
         (BODY + b" ", right),

@@ -67,7 +67,7 @@ def test_a_renewed_lock_is_the_same_and_a_lost_one_is_not(runners: Runners) -> N
     locks.renew()
     assert locks.held[0] is lock
     assert lock.until == runners.now + LOCK_S
-    runners.expire(0)  # somebody else may have had it meanwhile
+    runners.expire(0)  # another runner may have held it meanwhile
     locks.renew()
     assert lock.until == 0
     assert locks.held[0] is not lock

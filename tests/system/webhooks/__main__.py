@@ -2,7 +2,7 @@
 
 Two runners send the events of all shards. One of them is killed (SIGKILL) in the middle, the receiver three
 times. Each event must be accepted, those of a user in order, and twice only what was in a request under way
-when somebody was killed. The exit status is 1 if not.
+when a process was killed. The exit status is 1 if not.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Verdict:
     lost: int
     out_of_order: int
     doubled: int
-    most_doubled: int  # events that were in requests under way when somebody was killed, at most
+    most_doubled: int  # the most events that can have been in requests under way at the kills
     seconds: float
 
     @property
