@@ -29,6 +29,7 @@ POLL_INTERVAL_S = 0.02
 REDIS_POLL_INTERVAL_S = 0.005
 SWEEP_S = 2.0  # promised for the sweep of 2,000 users
 PRESENCE = ("-m", "presence")
+BINARY = "TESTS_REDIS_BINARY"  # environment variable: path of the Redis to test with; unset: the embedded one
 PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes one before a server does
 
 
@@ -195,7 +196,7 @@ class LocalRedis:
     """A Redis or Valkey on a Unix socket, which can be killed and restarted at the same address.
 
     Args:
-        binary: by default the one that `presence serve` would start.
+        binary: by default `redis_binary()`.
         folder: for socket and data; by default a temporary one.
         keep: whether every write survives a kill (append-only file).
         extra: further arguments.
@@ -221,7 +222,7 @@ class LocalRedis:
         self.path = str(self.folder / "redis.sock")
         self._log = self.folder / "server.log"
         self._command = [
-            binary or find_binary(),
+            binary or redis_binary(),
             *("--port", "0", "--unixsocket", self.path, "--dir", str(self.folder), "--save", ""),
             *("--appendonly", "yes" if keep else "no", "--appendfsync", "always"),
             *("--repl-diskless-sync-delay", "0"),
@@ -280,6 +281,11 @@ class LocalRedis:
         self.kill()
         if self._owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def redis_binary() -> str:
+    """Return the path of the Redis that tests and load tests start."""
+    return os.environ.get(BINARY) or find_binary()
 
 
 def error_count(client: Any, name: str) -> int:

@@ -9,11 +9,11 @@ import pytest
 from presence.core.profiles import Profile
 from presence.ops.explain import Explainer
 from presence.store.client import Redis
-from presence.store.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis, find_binary
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable
 from tests.store.driving import NOW_MS, Hand, login, update
-from tests.store.servers import BINARIES, Server
+from tests.store.servers import Server
 from tests.support.nodes_that_answer import answer, listening, session
 
 SEEN = "2023-11-14 22:13:20.000 UTC"  # NOW_MS
@@ -130,9 +130,7 @@ def test_an_invalid_uid_is_refused(uid: str) -> None:
 
 
 def test_after_a_restart_of_redis_the_first_call_succeeds(tmp_path: Path) -> None:
-    binary = BINARIES["embedded"]()
-    assert binary is not None
-    server = Server(binary, tmp_path, keep=True)
+    server = Server(find_binary(), tmp_path, keep=True)
     try:
         server.client.zadd(Keys().seen(0), {"ann": NOW_MS})
         with Explainer(server.url) as explainer:

@@ -1,19 +1,21 @@
 """Servers for the page on Redis: the embedded one, and the one in PATH."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.store.servers import BINARIES, Server
+from presence.store.embedded import find_binary
+from tests.store.servers import Server
 
 
 @pytest.fixture(
     scope="module", params=["embedded", pytest.param("redis-server", marks=pytest.mark.needs("redis-server"))]
 )
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    binary = BINARIES[request.param]()
+    binary = find_binary() if request.param == "embedded" else shutil.which(request.param)
     assert binary
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         server = Server(binary, Path(folder))

@@ -1,28 +1,26 @@
 """Servers for the store's tests: each test has its own.
 
-It is the embedded binary; tests/system/store runs all of them on PATH's redis-server, too.
+It is the embedded Valkey; the full tier runs all of them on Redis 7, the nightly one on Redis 6.2, too.
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from loadtest.servers import redis_binary
 from presence.outbox.replies import ReplyStatus
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import Hand
-from tests.store.servers import BINARIES, BINARY, Server
+from tests.store.servers import Server
 
 
 @pytest.fixture
 def binary() -> str:
-    found = BINARIES[os.environ.get(BINARY, "embedded")]()
-    assert found
-    return found
+    return redis_binary()
 
 
 @pytest.fixture

@@ -29,11 +29,11 @@ def as_tried(url: str) -> str:
 
 
 def rights(*roles: str) -> list[str]:
-    return [word for role in roles for word in permissions(role) if word != "reset"]
+    return [word for role in roles for word in permissions(role) if not word.startswith("reset")]
 
 
 def make(admin: Redis, rules: list[str]) -> None:
-    ask(admin, "ACL", "SETUSER", "tried", "reset", *rules, ">secret")
+    ask(admin, "ACL", "SETUSER", "tried", "reset", "resetchannels", *rules, ">secret")
 
 
 def refusal(server: Server, rules: list[str], *, followups: bool = False) -> str:

@@ -1,5 +1,6 @@
 """The store's connections: first contact, refusals of real servers (temporary or not), closing."""
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import Hand, brief_events, login, probed
-from tests.store.servers import Server
+from tests.store.servers import Server, is_redis_6
 
 SHAPE = Shape(Keys(), maxlen=1000, seen_retention_ms=10**13)
 PASSWORD = "p@ss:/w%ord?#[]é & more"
@@ -70,8 +71,8 @@ REFUSALS = {
         "MasterDown",
         "REPLICAOF NO ONE",
     ),
-    "a replica": (["REPLICAOF 127.0.0.1 1"], "ReadOnly", "REPLICAOF NO ONE"),
-    "no memory": (["CONFIG SET maxmemory 1"], "OutOfMemory", "CONFIG SET maxmemory 0"),
+    "a replica": (["REPLICAOF 127.0.0.1 1"], "READONLY|ReadOnly", "REPLICAOF NO ONE"),
+    "no memory": (["CONFIG SET maxmemory 1"], "OOM|OutOfMemory", "CONFIG SET maxmemory 0"),
     "a foreign key": (["SET presence:{0}:online x"], "WRONGTYPE", "DEL presence:{0}:online"),
 }
 
@@ -83,7 +84,7 @@ def test_a_refused_batch_is_accepted_when_the_cause_is_gone(a: Hand, server: Ser
         ask(server, *words.split())
     got = answer(a)
     assert type(got) is (StoreError if code == "WRONGTYPE" else StoreUnavailable), got
-    assert code in str(got)
+    assert re.search(code, str(got))  # redis-py has classes for some; Redis 6 wraps the code
     ask(server, *fix.split())
     assert isinstance(answer(a), Reply)
     assert len(brief_events(server.client)) <= 1, "a former replica has another replication id"
@@ -102,8 +103,10 @@ def as_user(server: Server) -> Iterator[RedisStore]:
     "rule", ["-xadd", "-evalsha", "-hdel", "-pubsub", "resetkeys", "resetchannels", "off"]
 )
 def test_a_missing_permission_refuses_every_batch_until_it_is_granted(
-    as_user: RedisStore, server: Server, rule: str
+    as_user: RedisStore, server: Server, binary: str, rule: str
 ) -> None:
+    if rule in {"-hdel", "resetchannels"} and is_redis_6(binary):
+        pytest.skip("before Redis 7 a script cannot ask what it may do; no call of this batch needs that")
     hand = Hand(as_user, "a")
     hand.open()
     ask(server, "ACL", "SETUSER", "some:one", rule)

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from loadtest.servers import redis_binary
 from presence.store.client import RedisError, open_client
-from presence.store.embedded import die_with_parent, find_binary
+from presence.store.embedded import die_with_parent
 
 HOST: Final = "127.0.0.1"
 POLL_INTERVAL_S: Final = 0.01
@@ -242,7 +243,7 @@ class Cluster:
 
     Args:
         replicas: of each primary.
-        binary: path of a server; by default `presence.store.embedded.find_binary()`.
+        binary: path of a server; by default `loadtest.servers.redis_binary()`.
         node_timeout_ms: after which a silent member is replaced.
         announce: returns the port that a member announces for its own: that of a proxy. Members reach each
             other there too, except on the bus and in key-by-key moves.
@@ -265,7 +266,7 @@ class Cluster:
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="cluster-"))
         self._primaries = primaries
-        binary = binary or find_binary()
+        binary = binary or redis_binary()
         options = ("--cluster-node-timeout", str(node_timeout_ms), *options)
         self.members: list[Member] = []
         for port in itertools.islice(_free_ports(), primaries * (1 + replicas)):

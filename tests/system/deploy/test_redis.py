@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -12,10 +13,10 @@ import pytest
 
 from presence.cli.main import main
 from presence.reader import PresenceReader
+from presence.store.embedded import find_binary
 from tests.cli.test_doctor import told
 from tests.deploy.units import DEPLOY
 from tests.docs.roles import PAGE, ROLES, permissions
-from tests.store.servers import BINARIES
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
@@ -28,7 +29,7 @@ ONE_SERVER = PAGE[PAGE.index("## One server") : PAGE.index("## A replica")]
 
 @pytest.fixture(params=["embedded", pytest.param("redis-server", marks=pytest.mark.needs("redis-server"))])
 def binary(request: pytest.FixtureRequest) -> str:
-    path = BINARIES[request.param]()
+    path = find_binary() if request.param == "embedded" else shutil.which(request.param)
     assert path
     return path
 

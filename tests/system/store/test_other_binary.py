@@ -1,13 +1,14 @@
 """The store on the Redis of PATH, where the fast tier has the embedded one."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.store.servers import BINARY
+from loadtest.servers import BINARY
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,7 +19,7 @@ def test_all_tests_of_the_store_pass_on_it() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n2", "tests/store"],
         cwd=ROOT,
-        env={**others, BINARY: "redis-server"},
+        env={**others, BINARY: shutil.which("redis-server") or ""},
         capture_output=True,
         text=True,
         check=False,
