@@ -53,11 +53,13 @@ def redis(settings: Settings, found: RedisFacts, connections: ConnectionCounts) 
         yield fail("redis", need, f"{found.url}: {found.failure}", _fix(found.failure))
         names = (*_REDIS_CHECKS, *_SHARED_CHECKS, *(_CLUSTER_CHECKS if found.is_cluster else ()))
         yield from left_out(names, "Redis does not answer")
+        yield from sentinels(found)
         return
     yield ok("redis", need, found.url)
     yield from servers(settings, found, connections)
     yield rights(found)
     yield from cluster(found)
+    yield from sentinels(found)
     yield data(settings, found)
     yield nodes(found)
     yield nodes_settings(settings, found)
@@ -275,6 +277,29 @@ def slots_replicas(found: Sequence[Slots]) -> CheckResult:
     have = f"{bare:,} slots of primaries without one: if such a primary is lost, its shards are unavailable"
     fix = "redis-cli --cluster add-node NEW EXISTING --cluster-slave"
     return warn("slots' replicas", need, have, fix)
+
+
+def sentinels(found: RedisFacts) -> list[CheckResult]:
+    """Return the result about Sentinels; none without them."""
+    if not found.sentinels:
+        return []
+    check, need = "sentinels", "each answers, they name one primary, and could replace it"
+    named, troubles = set(), []
+    for each in found.sentinels:
+        if isinstance(each.primary, Unknown):
+            troubles.append(f"{each.name}: {each.primary.why}")
+        else:
+            named.add(each.primary)
+            troubles += [f"{each.name}: {each.quorum}"] if each.quorum else []
+    if not named:
+        fix = "start them, or correct addresses, password and the name of the primary in the URL"
+        return [fail(check, need, _some(troubles), fix)]
+    if len(named) > 1:
+        return [warn(check, need, f"they name {_some(sorted(named))}", "try again: a failover takes seconds")]
+    if troubles:
+        fix = "start those that do not answer; redis-cli -p 26379 SENTINEL CKQUORUM NAME"
+        return [warn(check, need, _some(troubles), fix)]
+    return [ok(check, need, f"{len(found.sentinels)} name {named.pop()}")]
 
 
 def data(settings: Settings, found: RedisFacts) -> CheckResult:

@@ -6,17 +6,19 @@ connection. Permissions are checked as by a server when it starts, see `presence
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.redis_url import redacted
+from presence.common.redis_url import parse, redacted
 from presence.config.settings import Settings
 from presence.doctor.results import Unknown
 from presence.store import privileges
-from presence.store.client import Redis, RedisError
+from presence.store.client import Redis, RedisError, open_sentinels
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes
+from presence.store.sentinels import address, ask
 from presence.store.shard_clients import ShardClients
 
 PINGS: Final = 9
@@ -41,6 +43,15 @@ class Slots:
     replicas: int
 
 
+@dataclass(frozen=True, slots=True)
+class SentinelFacts:
+    """One Sentinel."""
+
+    name: str  # its address
+    primary: str | Unknown  # the address that it names
+    quorum: str  # why the Sentinels could not replace the primary now, as it says; "" if they could
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisFacts:
     """Facts about Redis."""
@@ -50,6 +61,7 @@ class RedisFacts:
     failure: str  # why it cannot be reached; then there are no other facts; "" if it can
     servers: Sequence[RedisServer] = ()  # those that hold keys
     slots: Sequence[Slots] | Unknown = ()  # of a cluster
+    sentinels: Sequence[SentinelFacts] = ()
     missing: str | Unknown = ""  # missing permissions, with the fix; "" if none
     too_much: Sequence[str] = ()  # unneeded permissions
     no_events: str = ""  # the command that permits the live page to read events; "" if it may
@@ -61,11 +73,17 @@ class RedisFacts:
 def gather(settings: Settings, redis_url: str) -> RedisFacts:
     """Collect the facts."""
     url = redacted(redis_url)
+    with ExitStack() as stack:
+        service = parse(redis_url).service
+        clients = [stack.enter_context(closing(each)) for each in open_sentinels(redis_url)]
+        sentinels = [_sentinel(each, service) for each in clients]
     with ShardClients(redis_url) as access:
         try:
             servers = [_server(client) for client in access.primaries()]
         except (RedisError, OSError) as error:
-            return RedisFacts(url=url, is_cluster=access.is_cluster, failure=_message(error))
+            return RedisFacts(
+                url=url, is_cluster=access.is_cluster, failure=_message(error), sentinels=sentinels
+            )
         keys = Keys(settings.prefix, settings.shard_count, settings.database)
         missing, rights = _rights(settings, redis_url, keys)
         return RedisFacts(
@@ -74,6 +92,7 @@ def gather(settings: Settings, redis_url: str) -> RedisFacts:
             failure="",
             servers=servers,
             slots=_try(lambda: _slots(access)) if access.is_cluster else (),
+            sentinels=sentinels,
             missing=missing,
             too_much=rights.too_much,
             no_events="" if settings.no_admin else rights.no_events,
@@ -107,6 +126,18 @@ def _server(client: Redis) -> RedisServer:
     where = client.connection_pool.connection_kwargs
     name = str(where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}")
     return RedisServer(name=name, info=_try(client.info), pings_ms=pings)
+
+
+def _sentinel(client: Redis, service: str) -> SentinelFacts:
+    """Collect the facts of one Sentinel."""
+    named = _try(lambda: ask(client, service))
+    if isinstance(named, Unknown):
+        return SentinelFacts(address(client), named, "")
+    if named is None:
+        return SentinelFacts(address(client), Unknown(f"does not know {service}"), "")
+    found = _try(lambda: client.sentinel_ckquorum(service))
+    quorum = found.why if isinstance(found, Unknown) else ""
+    return SentinelFacts(address(client), "{}:{}".format(*named), quorum)
 
 
 def _slots(access: ShardClients) -> list[Slots]:

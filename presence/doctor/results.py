@@ -31,6 +31,7 @@ CHECKS: Final = {
     "replicas": "each has little lag",
     "slots": "in a cluster: each is served",
     "slots' replicas": "in a cluster: each primary has a replica",
+    "sentinels": "behind Sentinels: they name one primary, and could replace it",
     "data": "version and number of shards of the data in Redis",
     "nodes": "all nodes with a lease are alive, and run the same version",
     "nodes' settings": "nodes that share a Redis have the same shared settings",

@@ -1,5 +1,6 @@
 """One way to open a connection to Redis, for the server, the readers and the commands alike."""
 
+import os
 import socket
 from functools import cache
 from typing import Any, Final
@@ -114,9 +115,17 @@ def open_listener(url: str) -> "redis.Redis":
 @cache
 def _sentinels(url: str) -> Sentinels:
     """Return what all connections of a process to one primary share."""
-    found = parse(url)
+    return Sentinels(parse(url).service, open_sentinels(url))
+
+
+if hasattr(os, "register_at_fork"):  # a fork may come while another thread holds their lock
+    os.register_at_fork(after_in_child=_sentinels.cache_clear)
+
+
+def open_sentinels(url: str) -> list["redis.Redis"]:
+    """Return a client for each Sentinel of a URL, none for another URL; nothing is sent yet."""
     times = {"call_timeout_s": SENTINEL_TIMEOUT_S, "connect_timeout_s": SENTINEL_TIMEOUT_S}
-    return Sentinels(found.service, [open_client(each, **times) for each in found.sentinels])
+    return [open_client(each, **times) for each in parse(url).sentinels]
 
 
 class ConnectOnce:

@@ -45,14 +45,14 @@ class Sentinels:
         clients = self._clients
         for client in clients:
             try:
-                named: Any = client.sentinel_get_master_addr_by_name(self._service, return_responses=True)
+                named = ask(client, self._service)
             except (redis.RedisError, OSError) as error:
-                failures.append(f"{_name(client)}: {error}")
+                failures.append(f"{address(client)}: {error}")
                 continue
             if named:
                 self._clients = [client, *(each for each in clients if each is not client)]
-                return named[0].decode(), named[1]
-            failures.append(f"{_name(client)} does not know {self._service}")
+                return named
+            failures.append(f"{address(client)} does not know {self._service}")
         raise redis.ConnectionError(f"no Sentinel names a primary: {'; '.join(failures)}")
 
     def watch(self, connection: socket.socket, address: Address) -> None:
@@ -82,7 +82,14 @@ class Sentinels:
                 socket.socket.shutdown(each, socket.SHUT_RDWR)
 
 
-def _name(sentinel: "redis.Redis") -> str:
+def ask(sentinel: "redis.Redis", service: str) -> Address | None:
+    """Return the primary that one Sentinel names; None: it does not know the service."""
+    named: Any = sentinel.sentinel_get_master_addr_by_name(service, return_responses=True)
+    return (named[0].decode(), named[1]) if named else None
+
+
+def address(sentinel: "redis.Redis") -> str:
+    """Return where a Sentinel listens, as ``host:port``."""
     where = sentinel.connection_pool.connection_kwargs
     return f"{where['host']}:{where['port']}"
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from presence.doctor.machine import MachineFacts
-from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
+from presence.doctor.redis_facts import RedisFacts, RedisServer, SentinelFacts, Slots
 from presence.doctor.results import Unknown
 from presence.store.nodes import NodeState
 
@@ -35,6 +35,7 @@ INFO: dict[str, Any] = {
     "connected_slaves": 0,
 }
 SERVER = RedisServer(name="redis-a:6379", info=INFO, pings_ms=[0.2, 0.3, 90.0])
+SENTINEL = SentinelFacts("sentinel-a:26379", "redis-a:6379", "")
 REFUSED = Unknown("this user has no permissions to run the 'config|get' command")
 NODE = NodeState(
     node="node-a",

@@ -11,11 +11,12 @@ from presence.doctor import redis_checks as checks
 from presence.doctor.machine import ConnectionCounts
 from presence.doctor.redis_facts import RedisFacts, RedisServer
 from presence.doctor.results import CheckResult, CheckStatus, Unknown
-from tests.doctor.contexts import INFO, NODE, REFUSED, SERVER, cluster
+from tests.doctor.contexts import INFO, NODE, REFUSED, SENTINEL, SERVER, cluster
 
 WANTED = ConnectionCounts(19_000, 19_000, is_asked=False)
 SOUND = RedisFacts(url="redis://a", is_cluster=False, failure="", data=("2", "1"), nodes=[NODE])
 SETTINGS = Settings(lease=10.0, idle_timeout=30.0)
+SILENT_SENTINEL = replace(SENTINEL, primary=Unknown("refused"))
 LACKS = "the user u lacks rights: fix it with ACL SETUSER u +xadd"
 OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.NOT_TRIED
 
@@ -101,6 +102,11 @@ def data(found: RedisFacts) -> CheckResult:
     return checks.data(Settings(shards=16), found)
 
 
+def sentinels(found: RedisFacts) -> CheckResult:
+    (result,) = checks.sentinels(found)
+    return result
+
+
 def nodes_settings(found: RedisFacts) -> CheckResult:
     return checks.nodes_settings(SETTINGS, found)
 
@@ -125,6 +131,11 @@ def other(**changed: Any) -> dict[str, Any]:
         (data, {"data": ("1", "16")}, WARN, "stop all servers of version 1"),
         (data, {"data": ("3", "16")}, FAIL, "another --prefix"),
         (data, {"data": Unknown("WRONGTYPE")}, NOT_TRIED, ""),
+        (sentinels, {"sentinels": [SENTINEL]}, OK, "1 name redis-a:6379"),
+        (sentinels, {"sentinels": [SENTINEL, replace(SENTINEL, primary="b:1")]}, WARN, "b:1, redis-a:6379"),
+        (sentinels, {"sentinels": [replace(SENTINEL, quorum="NOQUORUM 1 usable")]}, WARN, "NOQUORUM"),
+        (sentinels, {"sentinels": [SENTINEL, SILENT_SENTINEL]}, WARN, "sentinel-a:26379: refused"),
+        (sentinels, {"sentinels": [SILENT_SENTINEL]}, FAIL, "sentinel-a:26379: refused"),
         (checks.nodes, {"nodes": []}, OK, "none yet"),
         (checks.nodes, {}, OK, "1"),
         (checks.nodes, other(status="silent"), WARN, "b silent"),

@@ -1,5 +1,6 @@
 """A whole run: every check is in the catalogue, and a failure skips the checks that depend on it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
 from presence.doctor.results import CHECKS, CheckResult, CheckStatus, worst
 from presence.doctor.run import CheckContext, run_checks
-from tests.doctor.contexts import NODE, SERVER, cluster
+from tests.doctor.contexts import NODE, SENTINEL, SERVER, cluster
 
 
 def sources(**others: str) -> dict[str, str]:
@@ -21,7 +22,8 @@ def sources(**others: str) -> dict[str, str]:
 
 def test_the_catalogue_has_every_check_and_no_other(tmp_path: Path) -> None:
     results = run_checks(CheckContext(lambda: Loaded(Settings(), sources()), root=tmp_path))
-    results += redis(Settings(), cluster((0, 16383, 1)), ConnectionCounts(1, 1, is_asked=True))
+    found = replace(cluster((0, 16383, 1)), sentinels=[SENTINEL])
+    results += redis(Settings(), found, ConnectionCounts(1, 1, is_asked=True))
     assert {each.check for each in results} == set(CHECKS)
 
 

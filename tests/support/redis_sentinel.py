@@ -5,15 +5,19 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis, free_port, wait_for
+from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis, free_port, redis_binary, wait_for
 from presence.store.client import RedisError, open_client
-from presence.store.embedded import die_with_parent, find_binary
+from presence.store.embedded import die_with_parent
 
 HOST: Final = "127.0.0.1"
 SERVICE: Final = "presence"
+USER: Final = "app"
+PASSWORD: Final = "of-the-servers"  # of the user
+SENTINEL_PASSWORD: Final = "of-the-sentinels"
 DOWN_AFTER_MS: Final = 1000  # after so long a silent primary is suspected, and soon replaced
 FAILOVER_TIMEOUT_MS: Final = 5000  # after twice as long the Sentinels try again
 START_TIMEOUT_S: Final = 20.0
@@ -21,18 +25,47 @@ WHOLE_TIMEOUT_S: Final = 40.0  # a Sentinel demotes a former primary some ten se
 POLL_INTERVAL_S: Final = 0.02
 
 
+@dataclass(frozen=True)
+class Secrets:
+    """TLS on all ports, a user of the servers, and a password of the Sentinels.
+
+    Attributes:
+        folder: has the files ``ca``, ``server.crt`` and ``server.key``.
+    """
+
+    folder: Path
+
+    @property
+    def tls(self) -> dict[str, str]:
+        """Settings of a server or a Sentinel."""
+        names = {"tls-ca-cert-file": "ca", "tls-cert-file": "server.crt", "tls-key-file": "server.key"}
+        files = {setting: str(self.folder / name) for setting, name in names.items()}
+        return {**files, "tls-replication": "yes", "tls-auth-clients": "no"}
+
+    @property
+    def query(self) -> str:
+        return f"ssl_ca_certs={self.folder}/ca"
+
+
 class TcpRedis(LocalRedis):
     """A server that listens on a port, too.
 
     Args:
         primary: its port, for a replica of it.
+        secrets: then the port wants TLS.
     """
 
-    def __init__(self, binary: str | None = None, primary: int | None = None) -> None:
+    def __init__(
+        self, binary: str | None = None, primary: int | None = None, secrets: Secrets | None = None
+    ) -> None:
         self.port = free_port()
-        replica = () if primary is None else ("--replicaof", f"{HOST} {primary}")
-        extra = ("--bind", HOST, "--port", str(self.port), *SERVE_NO_STALE_DATA, *replica)
-        super().__init__(binary, extra=extra)
+        settings = {"bind": HOST, "tls-port" if secrets else "port": str(self.port)}
+        if secrets:
+            settings |= {**secrets.tls, "user": f"{USER} on >{PASSWORD} ~* &* +@all"}
+        if primary is not None:
+            settings["replicaof"] = f"{HOST} {primary}"
+        words = (word for name, value in settings.items() for word in (f"--{name}", *value.split()))
+        super().__init__(binary, extra=(*words, *SERVE_NO_STALE_DATA))
 
     def replication(self) -> dict[str, Any]:
         """Return the answer to INFO replication; empty without one."""
@@ -59,16 +92,25 @@ class SentinelProcess:
         client: a connection to it.
     """
 
-    def __init__(self, binary: str, folder: Path, primary: int, quorum: int) -> None:
+    def __init__(self, binary: str, folder: Path, primary: int, quorum: int, secrets: Secrets | None) -> None:
         self.port = free_port()
-        self.client: Any = open_client(f"redis://{HOST}:{self.port}")
+        url = f"redis://{HOST}:{self.port}"
+        lines = [
+            *(f"bind {HOST}", f"dir {folder}"),
+            f"sentinel monitor {SERVICE} {HOST} {primary} {quorum}",
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+            f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}",
+        ]
+        if secrets:
+            url = f"rediss://:{SENTINEL_PASSWORD}@{HOST}:{self.port}?{secrets.query}"
+            lines += [f"{name} {value}" for name, value in secrets.tls.items()]
+            lines += ["port 0", f"tls-port {self.port}", f"requirepass {SENTINEL_PASSWORD}"]
+            lines.append(f"sentinel sentinel-pass {SENTINEL_PASSWORD}")
+        else:
+            lines.append(f"port {self.port}")
+        self.client: Any = open_client(url)
         configuration = folder / f"{self.port}.conf"
-        configuration.write_text(
-            f"port {self.port}\nbind {HOST}\ndir {folder}\n"
-            f"sentinel monitor {SERVICE} {HOST} {primary} {quorum}\n"
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
-            f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}\n"
-        )
+        configuration.write_text("\n".join(lines) + "\n")
         self.process = subprocess.Popen(
             [binary, str(configuration), "--sentinel"],
             stdin=subprocess.DEVNULL,
@@ -83,6 +125,10 @@ class SentinelProcess:
             return found
         return {}
 
+    def freeze(self) -> None:
+        """Stop the process: it answers nothing, and its connections stay."""
+        self.process.send_signal(signal.SIGSTOP)
+
     def close(self) -> None:
         self.client.close()
         self.process.kill()
@@ -92,28 +138,44 @@ class SentinelProcess:
 class SentinelSetup:
     """A primary with replicas, and Sentinels that watch it; for a ``with`` block.
 
+    Args:
+        secrets: for TLS and passwords.
+
     Attributes:
         servers: the first is the primary at first.
         url: names all Sentinels.
     """
 
-    def __init__(self, replicas: int = 1, sentinels: int = 3, *, binary: str | None = None) -> None:
+    def __init__(
+        self,
+        replicas: int = 1,
+        sentinels: int = 3,
+        *,
+        binary: str | None = None,
+        secrets: Secrets | None = None,
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="sentinel-"))
         self._cleanup = contextlib.ExitStack()
         self._cleanup.callback(shutil.rmtree, self._folder, ignore_errors=True)
         with contextlib.ExitStack() as failed:
             failed.callback(self.close)
-            self.servers = [self._cleanup.enter_context(TcpRedis(binary))]
+            self.servers = [self._cleanup.enter_context(TcpRedis(binary, secrets=secrets))]
             first = self.servers[0].port
             self.servers += [
-                self._cleanup.enter_context(TcpRedis(binary, primary=first)) for _ in range(replicas)
+                self._cleanup.enter_context(TcpRedis(binary, first, secrets)) for _ in range(replicas)
             ]
             self.sentinels: list[SentinelProcess] = []
             for _ in range(sentinels):
-                each = SentinelProcess(binary or find_binary(), self._folder, first, sentinels // 2 + 1)
+                each = SentinelProcess(
+                    binary or redis_binary(), self._folder, first, sentinels // 2 + 1, secrets
+                )
                 self._cleanup.callback(each.close)
                 self.sentinels.append(each)
-            self.url = f"redis+sentinel://{','.join(f'{HOST}:{s.port}' for s in self.sentinels)}/{SERVICE}"
+            names = ",".join(f"{HOST}:{each.port}" for each in self.sentinels)
+            self.url = f"redis+sentinel://{names}/{SERVICE}"
+            if secrets:
+                own = f"sentinel_password={SENTINEL_PASSWORD}&{secrets.query}"
+                self.url = f"rediss+sentinel://{USER}:{PASSWORD}@{names}/{SERVICE}?{own}"
             self.wait_until_whole(START_TIMEOUT_S)
             failed.pop_all()
 
@@ -144,6 +206,10 @@ class SentinelSetup:
         """Wait until a majority of the Sentinels names another primary."""
         if not wait_for(lambda: self.primary is not former, seconds, poll_s=POLL_INTERVAL_S):
             raise TimeoutError(f"Sentinels: no other primary within {seconds:g} s")
+
+    def fail_over(self) -> None:
+        """Let a Sentinel replace the primary, which goes on; return at once."""
+        self.sentinels[0].client.sentinel_failover(SERVICE)
 
     def _is_whole(self) -> bool:
         replicas, others = len(self.servers) - 1, len(self.sentinels) - 1

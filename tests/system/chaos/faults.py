@@ -286,7 +286,7 @@ class Injector:
     def _sentinel_kill(self, _fault: ChaosFault) -> str:
         setup = self._watched.setup
         old = setup.primary
-        with self._collector.writes_paused():  # what a replica may lack is tried by FAILOVER
+        with self._collector.writes_paused():  # what a replica may lack is tried by SENTINEL_FAILOVER
             _await_copies(setup)
             old.kill()
         proof = _replacement(setup, old)
@@ -304,6 +304,26 @@ class Injector:
         time.sleep(max(0.0, started + fault.seconds - time.monotonic()))
         old.thaw()
         return proof if old.is_primary else ""
+
+    def _sentinel_failover(self, fault: ChaosFault) -> str:
+        setup = self._watched.setup
+        old = setup.primary
+        (replica,) = (each for each in setup.servers if each is not old)
+        with self._collector.writes_paused():
+            _await_copies(setup)
+            number = self._collector.state_saved()
+            setup.fail_over()
+            if not wait_for(lambda: replica.is_primary, fault.seconds):
+                return ""
+            self._watched.promoted = replica  # the Sentinels still name the old one, whose writes are lost
+            self._collector.data_lost(number)
+        before = old.offset()
+        old.client.client_unpause()
+        proof = _replacement(setup, old)
+        time.sleep(fault.seconds)  # by then all have left it, and it is still a primary
+        lost = old.offset() - before
+        self._watched.promoted = None
+        return f"{proof}; {lost} bytes of changes forgotten" if lost and old.is_primary else ""
 
     # Paths
 

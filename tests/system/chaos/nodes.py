@@ -108,20 +108,31 @@ class DurableRedis(LocalRedis):
         super().__init__(keep=True, extra=SERVE_NO_STALE_DATA)
 
     @property
-    def _files(self) -> Path:
-        return self.folder / "appendonlydir"
+    def _files(self) -> list[Path]:
+        return [
+            *self.folder.glob("appendonly*/*"),
+            *self.folder.glob("appendonly.aof"),
+        ]  # the latter: Redis 6
+
+    @property
+    def _saved(self) -> Path:
+        return self.folder / SAVED_FOLDER
 
     def save_state(self) -> None:
         """Save the present data, to go back to. Nothing may be written meanwhile."""
-        kept = self.folder / SAVED_FOLDER
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(self._files, kept)
+        shutil.rmtree(self._saved, ignore_errors=True)
+        for each in self._files:
+            copy = self._saved / each.relative_to(self.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(each, copy)
 
     def discard_data(self, *, back: bool) -> None:
         """Before a restart: discard all data, or what was written since `save_state`."""
-        shutil.rmtree(self._files)
+        for each in self._files:
+            each.unlink()
         if back:
-            shutil.move(self.folder / SAVED_FOLDER, self._files)
+            shutil.copytree(self._saved, self.folder, dirs_exist_ok=True)
+            shutil.rmtree(self._saved)
 
     def compact(self) -> None:
         """Rewrite the append-only file, which has grown with every change."""
@@ -216,12 +227,17 @@ class Clustered:
 
 
 class Watched:
-    """One Redis and its replica, watched by three Sentinels."""
+    """One Redis and its replica, watched by three Sentinels.
+
+    Attributes:
+        promoted: the new primary, while the Sentinels still name the old one.
+    """
 
     def __init__(self) -> None:
         self.setup = SentinelSetup()
         self.records = Records(self.client_of)
         self.url = self.setup.url
+        self.promoted: TcpRedis | None = None
         self._primary: tuple[float, TcpRedis] = (-math.inf, self.setup.servers[0])
 
     def close(self) -> None:
@@ -229,6 +245,8 @@ class Watched:
 
     def client_of(self, _key: str) -> Any:
         """Return a connection to the primary; raises LookupError if there is none now."""
+        if self.promoted:
+            return self.promoted.client
         if time.monotonic() - self._primary[0] > PRIMARY_CACHE_S:
             self._primary = time.monotonic(), self.setup.primary
         return self._primary[1].client

@@ -82,6 +82,7 @@ class ChaosFaultKind(Enum):
     MOVE_SLOTS = Spec(Place.REDIS, 4.0, 8.0, "cluster: slots move, each at once")
     SENTINEL_KILL = Spec(Place.REDIS, 1.0, 3.0, "Sentinels replace a primary that was killed and comes back")
     SENTINEL_STOP = Spec(Place.REDIS, 4.0, 8.0, "Sentinels replace a primary that was stopped and goes on")
+    SENTINEL_FAILOVER = Spec(Place.REDIS, 2.0, 4.0, "Sentinels replace a primary that goes on all the time")
 
 
 CLUSTER_FAULTS = frozenset(
@@ -93,7 +94,9 @@ CLUSTER_FAULTS = frozenset(
         ChaosFaultKind.MOVE_SLOTS,
     }
 )
-SENTINEL_FAULTS = frozenset({ChaosFaultKind.SENTINEL_KILL, ChaosFaultKind.SENTINEL_STOP})
+SENTINEL_FAULTS = frozenset(
+    {ChaosFaultKind.SENTINEL_KILL, ChaosFaultKind.SENTINEL_STOP, ChaosFaultKind.SENTINEL_FAILOVER}
+)
 # It takes as long as the death of a node does: in a plan of its own.
 STORM_FAULTS = tuple(
     kind
@@ -294,10 +297,11 @@ PLANS: dict[str, ChaosPlan] = {
         replicas=0,
     ),
     "sentinel": ChaosPlan(
-        "a Redis and its replica, watched by Sentinels: the primary is killed, then stopped",
+        "a Redis and its replica, watched by Sentinels: the primary is killed, stopped, replaced on command",
         [
             [(ChaosFaultKind.SENTINEL_KILL, 3.0, 0)],
             [(ChaosFaultKind.SENTINEL_STOP, 8.0, 0)],
+            [(ChaosFaultKind.SENTINEL_FAILOVER, 3.0, 0)],
         ],
         clients=1000,
         has_sentinels=True,

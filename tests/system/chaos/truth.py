@@ -110,7 +110,12 @@ class Trouble:
 
 
 NODE_DEATHS = frozenset({ChaosFaultKind.KILL, ChaosFaultKind.ROLLING, ChaosFaultKind.SWEEPER})
-ROLLBACKS = frozenset({ChaosFaultKind.REDIS_BACK, ChaosFaultKind.FAILOVER, ChaosFaultKind.FAILOVER_KILL})
+ROLLBACKS = frozenset(
+    {
+        *(ChaosFaultKind.REDIS_BACK, ChaosFaultKind.FAILOVER, ChaosFaultKind.FAILOVER_KILL),
+        ChaosFaultKind.SENTINEL_FAILOVER,
+    }
+)
 DATA_LOSSES = ROLLBACKS | {ChaosFaultKind.REDIS_EMPTY, ChaosFaultKind.FLUSH}
 OUTAGES = frozenset(
     {
