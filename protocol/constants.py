@@ -51,6 +51,7 @@ class Code(IntEnum):
     TOO_LARGE = 315
     NOT_LOGGED_IN = 316
     RECIPIENT_DISCONNECTED = 317
+    NOT_ALLOWED = 318
     SERVER_DRAIN = 400
     SERVER_RESTART = 401
     NODE_DOWN = 402
@@ -96,4 +97,5 @@ DEVICE_MAX_BYTES: Final = 64  # a UUID or a vendor's installation id fits
 META_MAX_BYTES: Final = 256  # packed; kept in memory per session, and sent with each state
 META_DEPTH_MAX: Final = 8  # meta itself counted as the first; an answer to a query nests it three deep
 TOKEN_MAX_BYTES: Final = 768  # fits into a login frame of 1 KiB with the longest uid and device
+PASS_MAX_BYTES: Final = 4096  # some hundred uids fit; given after the login, so in a frame of 16 KiB
 DEPTH_MAX: Final = 12  # nested containers, the payload counted as the first; JSON APIs rarely exceed 8

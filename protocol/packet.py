@@ -79,9 +79,9 @@ def query(uids: Iterable[str], *, id: int | None = None) -> Packet:
     return Packet(Kind.QUERY, id, {"uids": list(uids)})
 
 
-def watch(uids: Iterable[str], *, id: int | None = None) -> Packet:
-    """Request the states of some users, and each later change."""
-    return Packet(Kind.WATCH, id, {"uids": list(uids)})
+def watch(uids: Iterable[str], *, id: int | None = None, visibility_pass: str | None = None) -> Packet:
+    """Request the states of some users, and each later change; a pass lets the client see more users."""
+    return _packet(Kind.WATCH, id, **{"uids": list(uids), "pass": visibility_pass})
 
 
 def unwatch(uids: Iterable[str] | None = None, *, id: int | None = None) -> Packet:

@@ -15,6 +15,7 @@ from presence.protocol.constants import (
     DEVICE_MAX_BYTES,
     META_DEPTH_MAX,
     META_MAX_BYTES,
+    PASS_MAX_BYTES,
     TOKEN_MAX_BYTES,
     UID_MAX_BYTES,
     UIDS_MAX,
@@ -69,12 +70,17 @@ def _check_uids(value: object) -> Complaint | None:
     return None
 
 
-def _check_token(value: object) -> Complaint | None:
-    if type(value) is not str or not value:
-        return _wrong("must be a string that is not empty")
-    if len(value) > TOKEN_MAX_BYTES or len(value.encode()) > TOKEN_MAX_BYTES:
-        return _too_large(f"is longer than {TOKEN_MAX_BYTES} bytes")
-    return None
+def _token(max_bytes: int) -> Check:
+    """Make the check of tokens and passes, which are opaque texts."""
+
+    def check(value: object) -> Complaint | None:
+        if type(value) is not str or not value:
+            return _wrong("must be a string that is not empty")
+        if len(value) > max_bytes or len(value.encode()) > max_bytes:
+            return _too_large(f"is longer than {max_bytes} bytes")
+        return None
+
+    return check
 
 
 def _check_meta(value: object) -> Complaint | None:
@@ -184,7 +190,7 @@ def _check_states(value: object) -> Complaint | None:
 _UID: Final = Field("uid", _check_uid, required=True)
 _UIDS: Final = Field("list of uids", _check_uids, required=True)
 _META: Final = Field("meta", _check_meta)
-_TOKEN: Final = Field("token", _check_token)
+_TOKEN: Final = Field("token", _token(TOKEN_MAX_BYTES))
 _STATUS: Final = Field("`away` or `online`", _one_of("away", "online"))
 _UINT: Final = Field("uint", _check_uint)
 _STRING: Final = Field("string", _check_string, required=True)
@@ -206,7 +212,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
     Kind.KEEPALIVE: {},
     Kind.LOGOUT: {"reason": Field("`logout` or `background`", _one_of("logout", "background"))},
     Kind.QUERY: {"uids": _UIDS},
-    Kind.WATCH: {"uids": _UIDS},
+    Kind.WATCH: {"uids": _UIDS, "pass": Field("pass", _token(PASS_MAX_BYTES))},
     Kind.UNWATCH: {"uids": _UIDS._replace(required=False)},
     Kind.UPDATE: {
         "meta": _META,

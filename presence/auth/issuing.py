@@ -3,7 +3,7 @@
 import json
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jwt
@@ -13,7 +13,8 @@ from jwt.utils import base64url_encode
 
 from presence.auth.key_file import key_of
 from presence.auth.keys import ES256, HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, InvalidKey
-from presence.protocol.constants import TOKEN_MAX_BYTES
+from presence.auth.tokens import pass_audience
+from presence.protocol.constants import PASS_MAX_BYTES, TOKEN_MAX_BYTES
 
 RSA_BITS: Final = 2048
 
@@ -72,7 +73,16 @@ class Signer:
         """Return the signature of some bytes."""
         return self._algorithm.sign(data, self._key)
 
-    def token(self, uid: str, *, audience: str, now: float, ttl_s: float, **claims: Any) -> str:
+    def token(
+        self,
+        uid: str,
+        *,
+        audience: str,
+        now: float,
+        ttl_s: float,
+        max_bytes: int = TOKEN_MAX_BYTES,
+        **claims: Any,
+    ) -> str:
         """Return a token that identifies the user `uid` for `ttl_s` seconds, rounded up.
 
         `now` is in Unix seconds; `claims` are further claims, or replacements of these.
@@ -83,9 +93,18 @@ class Signer:
         issued = math.floor(now)
         payload = {"sub": uid, "aud": audience, "iat": issued, "exp": issued + math.ceil(ttl_s), **claims}
         token = jwt.encode(payload, self._key, algorithm=self._alg, headers=self._headers)
-        if len(token) > TOKEN_MAX_BYTES:
-            raise CannotSign(f"the token has {len(token)} bytes, and the protocol takes {TOKEN_MAX_BYTES}")
+        if len(token) > max_bytes:
+            raise CannotSign(f"the token has {len(token)} bytes, and the protocol takes {max_bytes}")
         return token
+
+    def visibility_pass(
+        self, uid: str, see: Sequence[str], *, audience: str, now: float, ttl_s: float, **claims: Any
+    ) -> str:
+        """Return a pass: the user `uid` may see others for `ttl_s` seconds; see `presence.passes`."""
+        audience = pass_audience(audience)
+        return self.token(
+            uid, audience=audience, now=now, ttl_s=ttl_s, max_bytes=PASS_MAX_BYTES, see=[*see], **claims
+        )
 
 
 def make_token(entry: Mapping[str, Any], uid: str, **parts: Any) -> str:

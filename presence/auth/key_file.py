@@ -9,6 +9,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -160,3 +161,15 @@ def _name(entry: object, place: int) -> str:
 def _holds_secrets(raw: bytes) -> bool:
     """Whether something in a file looks like a secret, even if the file is invalid."""
     return any(f'"{member}"'.encode() in raw for member in SECRET_MEMBERS)
+
+
+def named(entries: list[Any], kid: str | None) -> Mapping[str, Any]:
+    """Return the entry with this kid, or the last one.
+
+    Raises:
+        InvalidKey: there is none.
+    """
+    for entry in reversed(entries):
+        if isinstance(entry, dict) and kid in (None, entry.get("kid")):
+            return entry
+    raise InvalidKey(f"no key has the kid {kid!r}")

@@ -25,7 +25,7 @@ from presence.auth.keys import Keyring
 from presence.auth.tokens import Reason, TokenRefused, TokenRules
 from presence.common.rate_limit import KeyedRateLimiter, TokenBucket
 from presence.core.authenticator import AuthResult, Granted, Refusal
-from presence.protocol import Code
+from presence.protocol import PASS_MAX_BYTES, TOKEN_MAX_BYTES, Code
 
 # The default `login_burst`, each login checked with the most expensive algorithm.
 BURST_S: Final = 4.0
@@ -54,6 +54,8 @@ class AuthStatistics:
     renewed: int = 0  # fresh tokens of logged-in clients
     refused: dict[str, int] = field(default_factory=dict)  # logins, by reason
     renewals_refused: dict[str, int] = field(default_factory=dict)  # fresh tokens, by reason
+    passes: int = 0  # taken
+    passes_refused: dict[str, int] = field(default_factory=dict)  # by reason
     unchecked: int = 0  # logins and renewals without a check, because the budget was spent
     addresses_kept: int = 0  # tracked, because they have sent bad tokens
     addresses_forgotten: int = 0  # of these, dropped for room
@@ -72,7 +74,7 @@ class TokenAuthenticator:
     ) -> None:
         self.keyring = keyring
         self.request_keys: Callable[[float | None], float | None] | None = None
-        self._rules = rules
+        self._rules, self._pass_rules = rules, rules.of_passes
         self._budget = budget
         self._bad_tokens: KeyedRateLimiter[str] = KeyedRateLimiter(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
         self._wall = wall
@@ -94,6 +96,14 @@ class TokenAuthenticator:
         self._counters.renewed += isinstance(result, Granted)
         return result
 
+    def check_pass(self, text: object, uid: str, now: float) -> AuthResult:
+        """See `Authenticator`. The caller is logged in, and its watches are rate-limited."""
+        result = self._authenticate(
+            text, uid, CallerTrust.CONNECTED, now, self._counters.passes_refused, is_pass=True
+        )
+        self._counters.passes += isinstance(result, Granted)
+        return result
+
     def statistics(self) -> AuthStatistics:
         """Return the counters."""
         return replace(
@@ -105,10 +115,17 @@ class TokenAuthenticator:
         )
 
     def _authenticate(
-        self, token: object, uid: str | None, trust: CallerTrust, now: float, refused: dict[str, int]
+        self,
+        token: object,
+        uid: str | None,
+        trust: CallerTrust,
+        now: float,
+        refused: dict[str, int],
+        *,
+        is_pass: bool = False,
     ) -> AuthResult:
         try:
-            granted = self._check(token, uid, trust, now)
+            granted = self._check(token, uid, trust, now, is_pass=is_pass)
         except TokenRefused as error:
             refused[error.reason.value] = refused.get(error.reason.value, 0) + 1
             retry_after = self._request_keys(str(token)) if error.reason is Reason.UNKNOWN_KEY else None
@@ -123,20 +140,22 @@ class TokenAuthenticator:
         issued = tokens.claimed_issue(token)
         return self.request_keys(None if issued is None else self._wall() - issued)
 
-    def _check(self, text: object, uid: str | None, trust: CallerTrust, now: float) -> Granted | None:
+    def _check(
+        self, text: object, uid: str | None, trust: CallerTrust, now: float, *, is_pass: bool
+    ) -> Granted | None:
         """Return what a token grants, None if the budget is spent.
 
         Raises:
             TokenRefused: it is invalid, or another user's.
         """
-        token = tokens.parse(text, self.keyring)
+        token = tokens.parse(text, self.keyring, PASS_MAX_BYTES if is_pass else TOKEN_MAX_BYTES)
         if not self._budget.take(now, token.key.cost_s, reserve=BURST_S * trust.value):
             return None
         wall = self._wall()
-        claims = tokens.check(token, self._rules, wall)
+        claims = tokens.check(token, self._pass_rules if is_pass else self._rules, wall)
         if uid is not None and uid != claims.uid:
             raise TokenRefused(Reason.OTHER_UID, "it is another user's")
-        return Granted(claims.uid, now + (claims.expires - wall))
+        return Granted(claims.uid, now + (claims.expires - wall), claims.sight)
 
 
 def budget_of(share: float, now: float) -> TokenBucket:

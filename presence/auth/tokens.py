@@ -2,8 +2,11 @@
 
 Required beside the signature: `kid` and `alg` in the header, which name a key; `sub`, a uid by the rules of
 the wire; `exp`; `aud`, an audience or a list that contains one; `iss`, if an issuer is configured. `nbf` is
-checked if given. Other claims are ignored, also `iat`, by which RFC 7519 refuses nothing: an issuer's clock
-may be a second ahead. Tokens with extensions that must be understood (`crit`) are refused.
+checked if given, and where it counts `see`: whom the user may see. Other claims are ignored, also `iat`, by
+which RFC 7519 refuses nothing: an issuer's clock may be a second ahead. Tokens with extensions that must be
+understood (`crit`) are refused.
+
+A pass is such a token for another audience, longer, and only tells whom its user may see.
 
 PyJWT checks the signature; the claims are checked here, because PyJWT would use the machine's clock by
 itself.
@@ -12,10 +15,12 @@ itself.
 import base64
 import json
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from presence.auth.keys import Key, Keyring, SignatureRefused
+from presence.core.authenticator import NO_SIGHT, Sight
 from presence.protocol import Kind
 from presence.protocol.constants import TOKEN_MAX_BYTES
 from presence.protocol.schema import SCHEMA
@@ -61,13 +66,25 @@ class TokenRules(NamedTuple):
     audiences: tuple[str, ...]  # one of which it must name
     leeway_s: float = 0.0  # allowed difference between the issuer's clock and ours
     issuer: str | None = None  # that it must name; None: any
+    reads_sight: bool = False  # whether `see` counts
+
+    @property
+    def of_passes(self) -> "TokenRules":
+        """What every pass must satisfy: other audiences, so that no pass is a token and no token a pass."""
+        return self._replace(audiences=tuple(map(pass_audience, self.audiences)), reads_sight=True)
+
+
+def pass_audience(audience: str) -> str:
+    """Return the audience of passes, from that of tokens."""
+    return f"{audience}:pass"
 
 
 class Claims(NamedTuple):
-    """The claims of a valid token: the user, and the expiry in Unix seconds, with the leeway added."""
+    """The claims of a valid token."""
 
     uid: str
-    expires: float
+    expires: float  # Unix seconds, with the leeway added
+    sight: Sight = NO_SIGHT  # whom the user may see, where it counts
 
 
 class UncheckedToken(NamedTuple):
@@ -77,16 +94,16 @@ class UncheckedToken(NamedTuple):
     key: Key
 
 
-def parse(text: object, keyring: Keyring) -> UncheckedToken:
-    """Parse a token as far as needed to find its key.
+def parse(text: object, keyring: Keyring, max_bytes: int = TOKEN_MAX_BYTES) -> UncheckedToken:
+    """Parse a token, or a pass, as far as needed to find its key.
 
     Raises:
         TokenRefused: it is no token, or its key is unknown.
     """
     if text is None:
         raise TokenRefused(Reason.MISSING, "there is no token")
-    if not isinstance(text, str) or len(text) > TOKEN_MAX_BYTES or not _COMPACT.fullmatch(text):
-        raise TokenRefused(Reason.MALFORMED, f"is no JWT in compact form of at most {TOKEN_MAX_BYTES} bytes")
+    if not isinstance(text, str) or len(text) > max_bytes or not _COMPACT.fullmatch(text):
+        raise TokenRefused(Reason.MALFORMED, f"is no JWT in compact form of at most {max_bytes} bytes")
     header = _object(text[: text.index(".")])
     kid, alg = header.get("kid"), header.get("alg")
     if not isinstance(kid, str) or not isinstance(alg, str):
@@ -136,7 +153,20 @@ def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
         raise TokenRefused(Reason.EXPIRED, f"it has expired (exp) {wall - expires:.0f} s ago")
     if "nbf" in claims and _moment(claims, "nbf") - rules.leeway_s > wall:
         raise TokenRefused(Reason.NOT_YET, "it is of the future (nbf)")
-    return Claims(uid, expires)
+    return Claims(uid, expires, _sight(claims.get("see", [])) if rules.reads_sight else NO_SIGHT)
+
+
+def _sight(value: object) -> Sight:
+    """Return whom a token lets its user see: a list of uids, and of beginnings of uids with a ``*``."""
+    if not isinstance(value, list) or not is_sight(value):
+        raise TokenRefused(Reason.CLAIMS, "its see is no list of uids, and of beginnings of uids with a *")
+    prefixes = {each.removesuffix("*") for each in value if each.endswith("*")}
+    return Sight(frozenset(each for each in value if not each.endswith("*")), tuple(sorted(prefixes)))
+
+
+def is_sight(see: Iterable[object]) -> bool:
+    """Whether each part can be a uid, or the beginning of one with a ``*`` after it."""
+    return all(each == "*" or is_uid(each) for each in see)
 
 
 def _moment(claims: dict[str, Any], name: str) -> float:

@@ -26,6 +26,7 @@ from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import Load, UsageError, add_json, add_seconds, add_settings, secret_source
 from presence.common.text import json_line, printable
 from presence.config.settings import Settings, is_url
+from presence.protocol import PASS_MAX_BYTES, TOKEN_MAX_BYTES
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
 
@@ -45,6 +46,11 @@ _SIGN_TEXTS = {
     "token_issuer": "issuer of the token (iss)",
     "token_audience": "audience of the token (aud); of several, the first",
 }
+_SEE = "whom the user may see: uids, and beginnings of uids with a * after them"
+_VISIBILITY = (
+    "Prints a pass, signed with a key of a file: its user may see others for a time, on servers with "
+    "visibility = claims. No server is needed."
+)
 _VERIFY = (
     "Prints whether servers with these keys accept a token, and if not, the reason, which clients never "
     "learn. Without an argument, or with -, the token is read from standard input."
@@ -58,7 +64,7 @@ _ADMIN = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``presence token``."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="keygen|sign|verify|admin")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="keygen|sign|pass|verify|admin")
 
     keygen = actions.add_parser("keygen", help="generate a key", description=_KEYGEN)
     keygen.add_argument(
@@ -71,11 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(keygen, ())
 
     sign = actions.add_parser("sign", help="print a signed token", description=_SIGN)
-    _add_keys(sign)
-    sign.add_argument("--uid", required=True, help="user of the token")
-    sign.add_argument("--kid", metavar="NAME", help="key to sign with (default: the last one of the file)")
-    add_seconds(sign, "--ttl", 3600.0, "lifetime of the token")
-    add_settings(sign, ("token_issuer", "token_audience"), _SIGN_TEXTS)
+    _add_signing(sign, "token")
+    sign.add_argument("--see", nargs="+", metavar="UID", help=f"claim see: {_SEE}")
+
+    visibility_pass = actions.add_parser("pass", help="print a signed pass", description=_VISIBILITY)
+    _add_signing(visibility_pass, "pass")
+    visibility_pass.add_argument("--see", nargs="+", required=True, metavar="UID", help=_SEE)
 
     verify = actions.add_parser(
         "verify", help="check a token and print why it is refused", description=_VERIFY
@@ -84,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "token", nargs="?", default="-", type=secret_source, metavar="@FILE|-", help="source of the token"
     )
+    verify.add_argument("--pass", action="store_true", dest="is_pass", help="check a pass, not a token")
     add_json(verify, "print one JSON object: the claims of the token")
     add_settings(verify, ("token_issuer", "token_audience", "token_leeway"))
 
@@ -94,6 +102,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--append-to", type=Path, metavar="FILE", help="file of tokens; without it the line is printed"
     )
     add_settings(admin, ())
+
+
+def _add_signing(parser: argparse.ArgumentParser, what: str) -> None:
+    _add_keys(parser)
+    parser.add_argument("--uid", required=True, help=f"user of the {what}")
+    parser.add_argument("--kid", metavar="NAME", help="key to sign with (default: the last one of the file)")
+    add_seconds(parser, "--ttl", 3600.0, f"lifetime of the {what}")
+    add_settings(parser, ("token_issuer", "token_audience"), _SIGN_TEXTS)
 
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +128,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
             keys: str | None = args.keys or settings.token_keys
             if keys is None:
                 raise UsageError("token: give --keys FILE, or token_keys in the settings")
-            (_sign if args.action == "sign" else _verify)(keys, args, settings)
+            (_verify if args.action == "verify" else _sign)(keys, args, settings)
     except TokenRefused as error:
         print_error(f"token verify: refused: {error}")
     except CredentialsError as error:
@@ -140,13 +156,18 @@ def _keygen(args: argparse.Namespace) -> None:
 
 def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
     if not tokens.is_uid(args.uid):
-        raise UsageError(f"token sign: {args.uid!r} is not a valid uid")
+        raise UsageError(f"token {args.action}: {args.uid!r} is not a valid uid")
     if is_url(keys):
-        raise UsageError("token sign: token_keys is a URL, whose keys sign nothing: give --keys FILE")
-    entry = _named(key_file.entries_of(key_file.read(Path(keys))), args.kid)
-    audience, now = settings.token_audiences[0], time.time()
-    claims = {} if settings.token_issuer is None else {"iss": settings.token_issuer}
-    print(issuing.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl, **claims))
+        text = "token_keys is a URL, whose keys sign nothing: give --keys FILE"
+        raise UsageError(f"token {args.action}: {text}")
+    if args.see is not None and not tokens.is_sight(args.see):
+        raise UsageError(f"token {args.action}: --see takes uids, and beginnings of uids with a * after them")
+    signer = issuing.Signer(key_file.named(key_file.entries_of(key_file.read(Path(keys))), args.kid))
+    claims: dict[str, Any] = {} if settings.token_issuer is None else {"iss": settings.token_issuer}
+    if args.see is not None:
+        claims["see"] = args.see
+    sign = signer.visibility_pass if args.action == "pass" else signer.token
+    print(sign(args.uid, audience=settings.token_audiences[0], now=time.time(), ttl_s=args.ttl, **claims))
 
 
 def _verify(keys: str, args: argparse.Namespace, settings: Settings) -> None:
@@ -156,10 +177,10 @@ def _verify(keys: str, args: argparse.Namespace, settings: Settings) -> None:
         TokenRefused: it is not accepted.
     """
     keyring = trio.run(credentials.read_keys, settings, keys)
-    token = tokens.parse(_token(args.token), keyring)
+    token = tokens.parse(_token(args.token), keyring, PASS_MAX_BYTES if args.is_pass else TOKEN_MAX_BYTES)
     now = time.time()
     rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer)
-    claims = tokens.check(token, rules, now)
+    claims = tokens.check(token, rules.of_passes if args.is_pass else rules, now)
     shown = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
     print(json_line(shown) if args.json else _line(shown, now))
 
@@ -173,14 +194,6 @@ def _line(shown: Mapping[str, Any], now: float) -> str:
 def _token(source: str) -> str:
     with contextlib.nullcontext(sys.stdin.buffer) if source == "-" else Path(source[1:]).open("rb") as file:
         return file.read(TOKEN_READ_BYTES).decode("utf-8", "replace").strip()
-
-
-def _named(entries: list[Any], kid: str | None) -> Mapping[str, Any]:
-    """Return the entry with this kid, or the last one."""
-    for entry in reversed(entries):
-        if isinstance(entry, dict) and kid in (None, entry.get("kid")):
-            return entry
-    raise InvalidKey(f"no key has the kid {kid!r}")
 
 
 def _with(path: Path, entry: Mapping[str, Any]) -> str:

@@ -132,6 +132,7 @@ class Client:
         Raises:
             RecipientOffline: the user has no session.
             RecipientDisconnected: the user has lost its connection and has not returned in time.
+            NotAllowed: this user may not see the recipient.
             Busy, Unsupported, RequestFailed: the server refused; nothing was delivered.
             Uncertain: it may or may not have been delivered: `ConnectionLost`, `RequestTimeout`,
                 `ServerFailed`.
@@ -163,6 +164,15 @@ class Client:
             self._link.perform([])
             raise
         return machine.persistent_state.watches.newest(user_states(answer))
+
+    async def add_pass(self, visibility_pass: str) -> None:
+        """Give the server a pass, by which this user may see others until it expires; see `presence.passes`.
+
+        Watched users who were ``not_allowed`` are asked for again. The client gives its passes again on each
+        connection. Raises as `send_message`: `RequestFailed` 303 for a pass that is not valid, or is another
+        user's; `LimitReached`: a connection may hold 16.
+        """
+        await self._request(protocol.watch([], visibility_pass=visibility_pass))
 
     def watch_nowait(self, uids: Iterable[str]) -> None:
         """Watch at most 500 users from now on, logged in or not.

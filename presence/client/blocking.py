@@ -100,6 +100,10 @@ class BlockingClient:
         """Return the states of at most 500 users; `PresenceChanged` follows. See `Client.watch`."""
         return self._call(partial(self._client.watch, uids))
 
+    def add_pass(self, visibility_pass: str) -> None:
+        """Give the server a pass, by which this user may see others. See `Client.add_pass`."""
+        self._call(partial(self._client.add_pass, visibility_pass))
+
     def watch_nowait(self, uids: Iterable[str]) -> None:
         """Watch users from now on, logged in or not. See `Client.watch_nowait`."""
         self._portal.call(self._client.watch_nowait, uids)

@@ -181,12 +181,25 @@ class Connection(ClientSession):
         super().__init__(keepalives, now, ids, outgoing, persistent_state)
         self.resubscription = Resubscription(self, persistent_state.watches, now, chance)
         self.renewal = Renewal(self, token, time_ms, now, chance)
+        for text in persistent_state.passes:
+            on_answer = partial(self._pass_answered, text)
+            self.request(protocol.watch([], visibility_pass=text), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
         self.resubscription.tick(now)
 
     @property
     def deadline(self) -> float:
         """When `tick` or a keepalive is due."""
         return min(super().deadline, self.resubscription.due_at, self.renewal.due_at)
+
+    def sight_changed(self, now: float) -> None:
+        """See `ClientSession`: ask again for the users who were hidden."""
+        for uids in self._persistent_state.watches.hidden_batches():
+            self.resubscription.add(uids, now)
+
+    def _pass_answered(self, text: str, result: Result, _now: float) -> Effects:
+        if isinstance(result, RequestFailed) and result.code == Code.AUTH_FAILED:  # it has expired
+            self._persistent_state.passes.pop(text, None)
+        return []
 
     def tick(self, now: float) -> Effects:
         """Time out requests, and send due watches and renewals."""

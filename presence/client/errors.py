@@ -76,6 +76,10 @@ class RecipientDisconnected(RequestFailed):
     """
 
 
+class NotAllowed(RequestFailed):
+    """The recipient of a message may not be seen by this user (318)."""
+
+
 class LimitReached(RequestFailed):
     """More than the server allows, as of watches on one connection (315); nothing was done."""
 
@@ -115,6 +119,7 @@ FAILED: dict[int, type[RequestFailed]] = {
     Code.UNSUPPORTED: Unsupported,
     Code.RECIPIENT_OFFLINE: RecipientOffline,
     Code.RECIPIENT_DISCONNECTED: RecipientDisconnected,
+    Code.NOT_ALLOWED: NotAllowed,
     Code.TOO_LARGE: LimitReached,
     Code.SERVER_ERROR: ServerFailed,
     Code.BUSY: Busy,

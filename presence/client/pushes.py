@@ -63,7 +63,8 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """A user's presence: ``online``, ``away``, ``offline`` or ``unknown``; treat any other as ``unknown``.
+    """A user's presence: ``online``, ``away``, ``offline``, ``unknown``, or ``not_allowed``, if this
+    client may not see it; treat any other as ``unknown``.
 
     With several devices a user is online if one of them is, else away if one is. `meta` is that of the latest
     login among the devices with that status.

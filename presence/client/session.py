@@ -192,6 +192,9 @@ class ClientSession:
             self._outgoing += protocol.KEEPALIVE
         return True
 
+    def sight_changed(self, now: float) -> None:
+        """The server has taken a token or a pass, by which this client may see other users than before."""
+
     def expire_requests(self, now: float) -> Effects:
         """Time out requests, and resend messages that are due."""
         due = sorted(id for id, pending in self._requests.items() if now >= pending.next_action_at)
@@ -249,6 +252,8 @@ class ClientSession:
             return []  # a keepalive, or an abandoned request
         if packet.kind == Kind.OK:
             changes = self._persistent_state.request_granted(id, pending.packet, payload)
+            if {"token", "pass"} & pending.packet.payload.keys():
+                self.sight_changed(now)
             return [*pending.effects_of(id, payload, now), *changes]
         self._persistent_state.watches.request_failed(id)
         code, retry_after = payload["code"], payload.get("retry_after")

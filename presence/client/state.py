@@ -13,6 +13,7 @@ from presence.client.pushes import MEANWHILE, WATCHED, PresenceChanged, UserStat
 from presence.protocol import UIDS_MAX, Kind, Packet
 
 MAX_UIDS_BYTES_PER_REQUEST = 15_000  # a client's frame holds 16 KiB
+HIDDEN = "not_allowed"
 _UNKNOWN = UserState("unknown")  # of a user missing from an answer
 
 
@@ -33,17 +34,11 @@ class WatchedUsers:
 
     def batches(self) -> Iterator[list[str]]:
         """Return all watched users, in lists that each fit into one request."""
-        batch: list[str] = []
-        size = 0
-        for uid in list(self._known):
-            cost = len(uid.encode()) + 2  # its header in MessagePack
-            if batch and (len(batch) == UIDS_MAX or size + cost > MAX_UIDS_BYTES_PER_REQUEST):
-                yield batch
-                batch, size = [], 0
-            batch.append(uid)
-            size += cost
-        if batch:
-            yield batch
+        return _batches(list(self._known))
+
+    def hidden_batches(self) -> Iterator[list[str]]:
+        """Return the users whom the server did not let this client see, in such lists."""
+        return _batches([uid for uid, state in self._known.items() if state.status == HIDDEN])
 
     def add(self, uids: Iterable[str]) -> list[str]:
         """Add users whose state is not known yet; return those who were not watched before."""
@@ -96,6 +91,20 @@ class WatchedUsers:
             self._known.pop(uid, None)
 
 
+def _batches(uids: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for uid in uids:
+        cost = len(uid.encode()) + 2  # its header in MessagePack
+        if batch and (len(batch) == UIDS_MAX or size + cost > MAX_UIDS_BYTES_PER_REQUEST):
+            yield batch
+            batch, size = [], 0
+        batch.append(uid)
+        size += cost
+    if batch:
+        yield batch
+
+
 def _differs(state: UserState, known: UserState) -> bool:
     """Whether the state in an answer differs from the known one.
 
@@ -122,6 +131,7 @@ class PersistentState:
         self._token_comes_later = token_comes_later
         self.login = self._validated(login)
         self.watches = WatchedUsers()
+        self.passes: dict[str, None] = {}  # that the server has taken, in order
 
     @property
     def token(self) -> str | None:
@@ -160,6 +170,8 @@ class PersistentState:
     def request_granted(self, id: int, packet: Packet, answer: Mapping[str, Any]) -> list[PresenceChanged]:
         """Apply a granted request; return the changes of users who were watched before."""
         if packet.kind == Kind.WATCH:
+            if visibility_pass := packet.payload.get("pass"):
+                self.passes[visibility_pass] = None
             return self.watches.request_granted(id, user_states(answer))
         if packet.kind == Kind.UPDATE:
             self.log_in_with(**packet.payload)

@@ -93,6 +93,8 @@ def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
             f"{s.host} is reachable from other machines without authentication: "
             "set token_keys, or --insecure to allow it",
         )
+    if s.visibility == "claims" and s.token_keys is None:
+        yield ("visibility", "token_keys"), "claims are those of tokens: set token_keys, or visibility to all"
     if s.tls_client_ca is not None and s.token_keys is None and not s.tls_only:
         yield (
             ("tls_client_ca", "tls_only", "token_keys"),

@@ -99,6 +99,7 @@ _SHARED = (
     "session_policy",
     "stream_maxlen",
     "seen_retention_days",
+    "visibility",
 )
 
 
@@ -416,6 +417,11 @@ class Settings:
     )
     token_leeway: float = _auth(
         0.0, "tolerated clock difference between token issuers and this machine", unit="s", bounds=(0, 300)
+    )
+    visibility: str = _auth(
+        "all",
+        "whom clients may query, watch and message: all, or whom the claims of their tokens name",
+        choices=("all", "claims"),
     )
     token_check_share: float = _auth(
         0.5,

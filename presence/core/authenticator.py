@@ -1,20 +1,41 @@
 """The interfaces of token and certificate checks, as the server's side of the protocol uses them."""
 
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from presence.protocol import Code
 
 
+class Sight(NamedTuple):
+    """The users whom a token or a pass lets its user see.
+
+    Attributes:
+        uids: exact ones.
+        prefixes: beginnings of uids; an empty one: everybody.
+    """
+
+    uids: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+
+    def includes(self, uid: str) -> bool:
+        """Whether it lets its user see another."""
+        return uid in self.uids or uid.startswith(self.prefixes)
+
+
+NO_SIGHT: Final = Sight()
+
+
 class Granted(NamedTuple):
-    """The token or the certificate is valid.
+    """The token, the pass or the certificate is valid.
 
     Attributes:
         uid: the user that it names.
         expires_at: monotonic seconds.
+        sight: whom its user may see, where the server asks for that.
     """
 
     uid: str
     expires_at: float
+    sight: Sight = NO_SIGHT
 
 
 class Refusal(NamedTuple):
@@ -48,6 +69,9 @@ class Authenticator(Protocol):
 
     def renewal(self, token: object, uid: str, now: float) -> AuthResult:
         """Check a new token of a client that is logged in as `uid`."""
+
+    def check_pass(self, text: object, uid: str, now: float) -> AuthResult:
+        """Check a pass of a client that is logged in as `uid`."""
 
 
 class CertificateAuthenticator(Protocol):

@@ -23,11 +23,12 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.registration import RegistrationPolicy
 from presence.core.registry import Guest, Link, Peer, Registry, Session
-from presence.core.requests import Message, RequestHandler
+from presence.core.requests import Message, Request, RequestHandler, Watch
 from presence.core.server_protocol import Answered, Event, Login, Logout, Outcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
 from presence.core.stall_guard import StallGuard
 from presence.core.termination import SessionTerminator
+from presence.core.visibility import NOT_ALLOWED, Visibility
 from presence.protocol import Code
 
 KEEPALIVE_SHARE: Final = 0.4  # of the idle time-out: two keepalives are due within it
@@ -61,6 +62,7 @@ class Engine:
     # whether connections are read once more before their sessions end; tests switch it off
     poll_before_expiry: InitVar[bool] = True
     packet_rate: PacketRate | None = None  # limits the packets of a user; None: no limit
+    visibility: Visibility | None = None  # whom each client may see; None: everybody
     # how late sessions end by idle time-out; see `LatencyHistograms.detection_delay`
     detection_delay: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
 
@@ -142,7 +144,9 @@ class Engine:
                 return
         elif isinstance(event, Logout):
             outcome.end_code = event.code
-        elif not isinstance(event, Login | Answered):
+        elif not isinstance(event, Login | Answered) and (
+            self.visibility is None or self._is_allowed(self.visibility, session, event, outcome, now)
+        ):
             if outcome.requests is None:
                 outcome.requests = []
             outcome.requests.append(event)
@@ -166,6 +170,8 @@ class Engine:
             expires_at=grant.expires_at,
         )
         outcome.peer = session
+        if self.visibility is not None:
+            self.visibility.set_sight(session, grant.sight)
         self.outbox.append(change)
         self._counters.logins += 1
         self.flap_damping.reconnected(session.key, now)
@@ -205,7 +211,29 @@ class Engine:
             return result
         if session in self.registry:
             self.sessions.token_renewed(session, result.expires_at)
+            if self.visibility is not None:
+                self.visibility.set_sight(session, result.sight)
+                if self._request_handler is not None:
+                    self._request_handler.sight_changed(session)
         return None
+
+    def _is_allowed(
+        self, visibility: Visibility, session: Session, request: Request, outcome: Outcome, now: float
+    ) -> bool:
+        """Whether a client may make a request; if not, it is answered.
+
+        Nothing is looked up, so a refusal does not show whether a user exists. Of watches only a bad pass is
+        refused here: answers to watches and queries say which users are hidden.
+        """
+        refusal = None
+        if isinstance(request, Message) and not visibility.allows(session, request.to):
+            refusal = Refusal(Code.NOT_ALLOWED, NOT_ALLOWED)
+        elif isinstance(request, Watch) and request.visibility_pass is not None:
+            refusal = visibility.take_pass(session, request.visibility_pass, now)
+        if refusal is None:
+            return True
+        outcome.reply += protocol.encode(protocol.error(request.id, *refusal))
+        return False
 
     def _report_update(self, change: Change | None) -> None:
         """Report a change of what a session shows, if there is one."""
@@ -252,6 +280,8 @@ class Engine:
         self.sessions.connection_lost(peer, self.flap_damping.connection_lost(peer.key, now), now)
 
     def _disconnected(self, session: Session) -> None:
+        if self.visibility is not None:
+            self.visibility.discard(session)
         if self._request_handler is not None:
             self._request_handler.session_disconnected(session)
 
@@ -361,6 +391,7 @@ class Engine:
             away=self.registry.profiles.away,
             flapping=self.flap_damping.statistics(),
             expiring=self.sessions.with_token,
+            passes=0 if self.visibility is None else self.visibility.passes,
             packet_floods=0 if self.packet_rate is None else self.packet_rate.floods,
             packet_buckets_kept=0 if self.packet_rate is None else self.packet_rate.table_size,
         )

@@ -10,7 +10,15 @@ from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from presence.core.admission import Admission
-from presence.core.authenticator import Authenticator, AuthResult, CertificateAuthenticator, Granted, Refusal
+from presence.core.authenticator import (
+    NO_SIGHT,
+    Authenticator,
+    AuthResult,
+    CertificateAuthenticator,
+    Granted,
+    Refusal,
+    Sight,
+)
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.server_protocol import Login
 from presence.protocol import Code
@@ -35,6 +43,7 @@ class LoginGrant(NamedTuple):
     idle_timeout: float  # seconds
     arrived: float  # when the login arrived
     expires_at: float | None  # when its token or certificate expires, whichever is first; None without any
+    sight: Sight  # whom its user may see
     superseded_code: Code  # for the goodbye to the client of an older session of the same device
     excess_sessions: list[Session]  # the user's oldest sessions beyond the quota, to be ended
 
@@ -63,7 +72,7 @@ class LoginPolicy:
         identity = self._authenticate(guest, login, now)
         if isinstance(identity, Refusal):
             return identity
-        uid, expires_at = identity
+        uid, expires_at, sight = identity
         key: SessionKey = uid if login.device is None else (uid, login.device)
         existing = self.registry.get(key)
         if existing is not None and existing.login_at > now - waited + ARRIVAL_ERROR_S:
@@ -85,6 +94,7 @@ class LoginPolicy:
             self.clamp_idle_timeout(login.idle_timeout),
             now - waited,
             expires_at,
+            sight,
             Code.CLOSED if is_order_uncertain else Code.REPLACED,  # after `CLOSED` that client may return
             excess,
         )
@@ -105,8 +115,10 @@ class LoginPolicy:
         granted = self.authenticator.renewal(token, session.uid, now)
         return _first_to_expire(self._certified(session, session.uid, now), granted)
 
-    def _authenticate(self, guest: Guest, login: Login, now: float) -> tuple[str, float | None] | Refusal:
-        """Return the user who logs in, and when the token or the certificate expires."""
+    def _authenticate(
+        self, guest: Guest, login: Login, now: float
+    ) -> tuple[str, float | None, Sight] | Refusal:
+        """Return who logs in, when the token or the certificate expires, and whom that user may see."""
         certified = self._certified(guest, login.uid, now)
         if isinstance(certified, Refusal):
             return certified
@@ -125,13 +137,13 @@ class LoginPolicy:
         certificate = peer.link.certificate(peer.handle)
         return None if certificate is None else self.certificates.login(certificate, uid, now)
 
-    def _claimed(self, login: Login) -> tuple[str, None] | Refusal:
+    def _claimed(self, login: Login) -> tuple[str, None, Sight] | Refusal:
         """Return the user that a client claims to be, where nothing proves it."""
         if self.certificates is not None:
             return Refusal(Code.AUTH_FAILED, "this server asks for a client certificate")
         if login.uid is None:
             return Refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid")
-        return login.uid, None
+        return login.uid, None, NO_SIGHT
 
     def _excess_sessions(self, uid: str) -> list[Session]:
         """Return the user's oldest sessions beyond the quota if one more device logs in."""
@@ -147,5 +159,5 @@ class LoginPolicy:
 def _first_to_expire(certified: AuthResult | None, granted: AuthResult) -> AuthResult:
     """Return what a certificate, if any, and a token of the same user grant together."""
     if isinstance(certified, Granted) and isinstance(granted, Granted):
-        return min(certified, granted, key=lambda each: each.expires_at)
+        return granted._replace(expires_at=min(certified.expires_at, granted.expires_at))
     return certified if isinstance(certified, Refusal) else granted

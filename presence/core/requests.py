@@ -34,6 +34,7 @@ class Watch(NamedTuple):
 
     id: int | None
     uids: list[str]
+    visibility_pass: str | None = None  # lets the client see more users; see `presence.core.visibility`
 
 
 class Unwatch(NamedTuple):
@@ -55,7 +56,7 @@ def parse_request(packet: Packet) -> Request:
         case Kind.QUERY:
             return Query(id, payload["uids"])
         case Kind.WATCH:
-            return Watch(id, payload["uids"])
+            return Watch(id, payload["uids"], payload.get("pass"))
         case _:
             return Unwatch(id, payload.get("uids"))
 
@@ -72,6 +73,9 @@ class RequestHandler(Protocol):
 
     def drained(self, session: Session) -> None:
         """Send what was put off: all unsent bytes of the connection have been sent."""
+
+    def sight_changed(self, session: Session) -> None:
+        """End watches of users whom the client may no longer see."""
 
     def session_disconnected(self, session: Session) -> None:
         """Release what belongs to a session whose connection is lost or closing; called once per session."""

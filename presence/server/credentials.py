@@ -85,7 +85,12 @@ def load_authenticator(
         keys = _key_source(settings, settings.token_keys).initial()
     except KeySetError as error:
         raise CredentialsError("token_keys", error) from None
-    rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer)
+    rules = TokenRules(
+        settings.token_audiences,
+        settings.token_leeway,
+        settings.token_issuer,
+        reads_sight=settings.visibility == "claims",
+    )
     return TokenAuthenticator(keys, rules, budget_of(settings.token_check_share, clock.now()), wall=wall)
 
 

@@ -33,6 +33,7 @@ from presence.core.registry import Registry, Session, SessionKey
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
+from presence.core.visibility import Visibility
 from presence.outbox.backlog import ByShard
 from presence.outbox.queue import Outbox, PendingAges
 from presence.outbox.reconciler import LocalSessions
@@ -145,6 +146,9 @@ class Node:
             authenticator=authenticator,
             certificates=certificates,
         )
+        visibility = None
+        if authenticator is not None and settings.visibility == "claims":
+            visibility = Visibility(authenticator, now)
         self.recent_ends = RecentEnds(self.outbox)
         self.engine = Engine(
             sessions,
@@ -156,6 +160,7 @@ class Node:
             flap_damping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
             detection_delay=self.delays.detection_delay,
+            visibility=visibility,
         )
         registration = self.engine.registration
         self.faults = Faults(self.engine.fail)

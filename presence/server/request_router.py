@@ -30,6 +30,12 @@ class RequestRouter:
         with self.faults.contained("push", partial(self.faults.disconnect, session)):
             self.watching.drained(session)
 
+    def sight_changed(self, session: Session) -> None:
+        """See `presence.core.requests.RequestHandler`."""
+        if session in self.watching.askers:
+            with self.faults.contained("watch", partial(self.faults.disconnect, session)):
+                self.watching.sight_changed(session)
+
     def session_disconnected(self, session: Session) -> None:
         """See `presence.core.requests.RequestHandler`."""
         if session in self.watching.askers:

@@ -98,7 +98,7 @@ class Server:
             faults=self.node.faults,
         )
         states = StoredStates(redis_url, self.node.keys)
-        self._watching = startup.watching(redis_url, settings, self.node.keys, states, self.node.faults)
+        self._watching = startup.watching(redis_url, self.node, states)
         self._reporter = SessionReporter(
             self.node.engine,
             clock,

@@ -7,7 +7,6 @@ import structlog
 import trio
 
 from presence.common.errors import StoreUnavailable
-from presence.common.faults import Faults
 from presence.common.redis_url import redacted
 from presence.config.settings import Settings
 from presence.followups.scheduler import FollowUpScheduler
@@ -82,8 +81,9 @@ def redis_stores(url: str, settings: Settings) -> tuple[RedisStore, RedisStore, 
     return RedisStore(url, stored), RedisStore(url, stored), leases
 
 
-def watching(url: str, settings: Settings, keys: Keys, states: StoredStates, faults: Faults) -> Watching:
+def watching(url: str, node: Node, states: StoredStates) -> Watching:
     """Return the service for queries and watches."""
+    settings, keys = node.settings, node.keys
     return Watching(
         keys.shard,
         lambda shard: WatchChannel(url, keys, shard),
@@ -91,7 +91,8 @@ def watching(url: str, settings: Settings, keys: Keys, states: StoredStates, fau
         max_watches=settings.max_watches,
         max_shared_watches=settings.max_shared_watches,
         absence_s=settings.lease + settings.idle_timeout,
-        faults=faults,
+        visibility=node.engine.visibility,
+        faults=node.faults,
     )
 
 

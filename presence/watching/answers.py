@@ -1,7 +1,7 @@
 """Answers to requests about users: states, or a refusal with a retry time."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -10,19 +10,23 @@ from presence.core import requests
 from presence.core.registry import Session
 from presence.protocol import Code
 from presence.protocol.prepacked import pack_state, states_answer
-from presence.watching.user_states import OFFLINE, UNKNOWN, WatchedState
+from presence.watching.user_states import HIDDEN, OFFLINE, UNKNOWN, WatchedState
 
 MAX_CACHED_STATES: Final = 10_000  # packed, some 5 MB: many clients ask about the same users
+HIDDEN_STATE: Final = WatchedState(HIDDEN)
 RETRY_S: Final = 2.0  # on average; randomized, so that clients do not retry together
 
 
-def states_packet(id: int | None, states: Mapping[str, WatchedState]) -> bytes:
+def states_packet(id: int | None, states: Mapping[str, WatchedState], hidden: Iterable[str] = ()) -> bytes:
     """Return the packed answer with states, the same for a user wherever the state was read.
 
+    `hidden`: users whom the client may not see, whatever `states` has of them.
     For an offline user Redis keeps only when they were last seen, so an answer has no more even if an event
     said more.
     """
-    return states_answer(id, {uid: _packed(state) for uid, state in states.items()})
+    packed = {uid: _packed(state) for uid, state in states.items()}
+    packed.update(dict.fromkeys(hidden, _packed(HIDDEN_STATE)))
+    return states_answer(id, packed)
 
 
 @lru_cache(MAX_CACHED_STATES)

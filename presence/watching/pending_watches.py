@@ -68,7 +68,8 @@ class PendingWatch:
     id: int | None  # of the packet
     uids: list[str]  # to watch; each once
     missing: set[str]  # of these, users whose states are not known yet
-    unwatched: set[str] = field(default_factory=set)  # of these, unwatched by the session meanwhile
+    hidden: list[str] = field(default_factory=list)  # asked for, but not to be seen by this client
+    unwatched: set[str] = field(default_factory=set)  # of `uids`, unwatched by the session meanwhile
     is_over: bool = False  # answered, refused or dropped
 
     @property

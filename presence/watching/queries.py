@@ -14,9 +14,9 @@ import trio
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
-from presence.core import requests
 from presence.core.registry import Session
 from presence.core.requests import Query
+from presence.core.visibility import Visibility
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.pending_watches import RequestTimeouts
 from presence.watching.user_states import WatchedState
@@ -57,15 +57,22 @@ class _PendingQuery:
     session: Session
     query: Query
     uids: list[str]
+    hidden: list[str]  # users whom the client may not see
     users: int  # number of `uids`, which are emptied with the answer
     is_settled: bool = False
 
 
 class Queries:
-    """Answers queries. Only this object uses `states`; after an error the query is refused."""
+    """Answers queries. Only this object uses `states`; after an error the query is refused.
 
-    def __init__(self, states: States, runtime: Runtime, faults: Faults) -> None:
+    `visibility`: whom each client may see; None: everybody.
+    """
+
+    def __init__(
+        self, states: States, runtime: Runtime, faults: Faults, visibility: Visibility | None = None
+    ) -> None:
         self._states = states
+        self._visibility = visibility
         self._faults = faults
         self._thread = runtime.thread_caller(states.shut_down)
         self._queue: deque[_PendingQuery] = deque()
@@ -77,15 +84,17 @@ class Queries:
     def take(self, session: Session, query: Query) -> None:
         """Queue a query, or refuse it."""
         self.statistics.taken += 1
-        uids = list(dict.fromkeys(query.uids))
+        uids, hidden = list(dict.fromkeys(query.uids)), []
+        if self._visibility is not None and (hidden := self._visibility.hidden(session, uids)):
+            uids = [uid for uid in uids if uid not in {*hidden}]
         if not uids:
             self.statistics.answered += 1
-            requests.send_ok(session, query.id, {"presence": {}})
+            send(session, states_packet(query.id, {}, hidden))
             return
         if self._users + len(uids) > MAX_PENDING_USERS:
             self._refuse(session, query.id, "too many queries wait")
             return
-        pending = _PendingQuery(session, query, uids, len(uids))
+        pending = _PendingQuery(session, query, uids, hidden, len(uids))
         self._queue.append(pending)
         self._timeouts.add(pending)
         self._users += len(uids)
@@ -146,7 +155,10 @@ class Queries:
                 await trio.lowlevel.checkpoint()  # packing 500 states takes some milliseconds
 
     def _answer(self, pending: _PendingQuery, states: Mapping[str, WatchedState]) -> None:
-        packet = states_packet(pending.query.id, {uid: states[uid] for uid in pending.uids})
+        hidden = pending.hidden
+        if self._visibility is not None:  # a fresh token may have hidden some meanwhile
+            hidden = [*hidden, *self._visibility.hidden(pending.session, pending.uids)]
+        packet = states_packet(pending.query.id, {uid: states[uid] for uid in pending.uids}, hidden)
         self._settle(pending)
         self.statistics.answered += 1
         send(pending.session, packet)

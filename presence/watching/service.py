@@ -27,8 +27,9 @@ from presence.common.runtime import Runtime, TrioRuntime, TrioWakeEvent
 from presence.core import requests
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
-from presence.protocol import UIDS_MAX, Code
-from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
+from presence.core.visibility import Visibility
+from presence.protocol import UIDS_MAX, Code, encode, presence
+from presence.watching.answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import ShardChannel
 from presence.watching.pending_watches import PendingWatch, PendingWatches, RequestTimeouts
 from presence.watching.pushes import Pushes
@@ -43,6 +44,8 @@ BURST_FACTOR: Final = 4  # users that it may ask about in a burst, as the same m
 USERS_PER_S: Final = 500.0  # and per second in the long run,
 REQUEST_COST: Final = 5  # where a request itself costs as much as so many users
 OWN_WATCHES: Final = 10  # of each connection, however many all have together
+PASS_CHECK_INTERVAL_S: Final = 0.5
+MAX_PASSES_PER_TURN: Final = 64
 FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
 
 
@@ -51,7 +54,8 @@ class Watching:
 
     `shard_of` gives the shard of a user, `channel` makes the channel of a shard. One session may watch
     `max_watches` users, all together `max_shared_watches` beyond the `OWN_WATCHES` of each. `absence_s`: see
-    `ShardView`. Errors in the handling of one request or connection are contained.
+    `ShardView`. `visibility`: whom each client may see; None: everybody. Errors in the handling of one
+    request or connection are contained.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Watching:
         max_watches: int,
         max_shared_watches: int,
         absence_s: float,
+        visibility: Visibility | None = None,
         runtime: Runtime | None = None,
         faults: Faults | None = None,
     ) -> None:
@@ -76,7 +81,8 @@ class Watching:
         self._watches = Watches()
         self._pending = PendingWatches()
         self._pushes = Pushes(self._watches, self._faults)
-        self._queries = Queries(states, self._runtime, self._faults)
+        self._visibility = visibility
+        self._queries = Queries(states, self._runtime, self._faults, visibility)
         self._shards: dict[int, ShardWatch] = {}
         self._nursery: trio.Nursery | None = None
         self._timeouts = RequestTimeouts(WATCH_TIMEOUT_S, self._refuse_timed_out, self._faults, "watch")
@@ -98,6 +104,8 @@ class Watching:
             self._nursery.start_soon(self._queries.run)
             self._nursery.start_soon(self._answer_complete)
             self._nursery.start_soon(self._timeouts.run)
+            if self._visibility is not None:
+                self._nursery.start_soon(self._expire_passes, self._visibility)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
         """See `RequestHandler.handle`."""
@@ -128,6 +136,29 @@ class Watching:
         """See `RequestHandler.drained`."""
         self._pushes.drained(session)
 
+    def sight_changed(self, session: Session) -> None:
+        """See `RequestHandler.sight_changed`. The client is told of each user whom it no longer watches."""
+        if self._visibility is None:
+            return
+        pending = self._visibility.hidden(session, self._pending.wanted_by(session))
+        self._pending.unwatch(session, pending)
+        hidden = self._visibility.hidden(session, self._watches.watched_by(session))
+        self._pushes.discard(session, hidden)
+        self._release(session, self._watches.remove(session, hidden))
+        frames = (presence(uid, HIDDEN_STATE.shown(), Code.NOT_ALLOWED.reason) for uid in hidden)
+        send(session, b"".join(map(encode, frames)))
+
+    async def _expire_passes(self, visibility: Visibility) -> None:
+        """Hide users from clients whose passes expire."""
+        is_more = False
+        while True:
+            await trio.sleep(0 if is_more else PASS_CHECK_INTERVAL_S)
+            sessions, is_more = visibility.pop_expired(trio.current_time(), MAX_PASSES_PER_TURN)
+            for session in sessions:
+                with self._faults.contained("watch", partial(self._faults.disconnect, session)):
+                    self.sight_changed(session)
+                await trio.lowlevel.checkpoint()
+
     def left(self, session: Session) -> None:
         """See `RequestHandler.session_disconnected`."""
         self.askers.discard(session)
@@ -140,7 +171,9 @@ class Watching:
 
     def _watch(self, session: Session, request: Watch) -> None:
         self._taken += 1
-        uids = list(dict.fromkeys(request.uids))
+        uids, hidden = list(dict.fromkeys(request.uids)), []
+        if self._visibility is not None and (hidden := self._visibility.hidden(session, uids)):
+            uids = [uid for uid in uids if uid not in {*hidden}]
         pending = self._pending.count_uids(session) + len(uids)
         if pending > PENDING_FACTOR * max(self._max_watches, UIDS_MAX) or (
             self._pending.uids + len(uids) > MAX_PENDING_USERS
@@ -162,7 +195,7 @@ class Watching:
             return
         self._quota.set_count(session, count)
         missing = [uid for uid in uids if not self._is_known(uid)]
-        watch = PendingWatch(session, request.id, uids, set(missing))
+        watch = PendingWatch(session, request.id, uids, set(missing), hidden)
         self._pending.add(watch)
         if missing:
             self._timeouts.add(watch)
@@ -189,7 +222,11 @@ class Watching:
         session = watch.session
         # A known user stays known while a watch is pending, but may have changed since.
         latest = {uid: self._shards[self._shard_of(uid)].view.latest(uid) for uid in watch.uids}
-        packet = states_packet(watch.id, {uid: state for uid, state in latest.items() if state is not None})
+        hidden = watch.hidden
+        if self._visibility is not None:  # a fresh token may have hidden some meanwhile
+            hidden = [*hidden, *self._visibility.hidden(session, watch.uids)]
+        states = {uid: state for uid, state in latest.items() if state is not None}
+        packet = states_packet(watch.id, states, hidden)
         wanted = list(watch.wanted)
         with self._faults.contained("watch", partial(self._faults.disconnect, session)):
             self._pushes.discard(session, wanted)

@@ -14,14 +14,14 @@ EntryId: TypeAlias = tuple[int, int]
 
 NO_ENTRY: Final[EntryId] = (0, 0)
 REASON_CHARS: Final = 64  # far more than any code has
-ONLINE, AWAY, OFFLINE, UNKNOWN = "online", "away", "offline", "unknown"
+ONLINE, AWAY, OFFLINE, UNKNOWN, HIDDEN = "online", "away", "offline", "unknown", "not_allowed"
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
 
 class WatchedState(NamedTuple):
     """The state of a user as others see it."""
 
-    status: str  # `online`, `away`, `offline`; in answers to queries also `unknown`
+    status: str  # `online`, `away`, `offline`; in answers also `unknown`, `not_allowed`
     since_ms: int | None = None  # Unix milliseconds since when; None: not known
     last_seen_ms: int | None = None  # of an offline user, when last active; None: not known
     id: str = ""  # entry id of the event that led to it; "" if not known
@@ -29,6 +29,8 @@ class WatchedState(NamedTuple):
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
+        if self.status == HIDDEN:
+            return {"status": HIDDEN}
         state: dict[str, Any] = {
             "status": self.status,
             "since_ms": self.since_ms,

@@ -10,7 +10,7 @@ from presence.auth.keys import Keyring
 from presence.auth.token_authenticator import TokenAuthenticator, budget_of
 from presence.auth.tokens import TokenRules
 from presence.common.rate_limit import TokenBucket
-from presence.core.authenticator import AuthResult, Granted, Refusal
+from presence.core.authenticator import AuthResult, Granted, Refusal, Sight
 from presence.protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
@@ -94,7 +94,9 @@ class TimedAuthenticator:
 
 
 class WordAuthenticator:
-    """Accepts ``UID:SECONDS`` as a valid token of that user, and nothing else.
+    """Accepts ``UID:SECONDS`` or ``UID:SECONDS:UIDS`` as a valid token of that user, and nothing else.
+
+    The last part is whom the user may see: uids, separated by commas.
 
     Attributes:
         addresses: the addresses of logins.
@@ -112,10 +114,13 @@ class WordAuthenticator:
     def renewal(self, token: object, uid: str, now: float) -> AuthResult:
         return self._result(token, uid, now)
 
+    def check_pass(self, text: object, uid: str, now: float) -> AuthResult:
+        return self._result(text, uid, now)
+
     def _result(self, token: object, uid: str | None, now: float) -> AuthResult:
         if self.busy:
             return Refusal(Code.BUSY, "busy", 2.5)
-        name, _, seconds = str(token).partition(":")
+        name, seconds, see, *_ = *str(token).split(":"), "", ""
         if not seconds.isdigit() or uid not in (None, name):
             return Refusal(Code.AUTH_FAILED, "no")
-        return Granted(name, now + int(seconds))
+        return Granted(name, now + int(seconds), Sight(frozenset(see.split(","))))

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from jwt.utils import base64url_encode
 
 from presence.auth import tokens
+from presence.auth.issuing import CannotSign
 from presence.auth.tokens import Reason, TokenRefused, TokenRules
+from presence.core.authenticator import Sight
 from presence.protocol.constants import TOKEN_MAX_BYTES
 from tests.auth.gates import ALGORITHMS, AUDIENCE, WALL, entry, every_key, keyring, signer, token
 
@@ -53,7 +55,7 @@ def _packed(value: object) -> str:
 @pytest.mark.parametrize("alg", ALGORITHMS)
 def test_a_valid_token_names_its_user_and_expiry(alg: str) -> None:
     claims = tokens.check(tokens.parse(token("ann", alg, 60), every_key()), TokenRules((AUDIENCE,)), WALL)
-    assert claims == ("ann", WALL + 60)
+    assert claims == tokens.Claims("ann", WALL + 60)
 
 
 NAMES_US: tuple[object, ...] = ["other", "presence"], ["presence", 7]
@@ -223,3 +225,44 @@ def test_any_text_is_refused_without_an_error(text: str) -> None:
 def test_any_signed_claims_are_judged_without_an_error(claims: dict[str, Any]) -> None:
     text = with_payload({"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60, **claims})
     assert len(text) > TOKEN_MAX_BYTES or reason(text) not in {Reason.SIGNATURE, Reason.MALFORMED}
+
+
+# Whom the user may see
+
+SEEING = TokenRules((AUDIENCE,), reads_sight=True)
+
+
+def with_sight(see: object) -> str:
+    return with_payload({"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60, "see": see})
+
+
+@pytest.mark.parametrize(
+    ("see", "sight"),
+    [
+        ([], Sight()),
+        (["bob", "team-*", "eve"], Sight(frozenset({"bob", "eve"}), ("team-",))),
+        (["*"], Sight(prefixes=("",))),
+    ],
+)
+def test_the_claim_see_names_uids_and_prefixes(see: list[str], sight: Sight) -> None:
+    parsed = tokens.parse(with_sight(see), every_key())
+    assert tokens.check(parsed, SEEING, WALL).sight == sight
+    assert tokens.check(parsed, TokenRules((AUDIENCE,)), WALL).sight == Sight()
+
+
+@pytest.mark.parametrize("see", ["bob", None, {}, [7], [""], ["a b"], [["bob"]], ["a{*"], ["x" * 200]])
+def test_a_malformed_see_refuses_the_token_where_it_counts(see: object) -> None:
+    assert reason(with_sight(see), rules=SEEING) is Reason.CLAIMS
+    assert reason(with_sight(see)) is None
+
+
+def test_no_pass_is_a_token_and_no_token_a_pass() -> None:
+    key = signer("HS256")
+    text = key.visibility_pass("ann", ["bob"], audience=AUDIENCE, now=WALL, ttl_s=60)
+    assert reason(text, rules=SEEING) is Reason.AUDIENCE
+    assert reason(text, rules=SEEING.of_passes) is None
+    assert reason(with_sight(["bob"]), rules=SEEING.of_passes) is Reason.AUDIENCE
+    with pytest.raises(CannotSign, match="4096"):
+        key.visibility_pass(
+            "ann", [f"user-{n:020}" for n in range(200)], audience=AUDIENCE, now=WALL, ttl_s=60
+        )

@@ -274,3 +274,31 @@ def test_parameters_of_later_logins_can_be_set_while_offline(online: Driven) -> 
     online.run(1.0)
     online.log_in()
     assert logins(online)[-1] == {"uid": "ann", "device": "phone", "status": "away"}
+
+
+# Users whom the client may not see
+
+
+def test_a_pass_or_a_token_makes_the_client_ask_again_for_hidden_users(online: Driven) -> None:
+    online.watch(ann=state("online", "1-0"), bob={"status": "not_allowed"})
+    for request in (protocol.watch([], visibility_pass="p"), protocol.update(token="t")):
+        online.receive(protocol.ok(online.ask(request), presence={}))
+        again = online.sent[-1]
+        assert again == protocol.watch(["bob"], id=again.id)
+        online.receive(protocol.ok(again.id, presence={"bob": {"status": "not_allowed"}}))
+        assert online.changes() == []
+    online.receive(protocol.ok(online.ask(protocol.watch([], visibility_pass="q")), presence={}))
+    online.receive(protocol.ok(online.sent[-1].id, presence={"bob": state("online", "7-0")}))
+    assert online.changes() == [("bob", "online", "7-0", "meanwhile")]
+    online.receive(protocol.presence("bob", {"status": "not_allowed"}, "not_allowed"))
+    assert online.changes()[1:] == [("bob", "not_allowed", None, "not_allowed")]
+
+
+def test_passes_are_given_again_until_one_is_refused(online: Driven) -> None:
+    for text in ("p", "q"):
+        online.receive(protocol.ok(online.ask(protocol.watch([], visibility_pass=text)), presence={}))
+    first, second = online.reconnect()
+    assert [each.payload["pass"] for each in (first, second)] == ["p", "q"]
+    online.receive(protocol.ok(first.id, presence={}))
+    online.receive(protocol.error(second.id, Code.AUTH_FAILED, "it has expired"))
+    assert [each.payload["pass"] for each in online.reconnect()] == ["p"]

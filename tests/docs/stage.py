@@ -96,6 +96,7 @@ def _write_files(folder: Path) -> None:
     (folder / "quick.toml").write_text(RULES)
     (folder / "users.acl").write_bytes((ROOT / "deploy" / "redis" / "users.acl").read_bytes())
     write_keys(folder / "keys.json", {"a": SECRET})
+    write_keys(folder / "issuer.json", {"a": SECRET})
     (folder / "ann.token").write_text(token("ann") + "\n")
     certificates.authority().cert_pem.write_to_path(str(folder / "ca.pem"))
     cert, key = certificates.write(folder)

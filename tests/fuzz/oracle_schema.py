@@ -84,6 +84,7 @@ def _name(max_bytes: int, forbidden: frozenset[str] = _FORBIDDEN) -> Rule:
 _uid: Final = _name(128)
 _device: Final = _name(64)
 _token: Final = _name(768, frozenset())
+_pass: Final = _name(4096, frozenset())
 
 
 def _uids(value: Any) -> Iterator[int]:
@@ -160,6 +161,7 @@ _RULES: Final[dict[str, Rule]] = {
     "retry_after": _at_least_0,
     "status": _word("away", "online"),
     "token": _token,
+    "pass": _pass,
     "uids": _uids,
     "why": _word("logout", "background"),
 }
@@ -182,7 +184,7 @@ _PAYLOADS: Final = {
     2: _payload("to! body!"),
     4: _payload("reason=why"),
     5: _payload("uids!"),
-    6: _payload("uids!"),
+    6: _payload("uids! pass"),
     7: _payload("uids"),
     8: _payload("meta token status"),
     64: _payload("session idle_timeout keepalive time_ms v delivered presence"),

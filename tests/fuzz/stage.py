@@ -93,6 +93,9 @@ class FakeRequestHandler:
         """See `presence.core.requests.RequestHandler`."""
         assert session.link is not None
 
+    def sight_changed(self, session: Session) -> None:
+        """See `presence.core.requests.RequestHandler`."""
+
     def session_disconnected(self, session: Session) -> None:
         """See `presence.core.requests.RequestHandler`."""
         assert session.number not in self.left_by, "a session disconnects twice"

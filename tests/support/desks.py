@@ -12,6 +12,7 @@ from presence.protocol import Code
 class NotingDesk:
     taken: list[tuple[Session, Request]] = field(default_factory=list)
     drains: list[Session] = field(default_factory=list)  # that had unsent bytes
+    sights: list[Session] = field(default_factory=list)  # who may see other users than before
     gone: list[Session] = field(default_factory=list)  # whose connection is gone
     answer: Callable[[Session, Request], object] = lambda session, request: None  # called with each request
     refill: Callable[[Session], object] = lambda session: None  # with each that has no unsent bytes any more
@@ -23,6 +24,9 @@ class NotingDesk:
     def drained(self, session: Session) -> None:
         self.drains.append(session)
         self.refill(session)
+
+    def sight_changed(self, session: Session) -> None:
+        self.sights.append(session)
 
     def session_disconnected(self, session: Session) -> None:
         self.gone.append(session)

@@ -16,6 +16,7 @@ from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
+from presence.core.visibility import Visibility
 from presence.protocol import Code, Decoder, Kind, Packet
 from tests.support.state_table import brief
 
@@ -133,6 +134,7 @@ class World:
         session_limit: SessionQuota = NO_LIMIT,
         packet_rate: PacketRate | None = None,
         authenticator: Authenticator | None = None,
+        restricts_sight: bool = False,  # whether tokens say whom a client may see
         certificates: CertificateAuthenticator | None = None,
     ) -> None:
         self.now = START
@@ -173,6 +175,7 @@ class World:
             flap_damping=FlapDamping(grace, returns, MAX_GRACE),
             packet_rate=packet_rate,
             detection_delay=self.delays,
+            visibility=Visibility(authenticator, self.now) if authenticator and restricts_sight else None,
         )
         self.credits = credit
         self.tick = self.ticks.at_or_before(self.now)

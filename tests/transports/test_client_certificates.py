@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from presence import protocol
 from presence.auth.client_certificates import CertificateIdentities
+from presence.core.authenticator import Granted
 from presence.protocol import Kind, Packet
 from presence.transports.tls import Certificate, CertificateError, ClientVerification
 from tests.support.phone import TIMEOUT_S, Phone
@@ -173,7 +174,7 @@ def test_an_expired_certificate_logs_nobody_in(issuer: Issuer) -> None:
     cert = x509.load_pem_x509_certificate(issuer.issue().read_bytes())
     der = cert.public_bytes(Encoding.DER)
     ends_at = cert.not_valid_after_utc.timestamp()
-    assert CertificateIdentities("cn", lambda: ends_at - 5).login(der, None, 50.0) == ("ann", 55.0)
+    assert CertificateIdentities("cn", lambda: ends_at - 5).login(der, None, 50.0) == Granted("ann", 55.0)
     assert "has expired" in str(CertificateIdentities("cn", lambda: ends_at).login(der, None, 50.0))
 
 

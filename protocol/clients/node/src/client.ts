@@ -2,8 +2,8 @@
 
 import { EventEmitter } from "node:events";
 
-import { Kind } from "./constants.js";
-import { ConnectionLost, NotConnected, PresenceError, RequestTimeout } from "./errors.js";
+import { Code, Kind } from "./constants.js";
+import { ConnectionLost, NotConnected, PresenceError, RequestFailed, RequestTimeout } from "./errors.js";
 import { type Endpoint, Link } from "./link.js";
 import type { Change, Identity } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
@@ -82,6 +82,7 @@ export class PresenceClient {
   private readonly link: Link;
   private readonly watchedUsers = new WatchedUsers();
   private readonly pendingRequests = new Map<number, PendingRequest>();
+  private readonly passes = new Set<string>(); // that a server has taken
   private readonly resubscription: Resubscription;
   private readonly effects: Effects = []; // not yet reported
   private dispatching = false;
@@ -180,6 +181,15 @@ export class PresenceClient {
     }
   }
 
+  /**
+   * Gives the server a pass, by which this user may see others until it expires, also after a reconnect.
+   * Watched users who were `not_allowed` are asked for again.
+   */
+  async addPass(pass: string): Promise<void> {
+    await this.request(Kind.WATCH, { uids: [], pass }, () => this.passes.add(pass));
+    this.resubscription.add(this.watchedUsers.hidden());
+  }
+
   /** Stops watching some users, or all. No events of these users follow the call. */
   async unwatch(uids?: Iterable<string>): Promise<void> {
     const list = uids && [...uids];
@@ -207,6 +217,9 @@ export class PresenceClient {
     await this.request(Kind.UPDATE, { ...change }, () => {
       this.machine.login.change(change);
     });
+    if (change.token !== undefined) {
+      this.resubscription.add(this.watchedUsers.hidden()); // it may show more users
+    }
   }
 
   /** Shows the user as away until `back`, also after a reconnect. */
@@ -315,10 +328,20 @@ export class PresenceClient {
       this.emit(push.type, push);
     }
     if (push.type === "connected" && push.again) {
+      this.passes.forEach((pass) => this.restorePass(pass));
       this.resubscription.start();
     } else if (push.type === "disconnected") {
       this.resubscription.stop();
     }
+  }
+
+  /** Gives a new connection a pass of the client. */
+  private restorePass(pass: string): void {
+    this.request(Kind.WATCH, { uids: [], pass }, () => undefined).catch((error: unknown) => {
+      if (error instanceof RequestFailed && error.code === Code.AUTH_FAILED) {
+        this.passes.delete(pass); // it has expired
+      }
+    });
   }
 
   /** Returns whether the result contains states. */

@@ -44,6 +44,7 @@ export const Code = {
   TOO_LARGE: 315,
   NOT_LOGGED_IN: 316,
   RECIPIENT_DISCONNECTED: 317,
+  NOT_ALLOWED: 318,
   SERVER_DRAIN: 400,
   SERVER_RESTART: 401,
   NODE_DOWN: 402,
@@ -83,4 +84,5 @@ export const DEVICE_MAX_BYTES = 64;
 export const META_MAX_BYTES = 256; // in the shortest MessagePack encoding
 export const META_DEPTH_MAX = 8; // nested containers, including meta itself
 export const TOKEN_MAX_BYTES = 768;
+export const PASS_MAX_BYTES = 4096;
 export const DEPTH_MAX = 12; // nested containers, including the payload

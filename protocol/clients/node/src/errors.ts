@@ -107,6 +107,9 @@ export class LoginRefused extends Ended {}
 /** The same device of the same user has logged in elsewhere (300). */
 export class Replaced extends Ended {}
 
+/** The recipient of a message may not be seen by this user (318). */
+export class NotAllowed extends RequestFailed {}
+
 /** Not carried out: the server is at its limits (404), or this client sends too many requests (311). */
 export class Busy extends RequestFailed {}
 
@@ -122,6 +125,8 @@ export function requestFailed(refusal: Refusal): RequestFailed {
       return new RecipientOffline(refusal);
     case Code.RECIPIENT_DISCONNECTED:
       return new RecipientDisconnected(refusal);
+    case Code.NOT_ALLOWED:
+      return new NotAllowed(refusal);
     case Code.BUSY:
     case Code.RATE_LIMITED:
       return new Busy(refusal);

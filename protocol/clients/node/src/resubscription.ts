@@ -29,8 +29,13 @@ export class Resubscription {
   start(): void {
     this.stop();
     this.backoff = new Backoff();
-    for (const uids of batches(this.watches.states().keys())) {
-      this.request(uids);
+    this.add(this.watches.states().keys());
+  }
+
+  /** Ask for these users, again. */
+  add(uids: Iterable<string>): void {
+    for (const batch of batches(uids)) {
+      this.request(batch);
     }
   }
 

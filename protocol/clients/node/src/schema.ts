@@ -11,6 +11,7 @@ import {
   Kind,
   META_DEPTH_MAX,
   META_MAX_BYTES,
+  PASS_MAX_BYTES,
   TOKEN_MAX_BYTES,
   UID_MAX_BYTES,
   UIDS_MAX,
@@ -58,6 +59,7 @@ function boundedText(maxBytes: number, forbidden?: RegExp): Check {
 const uid = boundedText(UID_MAX_BYTES, FORBIDDEN);
 const device = boundedText(DEVICE_MAX_BYTES, FORBIDDEN);
 const token = boundedText(TOKEN_MAX_BYTES);
+const visibilityPass = boundedText(PASS_MAX_BYTES);
 
 const uids: Check = (value, name) => {
   if (!Array.isArray(value)) {
@@ -172,7 +174,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
   [Kind.MESSAGE, { to: { check: uid }, body: { check: any } }],
   [Kind.LOGOUT, { reason: oneOf("logout", "background") }],
   [Kind.QUERY, { uids: { check: uids } }],
-  [Kind.WATCH, { uids: { check: uids } }],
+  [Kind.WATCH, { uids: { check: uids }, pass: visibilityPass }],
   [Kind.UNWATCH, { uids }],
   [Kind.UPDATE, { meta, token, status }],
   [

@@ -14,6 +14,7 @@ import { MEANWHILE, type PresenceChanged, type UserState } from "./pushes.js";
 // In the frame of a watch: everything except the uids; and the header of each uid.
 const FRAME_OVERHEAD_BYTES = 32;
 const UID_HEADER_BYTES = 2;
+const HIDDEN = "not_allowed";
 
 interface Watch {
   /** Null until the first answer. */
@@ -25,6 +26,11 @@ interface Watch {
 export class WatchedUsers {
   private readonly watches = new Map<string, Watch>();
   private requests = 0;
+
+  /** The users whom the server did not let this client see. */
+  hidden(): string[] {
+    return [...this.watches].filter(([, { state }]) => state?.status === HIDDEN).map(([uid]) => uid);
+  }
 
   /** Notes a request to watch users; returns its number. */
   requestSent(uids: Iterable<string>): number {

@@ -1,0 +1,96 @@
+"""Whom the users of connections may query, watch and message, where tokens say so.
+
+A user always sees itself. The claim `see` of its token adds others, and so does a pass: a signed statement
+that a user may see some others until a time, which a client gives with a watch. Both are held for the
+connection: a new login brings its own token, and gives its passes again.
+
+Costs: `allows` O(1 + passes); 200 bytes and its texts for each connection, and for each pass.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from presence.core.authenticator import NO_SIGHT, Authenticator, Granted, Refusal, Sight
+from presence.core.registry import Session
+from presence.core.token_expiry import TokenExpiry
+from presence.protocol import Code
+
+MAX_PASSES: Final = 16  # of a connection
+NOT_ALLOWED: Final = "this user may not be seen"
+
+
+class Pass(NamedTuple):
+    """A valid pass of one connection; `expires_at` in monotonic seconds."""
+
+    text: str
+    sight: Sight
+    expires_at: float
+
+
+class Visibility:
+    """The sights of all connections of a process.
+
+    Args:
+        authenticator: checks passes.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, authenticator: Authenticator, now: float) -> None:
+        self._authenticator = authenticator
+        self._sights: dict[Session, Sight] = {}  # those of tokens
+        self._passes: dict[Session, list[Pass]] = {}
+        self._expiry: TokenExpiry[Session] = TokenExpiry(now)  # when the first pass of each expires
+
+    @property
+    def passes(self) -> int:
+        """The number of connections that have given a pass."""
+        return len(self._passes)
+
+    def set_sight(self, session: Session, sight: Sight) -> None:
+        """Set what a new or renewed token says; passes stay."""
+        self._sights[session] = sight
+
+    def discard(self, session: Session) -> None:
+        """Forget a session whose connection is lost."""
+        self._sights.pop(session, None)
+        if self._passes.pop(session, None) is not None:
+            self._expiry.discard(session)
+
+    def allows(self, session: Session, uid: str) -> bool:
+        """Whether the user of a session may see another."""
+        if uid == session.uid or self._sights.get(session, NO_SIGHT).includes(uid):
+            return True
+        return any(each.sight.includes(uid) for each in self._passes.get(session, ()))
+
+    def hidden(self, session: Session, uids: Iterable[str]) -> list[str]:
+        """Return those of some users whom the user of a session may not see."""
+        return [uid for uid in uids if not self.allows(session, uid)]
+
+    def take_pass(self, session: Session, text: str, now: float) -> Refusal | None:
+        """Check a pass that a connection gives, and hold it until it expires; return why not."""
+        passes = self._passes.get(session, [])
+        if any(each.text == text for each in passes):
+            return None
+        if len(passes) >= MAX_PASSES:
+            return Refusal(Code.TOO_LARGE, f"a connection may hold {MAX_PASSES} passes")
+        result = self._authenticator.check_pass(text, session.uid, now)
+        if not isinstance(result, Granted):
+            return result
+        self._keep(session, [*passes, Pass(text, result.sight, result.expires_at)])
+        return None
+
+    def pop_expired(self, now: float, limit: int) -> tuple[list[Session], bool]:
+        """Drop passes that have expired, of at most `limit` connections.
+
+        Returns:
+            The connections, which may see less than before, and whether more may be due.
+        """
+        sessions, is_more = self._expiry.pop_expired(now, limit)
+        for session in sessions:
+            self._keep(session, [each for each in self._passes.pop(session) if each.expires_at > now])
+        return sessions, is_more
+
+    def _keep(self, session: Session, passes: list[Pass]) -> None:
+        if passes:
+            self._passes[session] = passes
+            self._expiry.set(session, min(each.expires_at for each in passes))

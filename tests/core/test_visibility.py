@@ -1,0 +1,138 @@
+"""Whom a client may see: by its token, by passes, and until when."""
+
+import pytest
+
+from presence import protocol
+from presence.core.authenticator import Refusal, Sight
+from presence.core.registry import Session
+from presence.core.visibility import MAX_PASSES, Visibility
+from presence.protocol import Code, Kind, Packet
+from tests.auth.gates import WordAuthenticator
+from tests.support.desks import NotingDesk
+from tests.support.worlds import World
+from tests.watching.fakes import session
+
+NOW = 1000.0
+
+
+@pytest.fixture
+def visibility() -> Visibility:
+    return Visibility(WordAuthenticator(), NOW)
+
+
+@pytest.fixture
+def ann() -> Session:
+    return session("ann")[0]
+
+
+@pytest.mark.parametrize(
+    ("sight", "seen", "hidden"),
+    [
+        (Sight(), ["ann"], ["bob", "an", "annie", ""]),
+        (Sight(frozenset({"bob"})), ["ann", "bob"], ["bo", "bobby", "Bob"]),
+        (Sight(prefixes=("team-",)), ["ann", "team-", "team-1"], ["team", "a-team-1"]),
+        (Sight(prefixes=("",)), ["ann", "bob"], []),
+    ],
+)
+def test_a_user_sees_itself_and_whom_the_token_names(
+    visibility: Visibility, ann: Session, sight: Sight, seen: list[str], hidden: list[str]
+) -> None:
+    visibility.set_sight(ann, sight)
+    assert visibility.hidden(ann, [*seen, *hidden]) == hidden
+
+
+def test_a_pass_adds_users_until_it_expires_or_the_connection_ends(
+    visibility: Visibility, ann: Session
+) -> None:
+    assert visibility.take_pass(ann, "ann:60:bob", NOW) is None
+    assert visibility.take_pass(ann, "ann:90:eve", NOW) is None
+    assert visibility.hidden(ann, ["bob", "eve", "ted"]) == ["ted"]
+    visibility.set_sight(ann, Sight(frozenset({"ted"})))  # a renewed token leaves passes
+    assert visibility.hidden(ann, ["bob", "eve", "ted"]) == []
+    assert visibility.pop_expired(NOW + 59.9, 10) == ([], False)
+    assert visibility.pop_expired(NOW + 60.5, 10)[0] == [ann]
+    assert visibility.hidden(ann, ["bob", "eve", "ted"]) == ["bob"]
+    visibility.discard(ann)
+    assert visibility.hidden(ann, ["bob", "eve", "ted"]) == ["bob", "eve", "ted"]
+    assert visibility.passes == 0
+    assert visibility.pop_expired(NOW + 100, 10) == ([], False)
+
+
+def test_a_bad_pass_and_one_too_many_are_refused(visibility: Visibility, ann: Session) -> None:
+    refusal = visibility.take_pass(ann, "bob:60:eve", NOW)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is Code.AUTH_FAILED
+    for number in range(MAX_PASSES):
+        assert visibility.take_pass(ann, f"ann:60:user-{number}", NOW) is None
+    assert visibility.take_pass(ann, "ann:60:user-0", NOW) is None  # the same again is not another one
+    refusal = visibility.take_pass(ann, "ann:60:eve", NOW)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is Code.TOO_LARGE
+
+
+# In the engine
+
+
+@pytest.fixture
+def desk() -> NotingDesk:
+    return NotingDesk()
+
+
+@pytest.fixture
+def world(desk: NotingDesk) -> World:
+    world = World(authenticator=WordAuthenticator(), restricts_sight=True)
+    world.engine.request_handler = desk
+    return world
+
+
+def log_in(world: World, token: str) -> int:
+    handle = world.sockets.connect()
+    world.sockets.feed(handle, protocol.encode(protocol.login(None, token=token)))
+    world.sockets.answers(handle)
+    return handle
+
+
+def ask(world: World, handle: int, *packets: Packet) -> list[Packet]:
+    world.sockets.feed(handle, b"".join(map(protocol.encode, packets)))
+    return world.sockets.answers(handle)
+
+
+def test_a_message_to_a_hidden_user_is_refused_and_goes_nowhere(world: World, desk: NotingDesk) -> None:
+    handle = log_in(world, "ann:60:bob")
+    (answer,) = ask(world, handle, protocol.message("eve", 1, id=7), protocol.message("bob", 2, id=8))
+    assert (answer.kind, answer.id, answer.payload["code"]) == (Kind.ERROR, 7, Code.NOT_ALLOWED)
+    assert [request.id for request in desk.requests] == [8]
+
+
+def test_in_the_same_bytes_each_request_is_judged_by_what_came_before(world: World, desk: NotingDesk) -> None:
+    handle = log_in(world, "ann:60:bob")
+    answers = ask(
+        world,
+        handle,
+        protocol.message("bob", 1, id=1),
+        protocol.update(token="ann:60:eve", id=2),
+        protocol.message("bob", 2, id=3),
+        protocol.watch([], id=4, visibility_pass="ann:60:bob"),
+        protocol.message("bob", 3, id=5),
+        protocol.logout(id=6),
+    )
+    assert [(answer.kind, answer.id) for answer in answers] == [(64, 2), (65, 3), (64, 6)]
+    assert [request.id for request in desk.requests] == [1, 5]  # of the watch nobody is left to be told
+    assert len(desk.sights) == 1
+
+
+def test_a_watch_with_a_bad_pass_is_refused_and_the_connection_stays(world: World, desk: NotingDesk) -> None:
+    handle = log_in(world, "ann:60")
+    (answer,) = ask(world, handle, protocol.watch(["ann"], id=7, visibility_pass="bob:60:eve"))
+    assert (answer.id, answer.payload["code"]) == (7, Code.AUTH_FAILED)
+    assert desk.requests == []
+    assert [each.kind for each in ask(world, handle, protocol.keepalive(8))] == [Kind.OK]
+
+
+def test_where_all_are_visible_a_pass_is_ignored() -> None:
+    desk, world = NotingDesk(), World(authenticator=WordAuthenticator())
+    world.engine.request_handler = desk
+    handle = log_in(world, "ann:60")
+    packets = protocol.message("eve", 1, id=7), protocol.watch(["eve"], id=8, visibility_pass="nonsense")
+    assert ask(world, handle, *packets) == []
+    assert [request.id for request in desk.requests] == [7, 8]
