@@ -6,8 +6,9 @@ doubled    The events of a user alternate, and each offline event names the entr
            Redis has lost is forgotten here too.
 risen      A session whose end was reported never comes online again, unless Redis lost the end.
 disorder   Entry ids of a stream rise, whatever Redis loses.
-shown      An "away" or "update" entry belongs to the present online period and reports a change: "away"
-           another status, which holds from then on, "update" other `meta` with the same status and time.
+shown      An "away" or "update" entry belongs to the present online period and reports a change: "away" that
+           the user went away or came back, "update" any other status, which holds from then on, or other
+           `meta` or `private` with the same status and time.
 early      A session ends only for a reason that its client gave, and no earlier.
 false      No offline event of a user one of whose sessions lives and is known to Redis.
 converged  Records, nodes and clients agree, and so does the last event of each user.
@@ -23,7 +24,7 @@ from presence.protocol import Code
 
 EPSILON_S: Final = 0.002  # times travel in whole milliseconds
 TRANSITIONS: Final = frozenset({"online", "offline"})
-CODES: Final = {"away": "3", "online": "4"}  # of an "away" entry, by its status
+AWAY, BACK = "3", "4"  # codes of an "away" entry
 UPDATED: Final = "5"
 
 
@@ -104,16 +105,16 @@ class ShownState(NamedTuple):
     """How a user is shown to others.
 
     Attributes:
-        status: "online" or "away".
+        status: "online", "away", "busy" or "dnd".
         since_ms: Unix ms since when the status holds, as digits.
-        meta: the text of `meta`; "" without any.
+        said: the texts of `meta` and `private`; "" without any.
         id: the entry that reported it last.
         period: the entry of this period's online event.
     """
 
     status: str
     since_ms: str
-    meta: str
+    said: tuple[str, str]
     id: str
     period: str
 
@@ -138,11 +139,11 @@ class Showing:
 
     def check_entry(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
         """Check an entry of a user, of any type."""
-        uid, meta = fields["uid"], fields.get("meta", "")
+        uid = fields["uid"]
         match fields["type"]:
             case "online":
                 status = fields.get("status", "online")
-                self.shown[uid] = ShownState(status, fields["since_ms"], meta, entry_id, entry_id)
+                self.shown[uid] = ShownState(status, fields["since_ms"], _said(fields), entry_id, entry_id)
             case "offline":
                 self.shown.pop(uid, None)
             case "away" | "update":
@@ -154,15 +155,21 @@ class Showing:
         if before is None or before.period != fields["since_id"]:
             text = f"{entry_id} of {uid} is of the period {fields['since_id']}, not {before}"
             return [Broken("shown", text)]
-        meta = fields.get("meta", "")
-        after = ShownState(fields["status"], fields["status_ms"], meta, entry_id, before.period)
+        after = ShownState(fields["status"], fields["status_ms"], _said(fields), entry_id, before.period)
         self.shown[uid] = after
+        is_new = after.status != before.status and after.since_ms == fields["at_ms"]
         if fields["type"] == "away":
-            is_right = after.status != before.status and after.since_ms == fields["at_ms"]
-            is_right = is_right and fields["code"] == CODES.get(after.status)
+            code = AWAY if after.status == "away" else BACK if before.status == "away" else ""
+            is_right = is_new and fields["code"] == code
         else:
-            is_right = after[:2] == before[:2] and after.meta != before.meta and fields["code"] == UPDATED
+            is_new = is_new and "away" not in {after.status, before.status}
+            is_right = is_new or (after[:2] == before[:2] and after.said != before.said)
+            is_right = is_right and fields["code"] == UPDATED
         return [] if is_right else [Broken("shown", f"{fields['type']} {after} of {uid} after {before}")]
+
+
+def _said(fields: Mapping[str, str]) -> tuple[str, str]:
+    return fields.get("meta", ""), fields.get("private", "")
 
 
 # Ends: `early`, `false`

@@ -68,7 +68,7 @@ class PresenceReader:
     def states(self, uids: Iterable[str]) -> dict[str, State]:
         """Return the state of each user, in the order of `uids`.
 
-        As of `read_states`, but `meta` is a map.
+        As of `read_states`, but `meta` and `private` are maps.
         """
         wanted = list(uids)
         return _with_maps(self._clients.read(lambda clients: read_states(clients, self._keys(), wanted)))
@@ -146,11 +146,12 @@ class PresenceReader:
 
 
 def _with_maps(states: dict[str, State]) -> dict[str, State]:
-    """Replace the JSON texts of `meta` by maps; a damaged text counts as absent."""
+    """Replace the JSON texts of `meta` and `private` by maps; a damaged text counts as absent."""
     for state in states.values():
         for each in (state, *state["sessions"]):
-            if (text := each.pop("meta", None)) is None:
-                continue
-            with suppress(ValueError, RecursionError):
-                each["meta"] = meta_json.from_text(text)
+            for name in ("meta", "private"):
+                if (text := each.pop(name, None)) is None:
+                    continue
+                with suppress(ValueError, RecursionError):
+                    each[name] = meta_json.from_text(text)
     return states

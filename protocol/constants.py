@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 VERSION: Final = 1
 
@@ -68,6 +68,10 @@ class Code(IntEnum):
         """Whether a client may reconnect automatically after its connection ended with this code."""
         return self in _RECONNECT
 
+
+Status = Literal["online", "away", "busy", "dnd"]
+STATUSES: Final[tuple[Status, ...]] = ("dnd", "busy", "online", "away")
+"""Of a user with several sessions, the first of these that one of them has is shown."""
 
 _RECONNECT: Final = frozenset(
     {

@@ -39,12 +39,15 @@ def login(
     token: str | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
+    private: Mapping[str, Any] | None = None,
     status: str | None = None,
+    until_ms: int | None = None,
     v: int | None = None,
 ) -> Packet:
-    """Begin a session, by default one that is ``"online"``, not ``"away"``.
+    """Begin a session, by default one that is ``"online"``, not ``"away"``, ``"busy"`` or ``"dnd"``.
 
-    ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds.
+    ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds; ``until_ms``, Unix
+    milliseconds, ends the status.
     """
     return _packet(
         Kind.LOGIN,
@@ -54,7 +57,9 @@ def login(
         token=token,
         idle_timeout=idle_timeout,
         meta=meta,
+        private=private,
         status=status,
+        until_ms=until_ms,
         v=v,
     )
 
@@ -93,11 +98,16 @@ def update(
     *,
     id: int | None = None,
     meta: Mapping[str, Any] | None = None,
+    private: Mapping[str, Any] | None = None,
     token: str | None = None,
     status: str | None = None,
+    until_ms: int | None = None,
 ) -> Packet:
-    """Change the session's meta, token or status (``"away"`` or ``"online"``); empty meta removes it."""
-    return _packet(Kind.UPDATE, id, meta=meta, token=token, status=status)
+    """Change what a session shows, or its token; an empty map removes ``meta`` or ``private``.
+
+    ``status`` and ``until_ms``: see `login`.
+    """
+    return _packet(Kind.UPDATE, id, meta=meta, private=private, token=token, status=status, until_ms=until_ms)
 
 
 def ok(id: int | None, **payload: Any) -> Packet:

@@ -7,7 +7,7 @@ must have the right type; nil is not "absent".
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgpack
 
@@ -21,6 +21,7 @@ from presence.protocol.constants import (
     UIDS_MAX,
     Code,
     Kind,
+    Status,
 )
 from presence.protocol.errors import ProtocolError
 
@@ -132,7 +133,11 @@ def _check_delay(value: object) -> Complaint | None:
 
 def _one_of(*choices: str) -> Check:
     def check(value: object) -> Complaint | None:
-        return None if type(value) is str and value in choices else _wrong(f"must be {' or '.join(choices)}")
+        return (
+            None
+            if type(value) is str and value in choices
+            else _wrong(f"must be one of {', '.join(choices)}")
+        )
 
     return check
 
@@ -191,7 +196,7 @@ _UID: Final = Field("uid", _check_uid, required=True)
 _UIDS: Final = Field("list of uids", _check_uids, required=True)
 _META: Final = Field("meta", _check_meta)
 _TOKEN: Final = Field("token", _token(TOKEN_MAX_BYTES))
-_STATUS: Final = Field("`away` or `online`", _one_of("away", "online"))
+_STATUS: Final = Field("`online`, `away`, `busy` or `dnd`", _one_of(*get_args(Status)))
 _UINT: Final = Field("uint", _check_uint)
 _STRING: Final = Field("string", _check_string, required=True)
 _SECONDS: Final = Field("number > 0, seconds", _check_seconds)
@@ -205,7 +210,9 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "token": _TOKEN,
         "idle_timeout": _SECONDS,
         "meta": _META,
+        "private": _META,
         "status": _STATUS,
+        "until_ms": _UINT,
         "v": _UINT,
     },
     Kind.MESSAGE: {"to": _UID, "body": _BODY},
@@ -216,8 +223,10 @@ SCHEMA: Final[Mapping[int, Fields]] = {
     Kind.UNWATCH: {"uids": _UIDS._replace(required=False)},
     Kind.UPDATE: {
         "meta": _META,
+        "private": _META,
         "token": _TOKEN,
         "status": _STATUS,
+        "until_ms": _UINT,
     },
     Kind.OK: {
         "session": _STRING._replace(required=False),

@@ -35,20 +35,23 @@ from presence.client import (
 from presence.client.shell import error_text
 from presence.common.text import printable
 from presence.config.loading import DEFAULT_SOURCE, TOKEN_VARIABLE
+from presence.protocol.constants import STATUSES
 
 STDIN = 0
 READ_BYTES = 65_536
 MAX_LINE_BYTES = 65_536  # more than a frame holds
 HELP = (
-    "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /back | /status [TEXT] | "
-    "/quit [background]"
+    "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /busy | /dnd | /back | "
+    "/status [TEXT] | /quit [background]"
 )
+SETS_STATUS = {"/away": "away", "/busy": "busy", "/dnd": "dnd", "/back": "online"}
 
 
 _DESCRIPTION = (
     "Each line of input 'TO text' sends a message; the commands are /query, /watch, /unwatch, /who, /away, "
-    "/back, /status and /quit. Ctrl-C, Ctrl-D and /quit log out. At the end of other input than a terminal's "
-    "the device stays online. A token comes from a file, standard input or PRESENCE_TOKEN, not an argument."
+    "/busy, /dnd, /back, /status and /quit. Ctrl-C, Ctrl-D and /quit log out. At the end of other input than "
+    "a terminal's the device stays online. A token comes from a file, standard input or PRESENCE_TOKEN, not "
+    "an argument."
 )
 _SETTINGS = {
     "host": "address of the server",
@@ -255,9 +258,9 @@ async def _run_line(client: Client, line: str) -> bool:
             _print_line(f"watching {len(client.watched)}")
         elif verb == "/who":
             _print_states(client.watched)
-        elif verb in {"/away", "/back"}:
-            await (client.away() if verb == "/away" else client.back())
-            _print_line(f"shown as {'away' if verb == '/away' else 'online'}")
+        elif verb in SETS_STATUS:
+            await client.update(status=SETS_STATUS[verb])
+            _print_line(f"shown as {SETS_STATUS[verb]}")
         elif verb == "/status":
             await client.update(meta={"status": text} if text else {})
             _print_line(f"shown with status: {text}" if text else "shown without a status")
@@ -305,7 +308,7 @@ def push_lines(push: Push) -> list[str]:
 def state_line(uid: str, state: UserState) -> str:
     """Return a user's state as one line: online since or last seen, and their `meta`."""
     line = f"{uid} is {state.status}"
-    if state.status in {"online", "away"} and state.since_ms is not None:
+    if state.status in STATUSES and state.since_ms is not None:
         line += f" since {_time(state.since_ms)}"
     elif state.last_seen_ms is not None:
         line += f", last seen {_time(state.last_seen_ms)}"

@@ -103,6 +103,8 @@ def _shown(session: Mapping[str, Any]) -> str:
         parts.append(f"token expires in {span(expires_in_s)}")
     if watches := session.get("watches"):
         parts.append(f"watches {watches} users")
-    if meta := session.get("meta"):
-        parts.append(f"meta {json.dumps(meta, separators=(',', ':'), ensure_ascii=False)}")
+    said = {name: session[name] for name in ("meta", "private") if session.get(name)}
+    parts += [
+        f"{name} {json.dumps(each, separators=(',', ':'), ensure_ascii=False)}" for name, each in said.items()
+    ]
     return ", ".join(parts)

@@ -10,7 +10,9 @@ from presence.cli.options import DataLocation, UsageError, add_reader, plain_tex
 from presence.cli.redis_errors import with_redis
 from presence.common import meta_json
 from presence.common.text import json_line, plain_state, printable, utc_time
+from presence.protocol.constants import STATUSES
 from presence.reader import PresenceReader
+from presence.store.records import status_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +76,7 @@ def _list_online(reader: PresenceReader, *, as_json: bool) -> None:
 def _described(state: dict[str, Any]) -> str:
     status = state["status"]
     devices = ", ".join(_session(session, status) for session in state["sessions"])
-    if status in {"online", "away"}:
+    if status in STATUSES:
         meta = f"  {printable(meta_json.to_text(state['meta']))}" if "meta" in state else ""
         return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{meta}"
     if status == "unknown":  # the leases of all these nodes have expired, and none is swept yet
@@ -85,5 +87,6 @@ def _described(state: dict[str, Any]) -> str:
 
 
 def _session(session: dict[str, Any], status: str) -> str:
-    away = " (away)" if "away" in session and status != "away" else ""
-    return f"{printable(session['device']) or 'default device'} on {printable(session['node'])}{away}"
+    own = status_of(session)
+    other = "" if own in {status, "online"} else f" ({own})"
+    return f"{printable(session['device']) or 'default device'} on {printable(session['node'])}{other}"

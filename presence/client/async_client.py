@@ -29,6 +29,7 @@ async def connect(
     token: str | TokenSource | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
+    private: Mapping[str, Any] | None = None,
     status: str | None = None,
     tls: bool | ssl.SSLContext = False,
     wait: bool = True,
@@ -56,7 +57,8 @@ async def connect(
             if another token is refused, the client ends. A plain function must not block.
         idle_timeout: requested seconds; the server decides, and `Connected` has the result.
         meta: shown to others with the user's state: a map of at most 256 bytes packed.
-        status: ``away`` for a user who is online but not active; None means ``online``.
+        private: as `meta`, but for the application's backend only.
+        status: ``online``, also for None; ``away``, ``busy`` or ``dnd`` (do not disturb).
         tls: for a server behind TLS: True for the system's authorities, or a context of your own; both check
             that the certificate names `host`.
         wait: enter the block when the first login is granted, and raise if the first attempt fails. With
@@ -76,7 +78,14 @@ async def connect(
         LoginRefused: with `wait`, the server refused the login.
         EncodeError: an argument breaks a rule of the protocol.
     """
-    login = {"uid": uid, "device": device, "idle_timeout": idle_timeout, "meta": meta, "status": status}
+    login = {
+        "uid": uid,
+        "device": device,
+        "idle_timeout": idle_timeout,
+        "meta": meta,
+        "private": private,
+        "status": status,
+    }
     server = f"{host}:{port}"
     machine = new_machine(login, token, anyio.current_time(), server=server, wait=wait, ask_every=ask_every)
     source = None if isinstance(token, str) else token
@@ -203,18 +212,24 @@ class Client:
         self,
         *,
         meta: Mapping[str, Any] | None = None,
+        private: Mapping[str, Any] | None = None,
         token: str | None = None,
         status: str | None = None,
+        until_ms: int | None = None,
     ) -> None:
-        """Change the given fields: `meta` and `status` of this device, or the token.
+        """Change the given fields: `meta`, `private` and `status` of this device, or the token.
 
         Once granted, later logins carry it too, so a user who is away is still away after a reconnect. `meta`
-        replaces the previous one, an empty one removes it. `status` is ``away`` or ``online``. The server may
-        also set the user away after a time with nothing but keepalives; any request ends that.
+        and `private` replace the previous one, an empty one removes it. `status` is ``online``, ``away``,
+        ``busy`` or ``dnd``; with `until_ms`, Unix milliseconds by the server's clock, the status from before
+        returns then. The server may also set the user away after a time with nothing but keepalives; any
+        request ends that.
 
         Raises as `send_message`, and then later logins do not carry it.
         """
-        await self._request(protocol.update(meta=meta, token=token, status=status))
+        await self._request(
+            protocol.update(meta=meta, private=private, token=token, status=status, until_ms=until_ms)
+        )
 
     async def away(self) -> None:
         """Show the user as away, until `back`: ``update(status="away")``."""
@@ -229,13 +244,17 @@ class Client:
         *,
         token: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        private: Mapping[str, Any] | None = None,
         status: str | None = None,
+        until_ms: int | None = None,
     ) -> None:
         """Change what later logins carry, also while offline: after `Disconnected` 302, a new token.
 
         Raises `EncodeError` if a field breaks a rule of the protocol.
         """
-        self._link.machine.persistent_state.log_in_with(token=token, meta=meta, status=status)
+        self._link.machine.persistent_state.log_in_with(
+            token=token, meta=meta, private=private, status=status, until_ms=until_ms
+        )
 
     async def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline immediately, and the client has ended, whatever is raised.

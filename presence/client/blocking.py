@@ -30,6 +30,7 @@ def connect_blocking(
     token: str | BlockingTokenSource | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
+    private: Mapping[str, Any] | None = None,
     status: str | None = None,
     tls: bool | ssl.SSLContext = False,
     wait: bool = True,
@@ -63,6 +64,7 @@ def connect_blocking(
             token=source,
             idle_timeout=idle_timeout,
             meta=meta,
+            private=private,
             status=status,
             tls=tls,
             wait=wait,
@@ -113,10 +115,17 @@ class BlockingClient:
         self._call(partial(self._client.unwatch, uids))
 
     def update(
-        self, *, meta: Mapping[str, Any] | None = None, token: str | None = None, status: str | None = None
+        self,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        private: Mapping[str, Any] | None = None,
+        token: str | None = None,
+        status: str | None = None,
+        until_ms: int | None = None,
     ) -> None:
-        """Change the given fields, also for later logins: meta, token or status. See `Client.update`."""
-        self._call(partial(self._client.update, meta=meta, token=token, status=status))
+        """Change the given fields, also for later logins. See `Client.update`."""
+        update = partial(self._client.update, meta=meta, private=private, token=token)
+        self._call(partial(update, status=status, until_ms=until_ms))
 
     def away(self) -> None:
         """Show the user as away, until `back`: ``update(status="away")``."""
@@ -127,10 +136,17 @@ class BlockingClient:
         self.update(status="online")
 
     def log_in_with(
-        self, *, token: str | None = None, meta: Mapping[str, Any] | None = None, status: str | None = None
+        self,
+        *,
+        token: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        private: Mapping[str, Any] | None = None,
+        status: str | None = None,
+        until_ms: int | None = None,
     ) -> None:
         """Change what later logins carry. See `Client.log_in_with`."""
-        self._portal.call(partial(self._client.log_in_with, token=token, meta=meta, status=status))
+        change = partial(self._client.log_in_with, token=token, meta=meta, private=private)
+        self._portal.call(partial(change, status=status, until_ms=until_ms))
 
     def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline immediately, and the client has ended. See `Client.logout`."""

@@ -63,11 +63,11 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """A user's presence: ``online``, ``away``, ``offline``, ``unknown``, or ``not_allowed``, if this
-    client may not see it; treat any other as ``unknown``.
+    """A user's presence: ``online``, ``away``, ``busy``, ``dnd``, ``offline``, ``unknown``, or
+    ``not_allowed``, if this client may not see it; treat any other as ``unknown``.
 
-    With several devices a user is online if one of them is, else away if one is. `meta` is that of the latest
-    login among the devices with that status.
+    With several devices the user has the first of dnd, busy, online and away that one of them has. `meta` is
+    that of the latest login among the devices with that status.
     """
 
     status: str

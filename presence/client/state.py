@@ -144,19 +144,26 @@ class PersistentState:
         *,
         token: str | None = None,
         meta: Mapping[str, Any] | None = None,
+        private: Mapping[str, Any] | None = None,
         status: str | None = None,
+        until_ms: int | None = None,
     ) -> None:
-        """Change what later logins carry; None leaves a field unchanged, an empty meta removes it.
+        """Change what later logins carry; None leaves a field unchanged, an empty map removes it.
+
+        A status replaces the end of the former one, too.
 
         Raises:
             protocol.EncodeError: a field breaks a rule of the protocol; nothing was changed.
         """
-        given = {"token": token, "meta": meta, "status": status}
-        payload = {**self.login.payload, **{key: value for key, value in given.items() if value is not None}}
-        protocol.encode(protocol.update(token=token, meta=meta, status=status))
-        if not payload.get("meta", True):
-            del payload["meta"]
-        if payload.get("status") == "online":  # the default
+        update = protocol.update(token=token, meta=meta, private=private, status=status, until_ms=until_ms)
+        protocol.encode(update)
+        payload = {**self.login.payload, **update.payload}
+        for name in ("meta", "private"):
+            if not payload.get(name, True):
+                del payload[name]
+        if status is not None and until_ms is None:
+            payload.pop("until_ms", None)
+        if payload.get("status") == "online" and "until_ms" not in payload:  # the default
             del payload["status"]
         self.login = self._validated(self.login._replace(payload=payload))
 

@@ -29,7 +29,7 @@ def plain_state(value: Any) -> Any:
     match value:
         case dict():
             return {
-                key: json.loads(meta_json.to_text(each)) if key == "meta" else plain_state(each)
+                key: json.loads(meta_json.to_text(each)) if key in {"meta", "private"} else plain_state(each)
                 for key, each in value.items()
             }
         case list():

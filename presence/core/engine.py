@@ -21,6 +21,7 @@ from presence.core.engine_counters import EngineCounters
 from presence.core.expiry import ExpiryBatch
 from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
+from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
 from presence.core.registry import Guest, Link, Peer, Registry, Session
 from presence.core.requests import Message, Request, RequestHandler, Watch
@@ -160,13 +161,15 @@ class Engine:
             outcome.reply += protocol.encode(protocol.error(login.id, *grant))
             outcome.end_code = grant.code
             return
+        shows, status_ends_at = self._status_end(login.shows, now)
         session, superseded, change = self.sessions.login(
             guest,
             grant.key,
             grant.idle_timeout,
             grant.arrived,
             now,
-            profile=login.profile,
+            shows=shows,
+            status_ends_at=status_ends_at,
             expires_at=grant.expires_at,
         )
         outcome.peer = session
@@ -202,8 +205,19 @@ class Engine:
         elif isinstance(refusal := self._renew_token(session, update.token, now), Refusal):
             answer = protocol.error(update.id, *refusal)  # the present token stays valid
         elif not update.is_renewal:
-            self._report_update(self.registry.update(session, now, away=update.away, meta=update.meta))
+            shows, status_ends_at = self._status_end(update.shows, now)
+            if session in self.registry:
+                self._report_update(self.sessions.update(session, now, shows, status_ends_at))
         outcome.reply += protocol.encode(answer)
+
+    def _status_end(self, shows: ProfileChange, now: float) -> tuple[ProfileChange, float | None]:
+        """Return what a client shows, and when its status ends; a status whose end has passed is not set."""
+        if shows.status is None or shows.until_ms is None:
+            return shows, None
+        left_s = (shows.until_ms - self.clock.seen_ms(now)) / 1000
+        if left_s > 0:
+            return shows, now + left_s
+        return shows._replace(status=None, until_ms=None), None
 
     def _renew_token(self, session: Session, token: str | None, now: float) -> Refusal | None:
         result = None if token is None else self.login_policy.renew(session, token, now)
@@ -329,7 +343,8 @@ class Engine:
     def expire_idle(self, now: float) -> int:
         """End the sessions of the batch that stayed idle; return how many. A touch has rescued the others.
 
-        Sessions without activity become away, and those with an expired token lose their connection.
+        Sessions without activity become away, a status whose end has come is over, and those with an expired
+        token lose their connection.
         """
         ended = 0
         for session in self.expiry.idle_sessions():
@@ -341,6 +356,8 @@ class Engine:
             ended += 1
         for session in self.expiry.inattentive_sessions():
             self._report_update(self.registry.set_auto_away(session, now))
+        for session in self.expiry.status_ended_sessions():
+            self._report_update(self.registry.end_status(session, now))
         for session in self.expiry.token_expired_sessions():
             self._expire_token(session)
         self.expiry.clear()

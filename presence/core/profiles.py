@@ -1,23 +1,35 @@
-"""What sessions show to others: their status (away or not) and the metadata that their clients set."""
+"""What sessions show to others: their status, and the metadata that their clients set."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from presence.common.rate_limit import KeyedRateLimiter
 from presence.protocol import Code
+from presence.protocol.constants import Status
 
 UPDATES_BURST = 10.0  # each update is written to Redis and sent to all watchers
 UPDATES_PER_S = 1.0  # in the long run
 
 
 class Profile(NamedTuple):
-    """What a session shows to others."""
+    """What a session shows; both texts are the client's own JSON, opaque from here to the readers."""
 
-    away: bool = False
-    meta: str = ""  # the client's own metadata as JSON text; "" if none. Opaque from here to the readers.
+    status: Status = "online"
+    meta: str = ""  # for everybody; "" if none
+    private: str = ""  # for the application's backend only
+
+
+class ProfileChange(NamedTuple):
+    """What a login or an update sets; None: unchanged."""
+
+    status: Status | None = None
+    until_ms: int | None = None  # Unix milliseconds at which the status from before is back; None: never
+    meta: str | None = None
+    private: str | None = None
 
 
 PLAIN = Profile()
-_AUTO_AWAY = Profile(away=True)  # shared by all sessions that are set away automatically and have no meta
+UNCHANGED: Final = ProfileChange()
+_AUTO_AWAY = Profile("away")  # shared by all sessions that are set away automatically and have no meta
 
 
 class Profiles:
@@ -26,6 +38,7 @@ class Profiles:
     def __init__(self) -> None:
         self._shown: dict[int, Profile] = {}
         self._auto_away: set[int] = set()
+        self._returns_to: dict[int, Status] = {}  # the status that follows one with an end
         self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_BURST)
 
     def get(self, number: int) -> Profile:
@@ -35,36 +48,47 @@ class Profiles:
     @property
     def away(self) -> int:
         """Number of sessions that are away; O(sessions with a profile)."""
-        return sum(profile.away for profile in self._shown.values())
+        return sum(profile.status == "away" for profile in self._shown.values())
 
     def admit_update(self, number: int, now: float) -> float:
         """Return 0.0 if a session may be updated now, and count that; else the seconds to wait."""
         return 0.0 if self._updates.take(number, now) else self._updates.wait_s(number, now)
 
-    def update(self, number: int, *, away: bool | None = None, meta: str | None = None) -> Code | None:
-        """Update a session's profile.
-
-        Args:
-            number: the session's.
-            away: None: as the client set it last; ends auto-away.
-            meta: None: unchanged.
+    def update(self, number: int, change: ProfileChange = UNCHANGED) -> Code | None:
+        """Update a session's profile; ends auto-away. After a status with an end `end_status` follows.
 
         Returns:
-            What has changed: AWAY or BACK if `away` did, else UPDATED; None if nothing has.
+            What has changed: AWAY or BACK if the session went away or came back, else UPDATED; None: nothing.
         """
         before = self.get(number)
-        if away is None:
-            away = before.away and number not in self._auto_away
+        set_before: Status = "online" if number in self._auto_away else before.status
         self._auto_away.discard(number)
-        return self._show(number, Profile(away, before.meta if meta is None else meta))
+        status, until_ms, meta, private = change
+        if status is not None and until_ms is not None:
+            self._returns_to.setdefault(number, set_before)
+        elif status is not None:
+            self._returns_to.pop(number, None)
+        return self._show(
+            number,
+            Profile(
+                status or set_before,
+                before.meta if meta is None else meta,
+                before.private if private is None else private,
+            ),
+        )
+
+    def end_status(self, number: int) -> Code | None:
+        """End a status that has an end: the one from before is back."""
+        before = self._returns_to.pop(number, None)
+        return None if before is None else self.update(number, ProfileChange(before))
 
     def set_auto_away(self, number: int) -> Code | None:
-        """Set a session away because it sent nothing but keepalives; None if it is away already."""
+        """Set a session away because it sent nothing but keepalives; None if it is not online."""
         before = self.get(number)
-        if before.away:
+        if before.status != "online":
             return None
         self._auto_away.add(number)
-        return self._show(number, Profile(away=True, meta=before.meta) if before.meta else _AUTO_AWAY)
+        return self._show(number, _AUTO_AWAY if before is PLAIN else before._replace(status="away"))
 
     def clear_auto_away(self, number: int) -> Code | None:
         """End auto-away; a session whose client set it away stays away."""
@@ -74,6 +98,7 @@ class Profiles:
         """Drop the profile of a session that has ended."""
         self._shown.pop(number, None)
         self._auto_away.discard(number)
+        self._returns_to.pop(number, None)
         self._updates.drop(number)
 
     def _show(self, number: int, profile: Profile) -> Code | None:
@@ -84,6 +109,6 @@ class Profiles:
             del self._shown[number]
         else:
             self._shown[number] = profile
-        if profile.away == before.away:
+        if (profile.status == "away") == (before.status == "away"):
             return Code.UPDATED
-        return Code.AWAY if profile.away else Code.BACK
+        return Code.AWAY if profile.status == "away" else Code.BACK

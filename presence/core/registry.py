@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from presence.common.clock import Clock
 from presence.core.changes import Change, Op
-from presence.core.profiles import Profile, Profiles
+from presence.core.profiles import UNCHANGED, ProfileChange, Profiles
 from presence.protocol import Code
 
 
@@ -159,7 +159,7 @@ class Registry:
         arrived: float,
         now: float,
         *,
-        profile: Profile | None = None,
+        shows: ProfileChange = UNCHANGED,
     ) -> LoginResult:
         """Make the guest a session, in place of the same device's older one.
 
@@ -169,7 +169,7 @@ class Registry:
             idle_timeout: seconds, as granted.
             arrived: when the login arrived; `now` if it was read immediately.
             now: the moment of the decision.
-            profile: replaces the older session's; None: a plain one.
+            shows: what differs from a plain profile, which replaces the older session's.
         """
         self._numbers += 1
         session = Session(guest.link, guest.handle, key, self._numbers, idle_timeout, arrived, now)
@@ -179,8 +179,8 @@ class Registry:
             self.profiles.remove(superseded.number)
         elif not isinstance(key, str):
             self._add_device(*key)
-        if profile is not None:
-            self.profiles.update(session.number, away=profile.away, meta=profile.meta)
+        if shows is not UNCHANGED:
+            self.profiles.update(session.number, shows)
         self.version += 1
         return LoginResult(session, superseded, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
 
@@ -195,13 +195,15 @@ class Registry:
         self.version += 1
         return self._change(Op.END, session, code, now, now)
 
-    def update(
-        self, session: Session, now: float, *, away: bool | None = None, meta: str | None = None
-    ) -> Change | None:
+    def update(self, session: Session, now: float, change: ProfileChange) -> Change | None:
         """Update a session's profile; None if that changes nothing. See `Profiles.update`."""
         if session not in self:
             return None
-        return self._shown(session, self.profiles.update(session.number, away=away, meta=meta), now)
+        return self._shown(session, self.profiles.update(session.number, change), now)
+
+    def end_status(self, session: Session, now: float) -> Change | None:
+        """End a status that has an end; None if that changes nothing."""
+        return self._shown(session, self.profiles.end_status(session.number), now)
 
     def set_auto_away(self, session: Session, now: float) -> Change | None:
         """Set a session away automatically; None if it is away already, or has ended."""

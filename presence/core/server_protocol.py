@@ -6,19 +6,20 @@ answers itself. The reactions follow the table in `protocol/reactions.py`.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from presence import protocol
 from presence.common import meta_json
-from presence.core.profiles import Profile
+from presence.core.profiles import UNCHANGED, ProfileChange
 from presence.core.registry import Guest, Peer, Session
 from presence.core.requests import REQUEST_KINDS, Request, parse_request
 from presence.protocol import Code, Kind, Packet, ProtocolError
 
 _KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
+_PROFILE_KEYS = frozenset({"status", "meta", "private"})
 _SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE)
 _MISPLACED = {  # kinds that a logged-in client must not send
     Kind.LOGIN: "this connection has logged in already",
@@ -34,21 +35,20 @@ class Login(NamedTuple):
     device: str | None  # None: the default device
     token: str | None
     idle_timeout: float | None  # seconds; None: the server's default
-    profile: Profile | None
+    shows: ProfileChange
 
 
 class Update(NamedTuple):
     """The client changes what its session shows, its token, or both; None: unchanged."""
 
     id: int | None
-    away: bool | None
-    meta: str | None  # JSON text
+    shows: ProfileChange
     token: str | None
 
     @property
     def is_renewal(self) -> bool:
         """Whether it holds a new token and nothing else, which shows no activity of the user."""
-        return self.token is not None and self.away is None and self.meta is None
+        return self.token is not None and self.shows == UNCHANGED
 
 
 class Logout(NamedTuple):
@@ -151,9 +151,7 @@ class ServerProtocol:
         if "idle_timeout" in payload:
             message = "idle_timeout holds from the login to the end of the session"
             return _unsupported(packet, outcome, message)
-        away = payload["status"] == "away" if "status" in payload else None
-        meta = meta_json.to_text(payload["meta"]) if "meta" in payload else None
-        return Update(packet.id, away, meta, payload.get("token"))
+        return Update(packet.id, _shows(payload), payload.get("token"))
 
 
 def _first_packet(packet: Packet, outcome: Outcome) -> Event:
@@ -161,10 +159,21 @@ def _first_packet(packet: Packet, outcome: Outcome) -> Event:
     if packet.kind != Kind.LOGIN:
         return _misplaced(packet, outcome, "the first packet must be a login", Code.NOT_LOGGED_IN)
     get = packet.payload.get
-    profile = None
-    if "meta" in packet.payload or "status" in packet.payload:
-        profile = Profile(get("status") == "away", meta_json.to_text(get("meta", {})))
-    return Login(packet.id, get("uid"), get("device"), get("token"), get("idle_timeout"), profile)
+    return Login(
+        packet.id, get("uid"), get("device"), get("token"), get("idle_timeout"), _shows(packet.payload)
+    )
+
+
+def _shows(payload: Mapping[str, Any]) -> ProfileChange:
+    """Return what a login or an update changes of what a session shows."""
+    if not _PROFILE_KEYS & payload.keys():
+        return UNCHANGED
+    return ProfileChange(
+        payload.get("status"),
+        payload.get("until_ms"),
+        meta_json.to_text(payload["meta"]) if "meta" in payload else None,
+        meta_json.to_text(payload["private"]) if "private" in payload else None,
+    )
 
 
 def _unsupported(packet: Packet, outcome: Outcome, message: str) -> Event:

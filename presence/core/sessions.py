@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from presence.core.changes import Change
-from presence.core.profiles import Profile
+from presence.core.profiles import UNCHANGED, ProfileChange
 from presence.core.registry import Guest, LoginResult, Registry, Session, SessionKey
 from presence.core.slots import SlotClock
 from presence.core.token_expiry import TokenExpiry
@@ -28,10 +28,11 @@ class DueSessions(NamedTuple):
     idle: list[Session]  # sent nothing for their idle time-out, or their grace is over
     inattentive: list[Session]  # sent nothing but keepalives for `away_after`
     token_expired: list[Session]  # sent no new token
+    status_ended: list[Session]  # had a status with an end
     more: bool  # whether more may be due
 
 
-NOTHING_DUE = DueSessions([], [], [], more=False)
+NOTHING_DUE = DueSessions([], [], [], [], more=False)
 
 
 class SessionTimers(NamedTuple):
@@ -77,6 +78,7 @@ class Sessions:
         self._wheel: TimingWheel[SessionKey] = TimingWheel(slots, cursor)
         self._auto_away: TimingWheel[SessionKey] = TimingWheel(slots if away_after else 0, cursor)
         self._token_expiry: TokenExpiry[SessionKey] = TokenExpiry(now)
+        self._status_ends: TokenExpiry[SessionKey] = TokenExpiry(now)
 
     def login(
         self,
@@ -86,21 +88,37 @@ class Sessions:
         arrived: float,
         now: float,
         *,
-        profile: Profile | None = None,
+        shows: ProfileChange = UNCHANGED,
+        status_ends_at: float | None = None,
         expires_at: float | None = None,
     ) -> LoginResult:
         """Make the guest a session, in place of the same device's older one; see `Registry.login`.
 
         Args:
+            status_ends_at: when the status in `shows` ends; None: never.
             expires_at: when its token expires; None without a token.
         """
-        result = self.registry.login(guest, key, idle_timeout, arrived, now, profile=profile)
+        result = self.registry.login(guest, key, idle_timeout, arrived, now, shows=shows)
         self._wheel.touch(key, self._slot_clock.at_or_after(now + idle_timeout))
         if self._away_after:
             self._auto_away.touch(key, self._slot_clock.at_or_after(now + self._away_after))
         if expires_at is not None:
             self._token_expiry.set(key, expires_at)
+        if status_ends_at is not None:
+            self._status_ends.set(key, status_ends_at)
+        elif self._status_ends:  # of the session that this one replaces
+            self._status_ends.discard(key)
         return result
+
+    def update(
+        self, session: Session, now: float, change: ProfileChange, status_ends_at: float | None = None
+    ) -> Change | None:
+        """Update a live session's profile; None if that changes nothing. See `Profiles.update`."""
+        if status_ends_at is not None:
+            self._status_ends.set(session.key, status_ends_at)
+        elif change.status is not None:
+            self._status_ends.discard(session.key)
+        return self.registry.update(session, now, change)
 
     def packet_received(self, session: Session, now: float) -> None:
         """Extend a live session that sent a packet."""
@@ -152,6 +170,8 @@ class Sessions:
                 self._token_expiry.discard(session.key)
             if self._auto_away:
                 self._auto_away.discard(session.key)
+            if self._status_ends:
+                self._status_ends.discard(session.key)
         return change
 
     def pop_due(self, tick: int, now: float, limit: int) -> DueSessions:
@@ -163,8 +183,10 @@ class Sessions:
         idle = self._wheel.pop_due(tick, limit)
         inattentive = self._auto_away.pop_due(tick, limit)
         expired, more_expired = self._token_expiry.pop_expired(now, limit)
-        more = bool(idle or inattentive) or more_expired
-        return DueSessions(self._live(idle), self._live(inattentive), self._live(expired), more)
+        ended, more_ended = self._status_ends.pop_expired(now, limit)
+        more = bool(idle or inattentive) or more_expired or more_ended
+        live = self._live
+        return DueSessions(live(idle), live(inattentive), live(expired), live(ended), more=more)
 
     def _live(self, keys: Iterable[SessionKey]) -> list[Session]:
         return [session for key in keys if (session := self.registry.get(key)) is not None]
@@ -180,6 +202,10 @@ class Sessions:
     def has_expired_token(self, session: Session) -> bool:
         """Whether a session whose token expired has sent no new one since."""
         return session.key not in self._token_expiry
+
+    def has_ended_status(self, session: Session) -> bool:
+        """Whether a session whose status ended has set no other with an end since."""
+        return session.key not in self._status_ends
 
     @property
     def with_token(self) -> int:

@@ -253,5 +253,10 @@ class Outbox:
 def size_of(change: Change) -> int:
     """Return the approximate memory of a change in bytes."""
     return (
-        CHANGE_BYTES + len(change.uid) + len(change.device) + len(change.session) + len(change.profile.meta)
+        CHANGE_BYTES
+        + len(change.uid)
+        + len(change.device)
+        + len(change.session)
+        + len(change.profile.meta)
+        + len(change.profile.private)
     )

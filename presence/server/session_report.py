@@ -107,15 +107,16 @@ class SessionReporter:
             "due_ms": None if at.due_at is None else clock.decided_ms(at.due_at),
             "due_in_s": _seconds(at.due_at, now),
             "ends_as": {"code": int(session.end_code), "reason": session.end_code.reason},
-            "status": "away" if profile.away else "online",
-            "away_in_s": None if profile.away else _seconds(at.away_at, now),
+            "status": profile.status,
+            "away_in_s": None if profile.status == "away" else _seconds(at.away_at, now),
             "token_expires_in_s": _seconds(at.token_ends_at, now),
             "unsent_bytes": connected.unsent_bytes if connected else None,
             "watches": self.watches(session),
             "vouched": self.engine.registration.is_registrable(session),
         }
-        if profile.meta:
-            report["meta"] = json.loads(profile.meta)
+        for name in ("meta", "private"):
+            if text := getattr(profile, name):
+                report[name] = json.loads(text)
         return report
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from presence.protocol.constants import STATUSES, Status
 from presence.store.error_classes import CONNECTION_LOST, passes
 from presence.store.keys import Keys
 from presence.store.nodes import ended_leases
@@ -30,9 +31,9 @@ def stored_shards(clients: ShardClients, prefix: str) -> int | None:
 def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
-    A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there is one, `meta`. `status` is
-    ``online``, ``away``, ``offline`` or ``unknown``; a user without any data is offline. Online and away: see
-    `online_state`. Unknown: the same, but the leases of all nodes of the sessions have expired. Those nodes
+    A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there are any, `meta` and
+    `private`. `status` is that of `online_state`, ``offline`` or ``unknown``; a user without any data is
+    offline. Unknown: the same, but the leases of all nodes of the sessions have expired. Those nodes
     return, or others sweep them and the user goes offline. (While the server of a cluster with the lease
     table is unreachable, such a user counts as online.) Offline: only `last_seen_ms` may be known. Times are
     Unix milliseconds.
@@ -103,11 +104,12 @@ def _mark_unknown(clients: ShardClients, keys: Keys, states: Collection[State]) 
 def online_state(text: bytes | None) -> State | None:
     """Return the state in a record; None if there is no record, or it is damaged.
 
-    A user is away if all their sessions are. `since_ms` is the start of that status, `id` the entry id of the
-    event that led to the state, `last_seen_ms` None. `meta` is a JSON text, see `presence.common.meta_json`:
-    of the sessions with that status, the one of the latest login. `sessions` is a list of
-    ``{device, session, node, login_ms}`` by device; one that is away has ``away: True``, and one that has
-    it, its own `meta`.
+    The status is the first of `presence.protocol.constants.STATUSES` that a session has. `since_ms` is the
+    start of that status, `id` the entry id of the event that led to the state, `last_seen_ms` None. `meta`
+    and `private` are JSON texts, see `presence.common.meta_json`: of the sessions with that status, those of
+    the latest login. `sessions` is a list of ``{device, session, node, login_ms}`` by device; one that is
+    away has ``away: True``, one that is busy or dnd a `status`, and one that has them, its own `meta` and
+    `private`.
     """
     try:
         record = json.loads(text or b"null")
@@ -121,8 +123,8 @@ def online_state(text: bytes | None) -> State | None:
     if not sessions:
         return None
     shown = max(sessions, key=_precedence)
-    state = _state("away" if "away" in shown else "online", since_ms, None, entry_id, sessions)
-    return {**state, "meta": shown["meta"]} if "meta" in shown else state
+    state = _state(status_of(shown), since_ms, None, entry_id, sessions)
+    return {**state, **{name: shown[name] for name in ("meta", "private") if name in shown}}
 
 
 def _session(device: str, fields: dict[str, Any]) -> State:
@@ -134,8 +136,11 @@ def _session(device: str, fields: dict[str, Any]) -> State:
     }
     if fields.get("away") is True:
         session["away"] = True
-    if isinstance(meta := fields.get("meta"), str):
-        session["meta"] = meta
+    elif (status := fields.get("status")) in {"busy", "dnd"}:
+        session["status"] = status
+    for name in ("meta", "private"):
+        if isinstance(text := fields.get(name), str):
+            session[name] = text
     return session
 
 
@@ -144,9 +149,16 @@ def _text(value: str) -> str:
     return str.encode(value).decode()
 
 
-def _precedence(session: State) -> tuple[bool, int, bytes]:
+def _precedence(session: State) -> tuple[int, int, bytes]:
     """Return the sort key that decides which of several sessions is shown; see lib/shown_state.lua."""
-    return "away" not in session, session["login_ms"], session["device"].encode("utf-8", "surrogatepass")
+    rank = -STATUSES.index(status_of(session))
+    return rank, session["login_ms"], session["device"].encode("utf-8", "surrogatepass")
+
+
+def status_of(session: State) -> Status:
+    """Return the status of one of a user's sessions."""
+    status: Status = "away" if "away" in session else session.get("status", "online")
+    return status
 
 
 def seen_ms(score: float | None) -> int | None:

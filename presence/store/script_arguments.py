@@ -142,16 +142,25 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     return msgpack.packb(values), msgpack.packb(texts)
 
 
+_LETTERS: Final = {"online": "-", "away": "a", "busy": "b", "dnd": "d"}  # of statuses, in packed profiles
+
+
 def _packed_profile(profile: Profile) -> str:
-    return "" if profile == PLAIN else ("a" if profile.away else "-") + profile.meta
+    """Return a profile for `show_as` of lib/shown_state.lua; a JSON text holds no NUL."""
+    if profile == PLAIN:
+        return ""
+    private = f"\0{profile.private}" if profile.private else ""
+    return f"{_LETTERS[profile.status]}{profile.meta}{private}"
 
 
 def _fingerprint(profile: Profile) -> str:
     """Return the fingerprint of a profile; compare.lua computes the same from a record."""
     if profile == PLAIN:
         return ""
-    meta = hashlib.sha1(profile.meta.encode(), usedforsecurity=False).hexdigest() if profile.meta else ""
-    return ("a" if profile.away else "-") + meta
+    return _LETTERS[profile.status] + "".join(
+        hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() if text else "-"
+        for text in (profile.meta, profile.private)
+    )
 
 
 def _packed_opening(opening: Opening) -> bytes:

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from presence.common.meta_json import from_text
 from presence.protocol import Code
+from presence.protocol.constants import Status
 
-Status = Literal["online", "away"]
 Meta: TypeAlias = Mapping[str, Any]
 NO_META: Final[Meta] = MappingProxyType({})
 GapReason = Literal["dropped", "trimmed", "lost_writes"]
@@ -57,6 +57,7 @@ class Online(_Transition):
     deliveries: int = 1
     status: Status = "online"
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)
+    private: Meta = field(default_factory=lambda: NO_META, hash=False)  # for the application's backend only
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +71,38 @@ class Offline(_Transition):
     since_id: str  # the entry id of the online event that this one ends
     deliveries: int = 1
     grace_ms: int = 0
+    meta: Meta = field(default_factory=lambda: NO_META, hash=False)  # of the session that ended last
+    private: Meta = field(default_factory=lambda: NO_META, hash=False)  # of the same
 
 
 @dataclass(frozen=True, slots=True)
 class Away(_Transition):
     """A user who stays online went away or came back: all of their sessions are away, or no longer all.
 
-    `code` is 3 away, 4 back. The session is the one that caused it: by a request, by inactivity, or because
-    it began or ended.
+    `code` is 3 away, 4 back; who comes back may be busy or dnd. The session is the one that caused it: by a
+    request, by inactivity, or because it began or ended.
     """
 
     since_id: str  # the entry id of the online event of this online period
     status: Status  # since `at_ms`
     deliveries: int = 1
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)  # the user's from now on
+    private: Meta = field(default_factory=lambda: NO_META, hash=False)  # as of `Online`
 
 
 @dataclass(frozen=True, slots=True)
 class Updated(_Transition):
-    """A user whose status is unchanged has other `meta`, or none any more; `code` is 5."""
+    """A user who is not away has another status, or has other `meta` or `private`; `code` is 5.
+
+    Also one who is away, and has other `meta` or `private`.
+    """
 
     since_id: str  # as of `Away`
     status: Status
     status_ms: int  # since when the status holds
     deliveries: int = 1
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)
+    private: Meta = field(default_factory=lambda: NO_META, hash=False)  # as of `Online`
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +151,23 @@ def _event_of(entry: Entry, fields: Mapping[str, str]) -> Event | None:
         return Gap(entry.shard, entry.id, "dropped", *span, deliveries)
     common = _common(entry)
     if kind == "offline":
-        return Offline(*common, fields["since_id"], deliveries, int(fields.get("grace_ms", 0)))
-    status: Status = "away" if fields.get("status") == "away" else "online"
-    meta = read_meta(fields.get("meta", ""))
+        grace_ms = int(fields.get("grace_ms", 0))
+        return Offline(*common, fields["since_id"], deliveries, grace_ms, *_said(fields))
+    status: Status = fields.get("status", "online")  # type: ignore[assignment]  # or one of a newer server
     match kind:
         case "online":
-            return Online(*common, deliveries, status, meta)
+            return Online(*common, deliveries, status, *_said(fields))
         case "away":
-            return Away(*common, fields["since_id"], status, deliveries, meta)
+            return Away(*common, fields["since_id"], status, deliveries, *_said(fields))
         case "update":
-            return Updated(*common, fields["since_id"], status, int(fields["status_ms"]), deliveries, meta)
+            status_ms = int(fields["status_ms"])
+            return Updated(*common, fields["since_id"], status, status_ms, deliveries, *_said(fields))
         case _:
             return None
+
+
+def _said(fields: Mapping[str, str]) -> tuple[Meta, Meta]:
+    return read_meta(fields.get("meta", "")), read_meta(fields.get("private", ""))
 
 
 def read_meta(text: str) -> Meta:
@@ -223,9 +236,10 @@ def entry_values(entry: Entry) -> dict[str, object]:
     for name, text in entry.fields.items():
         is_number = name in ENTRY_NUMBERS or name.endswith("_ms")
         values[name] = parsed_number(text) if is_number else text
-    if said := entry.fields.get("meta"):
-        with suppress(ValueError, RecursionError):
-            values["meta"] = json.loads(said)
+    for name in ("meta", "private"):
+        if said := entry.fields.get(name):
+            with suppress(ValueError, RecursionError):
+                values[name] = json.loads(said)
     return values
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from presence.protocol.constants import Status
 from presence.store.client import Redis
 from presence.store.records import online_state
 from presence.store.shard_clients import ShardClients
@@ -25,7 +26,6 @@ from presence.subscriber.events import (
     Meta,
     Offline,
     Online,
-    Status,
     Updated,
     decode,
     id_order,
@@ -44,19 +44,20 @@ class Period(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """An online user's status and `meta`, and since when the status holds, Unix milliseconds."""
+    """An online user's status, `meta` and `private`, and since when the status holds, Unix milliseconds."""
 
     status: Status
     since_ms: int
     meta: Meta = NO_META
+    private: Meta = NO_META
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Who was online at one moment of each shard's stream.
 
-    `shown` has the users who are away or have `meta`; all others are online without `meta`. It is empty
-    unless requested.
+    `shown` has the users who are not plainly online, or have `meta` or `private`. It is empty unless
+    requested.
     """
 
     online: Mapping[str, Period]
@@ -154,11 +155,11 @@ def _apply(online: dict[str, Period], shown: dict[str, Shown], items: list[Item]
         match decode(item):
             case Online() as event:
                 online[event.uid] = Period(event.since_ms, event.id)
-                _show(shown, event.uid, Shown(event.status, event.since_ms, event.meta))
+                _show(shown, event.uid, Shown(event.status, event.since_ms, event.meta, event.private))
             case Away() as event:
-                _show(shown, event.uid, Shown(event.status, event.at_ms, event.meta))
+                _show(shown, event.uid, Shown(event.status, event.at_ms, event.meta, event.private))
             case Updated() as event:
-                _show(shown, event.uid, Shown(event.status, event.status_ms, event.meta))
+                _show(shown, event.uid, Shown(event.status, event.status_ms, event.meta, event.private))
             case Offline() as event:
                 online.pop(event.uid, None)
                 shown.pop(event.uid, None)
@@ -167,7 +168,7 @@ def _apply(online: dict[str, Period], shown: dict[str, Shown], items: list[Item]
 
 
 def _show(shown: dict[str, Shown], uid: str, how: Shown) -> None:
-    if how.status == "away" or how.meta:
+    if how.status != "online" or how.meta or how.private:
         shown[uid] = how
     else:
         shown.pop(uid, None)
@@ -183,10 +184,12 @@ def _period(text: bytes) -> Period | None:
 
 
 def _shown(text: bytes) -> Shown | None:
-    """Return status and `meta` of a record; None: online without `meta`."""
-    if b'"away"' not in text and b'"meta"' not in text:
+    """Return what a user shows by a record; None: plainly online."""
+    if not any(name in text for name in (b'"away"', b'"status"', b'"meta"', b'"private"')):
         return None  # nearly all records
     state = online_state(text)
-    if state is None or (state["status"] == "online" and "meta" not in state):
+    if state is None:
         return None
-    return Shown(state["status"], state["since_ms"], read_meta(state.get("meta", "")))
+    meta, private = (read_meta(state.get(name, "")) for name in ("meta", "private"))
+    how = Shown(state["status"], state["since_ms"], meta, private)
+    return None if how == Shown("online", how.since_ms) else how

@@ -49,7 +49,7 @@ def test_a_user_who_is_online_and_then_away_is_explained_fully(url: str, hand: H
     assert report["why"] == f"online since {SEEN}: the default device at node n1 logged in at {SEEN}"
     assert report["sessions"] == [{**there, "on_record": True}]
     assert report["nodes"] == [{"node": "n1", "status": "alive", "answer": "answered", "version": "0.1.0"}]
-    hand.apply(update("ann", "s1", profile=Profile(True, '{"mood":{"$bin":"00"}}')))
+    hand.apply(update("ann", "s1", profile=Profile("away", '{"mood":{"$bin":"00"}}')))
     with listening(url, "n1") as questions:
         report = explain(url, "ann", answer("n1", there))
         client.xtrim(Keys().events(0), maxlen=1, approximate=False)

@@ -13,7 +13,7 @@ from tests.support.desks import NotingDesk
 from tests.support.worlds import TICK, World
 
 AWAY_AFTER = 100.0
-AWAY = Profile(away=True)
+AWAY = Profile("away")
 APP = {"app": "3.1"}
 APP_TEXT = meta_json.to_text(APP)
 GRANTED = [(Kind.OK, 7, None)]
@@ -35,7 +35,7 @@ def update(world: World, handle: int, **parts: Any) -> list[tuple[Kind, int | No
 @pytest.mark.parametrize(
     ("parts", "profile"),
     [
-        ({"meta": APP, "status": "away"}, Profile(True, APP_TEXT)),
+        ({"meta": APP, "status": "away"}, Profile("away", APP_TEXT)),
         ({}, PLAIN),
         ({"status": "online", "meta": {}}, PLAIN),
     ],
@@ -49,7 +49,7 @@ def test_a_login_sets_the_profile_and_a_registration_has_the_current_one(
     world.login("bob")
     update(world, handle, status="away", meta={"now": 1})
     profiles = {each.uid: each.profile for each in world.engine.registration.registrations([*world.registry])}
-    assert profiles == {"ada": Profile(True, meta_json.to_text({"now": 1})), "bob": PLAIN}
+    assert profiles == {"ada": Profile("away", meta_json.to_text({"now": 1})), "bob": PLAIN}
 
 
 def test_updates_have_the_code_of_what_they_change_and_no_change_is_no_event() -> None:
@@ -61,7 +61,7 @@ def test_updates_have_the_code_of_what_they_change_and_no_change_is_no_event() -
     assert update(world, handle) == GRANTED
     assert shown(world)[1:] == [
         (Op.UPDATE, Code.UPDATED, Profile(meta=APP_TEXT)),
-        (Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT)),
+        (Op.UPDATE, Code.AWAY, Profile("away", APP_TEXT)),
         (Op.UPDATE, Code.UPDATED, AWAY),
         (Op.UPDATE, Code.BACK, PLAIN),
     ]
@@ -112,7 +112,7 @@ def test_a_session_with_nothing_but_keepalives_becomes_away() -> None:
     world.keep_alive(handle, AWAY_AFTER / 2 - 1)
     assert len(world.changes) == 1
     world.pass_time(2.0)
-    assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT))]
+    assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, Profile("away", APP_TEXT))]
     assert AWAY_AFTER <= world.changes[1].at - began <= AWAY_AFTER + TICK / 2
     world.keep_alive(handle, 3 * AWAY_AFTER)
     assert len(world.changes) == 2, "one change only"
@@ -164,3 +164,84 @@ def test_a_session_set_away_by_its_client_stays_away_when_it_sends(
     update(world, handle, status="online")
     world.keep_alive(handle, AWAY_AFTER + TICK)
     assert codes(world)[-1] == Code.AWAY
+
+
+# Busy, do not disturb, and an end of a status
+
+AHEAD_S = 60
+
+
+def until(world: World, seconds: float) -> int:
+    return world.clock.seen_ms(world.now) + round(seconds * 1000)
+
+
+def statuses(world: World) -> list[str]:
+    return [each.profile.status for each in world.changes]
+
+
+def test_private_is_kept_beside_meta_and_removed_by_an_empty_map() -> None:
+    world = World()
+    handle = world.login(private={"push": "x"})
+    update(world, handle, meta=APP)
+    update(world, handle, private={})
+    private = meta_json.to_text({"push": "x"})
+    assert [each.profile for each in world.changes] == [
+        Profile(private=private),
+        Profile("online", APP_TEXT, private),
+        Profile("online", APP_TEXT),
+    ]
+
+
+def test_a_status_ends_by_itself_and_the_one_from_before_is_back() -> None:
+    world = World()
+    handle = world.login(status="busy")
+    update(world, handle, status="dnd", until_ms=until(world, AHEAD_S))
+    update(world, handle, meta=APP)  # leaves the status and its end
+    world.keep_alive(handle, AHEAD_S - TICK)
+    assert statuses(world) == ["busy", "dnd", "dnd"]
+    world.keep_alive(handle, 3 * TICK)
+    assert statuses(world) == ["busy", "dnd", "dnd", "busy"]
+    assert world.changes[-1].profile.meta == APP_TEXT
+
+
+@pytest.mark.parametrize("then", ["busy", "online"])
+def test_a_status_without_an_end_replaces_the_end(then: str) -> None:
+    world = World()
+    handle = world.login()
+    update(world, handle, status="away", until_ms=until(world, AHEAD_S))
+    update(world, handle, status=then)
+    world.keep_alive(handle, 2 * AHEAD_S)
+    assert statuses(world) == ["online", "away", then]
+
+
+def test_of_several_ends_the_last_counts_and_the_first_status_is_back() -> None:
+    world = World()
+    handle = world.login()
+    update(world, handle, status="away", until_ms=until(world, AHEAD_S))
+    update(world, handle, status="busy", until_ms=until(world, 2 * AHEAD_S))
+    world.keep_alive(handle, 2 * AHEAD_S - TICK)
+    assert statuses(world) == ["online", "away", "busy"]
+    world.keep_alive(handle, 3 * TICK)
+    assert statuses(world) == ["online", "away", "busy", "online"]
+
+
+def test_an_end_that_has_passed_sets_no_status() -> None:
+    world = World()
+    handle = world.login(status="dnd", until_ms=until(world, -1), meta=APP)
+    assert update(world, handle, status="busy", until_ms=0) == GRANTED
+    assert [each.profile for each in world.changes] == [Profile(meta=APP_TEXT)]
+
+
+def test_the_end_of_a_status_goes_with_its_session() -> None:
+    world = World()
+    world.login(status="dnd", until_ms=until(world, AHEAD_S))
+    again = world.login()
+    world.keep_alive(again, 2 * AHEAD_S)
+    assert statuses(world) == ["dnd", "online"]
+
+
+def test_only_a_session_that_is_online_becomes_away_by_itself() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login(status="busy")
+    world.keep_alive(handle, 2 * AWAY_AFTER)
+    assert statuses(world) == ["busy"]

@@ -159,7 +159,7 @@ def watch(stage: Stage, hand: Hand) -> None:
         assert channel.receive() == [Subscribed("bob")]
         seen = channel.snapshot(["bob"])
         assert seen.states["bob"].status == "online"
-        hand.apply(change(Op.UPDATE, "bob", "s2", profile=Profile(away=True)))
+        hand.apply(change(Op.UPDATE, "bob", "s2", profile=Profile("away")))
         (entry,) = channel.receive()
         assert isinstance(entry, WatchedEntry)
         assert channel.check() == entry.id

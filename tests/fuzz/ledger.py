@@ -80,8 +80,9 @@ class Ledger:
     def _update(self, entry: LedgerEntry, change: Change) -> None:
         before, after = entry.profile, change.profile
         assert before != after, "an update that changes nothing"
-        if before.away == after.away:
+        was_away, is_away = before.status == "away", after.status == "away"
+        if was_away == is_away:
             assert change.code == Code.UPDATED
         else:
-            assert change.code == (Code.AWAY if after.away else Code.BACK)
+            assert change.code == (Code.AWAY if is_away else Code.BACK)
         entry.profile = after

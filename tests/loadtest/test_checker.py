@@ -10,6 +10,7 @@ from loadtest.checker import (
     Promised,
     RemainingEvent,
     Showing,
+    ShownState,
     check_last_events,
     differences,
     is_false_offline,
@@ -149,7 +150,7 @@ def shown_by(showing: Showing, *entries: Fields) -> list[str]:
 def test_states_of_a_user_are_followed_and_forgotten_with_redis() -> None:
     showing = Showing()
     assert shown_by(showing, IN, AWAY, SAID, BACK) == []
-    assert showing.shown["ann"] == ("online", "9", "x", "4-0", "1-0")
+    assert showing.shown["ann"] == ShownState("online", "9", ("x", ""), "4-0", "1-0")
     kept = showing.snapshot()
     assert shown_by(showing, OUT) == []
     assert showing.shown == {}

@@ -183,7 +183,7 @@ async def test_records_that_differ_are_written_again(
     if what == "records deleted":
         server.client.delete(KEYS.online(0))
     elif what == "changed states":  # and the update was lost
-        sessions.profiles |= {"u7": Profile(away=True, meta='{"mood":"busy"}'), "u8": Profile(away=True)}
+        sessions.profiles |= {"u7": Profile("away", meta='{"mood":"busy"}'), "u8": Profile("away")}
     else:  # ended without notice
         del sessions.live["u7"]
     await until(lambda: online_sessions(server.client) == {tuple(each) for each in sessions.live.values()})

@@ -188,7 +188,7 @@ def change(op: Op, uid: str, session: str, at: float = NOW) -> Change:
 
 def test_ends_are_passed_on_and_kept_without_client_data(world: World) -> None:
     recent_ends = RecentEnds(world)
-    end = change(Op.END, "ada", "s1")._replace(profile=Profile(away=True, meta="x" * 250))
+    end = change(Op.END, "ada", "s1")._replace(profile=Profile("away", meta="x" * 250))
     recent_ends.append(end)
     assert world.changes == [end]
     assert [each.profile for each in recent_ends.of_user("ada", NOW)] == [PLAIN]

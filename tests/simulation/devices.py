@@ -82,8 +82,9 @@ class SimulatedDevice:
             plan.uid,
             device=plan.device or None,
             idle_timeout=plan.idle_timeout,
-            meta={"text": shown.meta} if shown.meta else None,
-            status="away" if shown.away else None,
+            meta=_map(shown.meta) or None,
+            private=_map(shown.private) or None,
+            status=None if shown.status == "online" else shown.status,
             id=1,
         )
         return protocol.encode(login)
@@ -163,9 +164,9 @@ class SimulatedDevice:
         """Send the device's status and meta, unless this connection has sent them."""
         shown = self._shown
         if connection.sent_status is not shown:
-            meta = {"text": shown.meta} if shown.meta else {}
-            status = "away" if shown.away else "online"
-            connection.send(protocol.encode(protocol.update(meta=meta, status=status, id=3)), shown)
+            meta, private = _map(shown.meta), _map(shown.private)
+            update = protocol.update(meta=meta, private=private, status=shown.status, id=3)
+            connection.send(protocol.encode(update), shown)
 
     def _runner(self, action: Action) -> Callable[[], None]:
         def act() -> None:
@@ -211,3 +212,8 @@ class SimulatedDevice:
 
     def _near(self, seconds: float) -> None:
         self._late_until = self._agenda.now + seconds
+
+
+def _map(text: str) -> dict[str, str]:
+    """Return a text as `meta` or `private` hold it."""
+    return {"text": text} if text else {}

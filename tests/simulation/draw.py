@@ -5,6 +5,7 @@ from random import Random
 from typing import Final
 
 from presence.config.settings import Settings
+from presence.protocol.constants import Status
 from tests.simulation.plan import (
     Action,
     DeviceAction,
@@ -67,9 +68,13 @@ def _statuses(random: Random, start: float, heal_at: float) -> tuple[ShownStatus
     times = sorted(random.uniform(start + 1.0, heal_at) for _ in range(random.choice((0, 1, 2, 4))))
     if random.random() < 0.3:
         times.insert(0, 0.0)  # with its first login
-    return tuple(
-        ShownStatus(at, random.random() < 0.5, random.choice(("", "", "here", 'é"\\'))) for at in times
-    )
+    return tuple(_status(random, at) for at in times)
+
+
+def _status(random: Random, at: float) -> ShownStatus:
+    dice, meta = random.random(), random.choice(("", "", "here", 'é"\\'))
+    status: Status = "away" if dice < 0.5 else "busy" if dice < 0.6 else "dnd" if dice < 0.7 else "online"
+    return ShownStatus(at, status, meta, private=f"{at:.0f}" if dice % 0.1 < 0.03 else "")
 
 
 def _settings(random: Random, *, crowd: bool) -> Settings:

@@ -11,7 +11,7 @@ from loadtest.checker import RemainingEvent, check_last_events, differences
 from presence.common import meta_json
 from presence.core.profiles import Profile
 from presence.core.registry import Session
-from presence.store.records import online_state
+from presence.store.records import online_state, status_of
 from tests.simulation.fake.values import Hash, Members, Stream
 from tests.simulation.truth import LONG_AGO
 
@@ -126,12 +126,13 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
             uid, state = name.decode(), online_state(text)
             assert state is not None
             for each in state["sessions"]:
-                recorded = Profile("away" in each, each.get("meta", ""))
+                recorded = Profile(status_of(each), each.get("meta", ""), each.get("private", ""))
                 if recorded != profiles.get(each["session"]):
                     text_of = "{} of {} is {} in its record, {} in its process"
                     known = profiles.get(each["session"])
                     judge.add_violation("converged", text_of, each["session"], uid, recorded, known)
-            shows = state["status"], str(state["since_ms"]), state.get("meta", ""), state["id"]
+            said = state.get("meta", ""), state.get("private", "")
+            shows = state["status"], str(state["since_ms"]), said, state["id"]
             if uid not in shown or shown[uid][:4] != shows:
                 judge.add_violation("converged", "{} shows {}, told was {}", uid, shows, shown.get(uid))
     for host in _running_hosts(world):
@@ -147,14 +148,15 @@ def _check_profile(
     if not isinstance(session, Session) or status is None or session not in sessions:
         return
     profile, settings = sessions.profiles.get(session.number), world.plan.settings
-    is_away = status.away
-    if settings.away_after and not status.away:
+    shown = status.status
+    if settings.away_after and shown == "online":
         silent_s = (world.agenda.now - connection.status_arrived_at) * host.clock.rate
         # A tick that is late credits up to a time-out, see `presence.core.slots`.
         if settings.away_after < silent_s < settings.away_after + 2 * settings.tick + settings.idle_timeout:
             return
-        is_away = silent_s > settings.away_after
-    wanted = Profile(is_away, meta_json.to_text({"text": status.meta}) if status.meta else "")
+        shown = "away" if silent_s > settings.away_after else shown
+    texts = (meta_json.to_text({"text": text}) if text else "" for text in (status.meta, status.private))
+    wanted = Profile(shown, *texts)
     if profile != wanted:
         judge.add_violation("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 

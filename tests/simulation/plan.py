@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from presence.config.settings import Settings
+from presence.protocol.constants import Status
 
 
 class DeviceAction(Enum):
@@ -35,8 +36,9 @@ class ShownStatus:
     """How a device shows itself from a moment on."""
 
     at: float  # true seconds
-    away: bool = False  # whether it says that it is away
-    meta: str = ""  # what it says of itself
+    status: Status = "online"  # as it says
+    meta: str = ""  # what it says of itself to others
+    private: str = ""  # and to the backend only
 
 
 @dataclass(frozen=True)

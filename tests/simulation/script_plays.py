@@ -35,9 +35,9 @@ CHANNELS: Final = tuple(
 PROFILES: Final = (
     PLAIN,
     PLAIN,
-    Profile(away=True),
+    Profile("away"),
     Profile(meta='{"v":"1 \\" é"}'),
-    Profile(True, '{"$bin":"00"}'),
+    Profile("away", '{"$bin":"00"}'),
 )
 COMMAND: Final = "return redis.call(unpack(ARGV))"
 AT_MS: Final = 1_700_000_000_000

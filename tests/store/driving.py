@@ -24,6 +24,7 @@ from presence.outbox.steps import (
     Step,
     Sweep,
 )
+from presence.protocol.constants import STATUSES, Status
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 
@@ -212,7 +213,9 @@ def a_change(text: str) -> Change:
     device = next((word for word in more if "=" not in word), "")
     options = dict(word.split("=") for word in more if "=" in word)
     shown = options.get("as", "").split(",")
-    meta = next((f'"{word}"' for word in shown if word not in {"", "away"}), "")
+    status: Status = next((each for each in STATUSES if each in shown), "online")
+    meta = next((f'"{word}"' for word in shown if word not in {"", *STATUSES}), "")
+    private = f'"{options["private"]}"' if "private" in options else ""
     at_ms = NOW_MS + int(options.get("at", 0))
     return change(
         Op(op),
@@ -223,7 +226,7 @@ def a_change(text: str) -> Change:
         age_s=float(options.get("age", 0)),
         at_ms=at_ms,
         last_seen_ms=NOW_MS + int(options["seen"]) if "seen" in options else at_ms,
-        profile=Profile("away" in shown, meta),
+        profile=Profile(status, meta, private),
         grace_ms=int(options.get("grace", 0)),
     )
 

@@ -47,8 +47,8 @@ from tests.store.driving import (
 from tests.store.servers import Server
 
 KEYS = Keys()
-AWAY, META = Profile(away=True), Profile(meta='{"v":"é \\" 1"}')
-AWAY_META = Profile(away=True, meta='{"v":2}')
+AWAY, META = Profile("away"), Profile(meta='{"v":"é \\" 1"}')
+AWAY_META = Profile("away", meta='{"v":2}')
 
 # Steps as in test_rules.py, and the fields of each event, all of them if `v` is named. ``+9``: ms
 # after NOW_MS; ``#0``: the id of the first event.

@@ -24,7 +24,7 @@ def messages(server: Server, keys: Keys) -> set[str]:
         a, b = Hand(store, "a"), Hand(store, "b")
         a.open()
         b.open()
-        a.apply(login("u", "s1"), update("u", "s1", profile=Profile(away=True)))
+        a.apply(login("u", "s1"), update("u", "s1", profile=Profile("away")))
         b.apply(login("u", "s2"))
         b.apply(end("u", "s2"))
     finally:

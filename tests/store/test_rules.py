@@ -162,6 +162,24 @@ a user is away only if all devices are
     a login u s1 phone & login u s2 desk & update u s1 phone as=away; a update u s2 desk as=away;
     a update u s1 phone
     online u login; away u away away; away u back online -> u/desk/s2 u/phone/s1
+busy outranks online on another device, and do not disturb outranks busy
+    a login u s1 phone as=busy & login u s2 desk; b login u s3 tv as=dnd
+    online u login busy; update u updated dnd -> u/phone/s1 u/desk/s2 u/tv/s3
+online outranks away on another device
+    a login u s1 phone as=away & login u s2 desk as=busy; a update u s2 desk; a end u s2 desk
+    online u login away; away u back busy; update u updated online; away u away away -> u/phone/s1
+who is away comes back as busy
+    a login u s1 as=away & update u s1 as=busy & update u s1 as=away
+    online u login away; away u back busy; away u away away -> u//s1
+what is private is in the entries of its session
+    a login u s1 private=p & update u s1 private=q & end u s1
+    online u login {p}; update u updated online {q}; offline u logout {q} ->
+an update that changes only what is private is an update
+    a login u s1 as=m private=p & update u s1 as=m private=p & update u s1 as=m
+    online u login m {p}; update u updated online m -> u//s1
+the session that ends last says what it said
+    a login u s1 phone as=m & login u s2 desk private=p; a end u s1 phone; a end u s2 desk
+    online u login m; update u updated online {p}; offline u logout {p} ->
 an update of a replaced session does nothing
     a login u s1 & login u s2 & update u s1 as=away
     online u login -> u//s2
@@ -170,7 +188,7 @@ an update that changes nothing is no event
     online u login away -> u//s1
 the end of an away user is a normal end
     a login u s1 & update u s1 as=away,m & end u s1
-    online u login; away u away away m; offline u logout ->
+    online u login; away u away away m; offline u logout m ->
 a login may set meta
     a login u s1 as=m
     online u login m -> u//s1
@@ -249,7 +267,9 @@ sessions of a fenced node do not count
 
 
 def line(event: dict[str, str]) -> str:
-    words = (event.get(name, "").strip('"') for name in ("type", "uid", "reason", "status", "meta"))
+    words = [event.get(name, "").strip('"') for name in ("type", "uid", "reason", "status", "meta")]
+    if private := event.get("private"):
+        words.append("{" + private.strip('"') + "}")
     return " ".join(word for word in words if word)
 
 

@@ -61,9 +61,9 @@ def test_messages_about_a_user_match_the_stream(channel: WatchChannel, a: Hand) 
         "a new subscription wakes the waiting thread"
     )
     start = channel.check()
-    a.apply(login("ann", "s1", profile=Profile(True, "{}")), login("cy", "s3"))
+    a.apply(login("ann", "s1", profile=Profile("away", "{}")), login("cy", "s3"))
     a.apply(login("ann", "s2", "phone"))
-    a.apply(update("ann", "s2", "phone", profile=Profile(False, '{"m":2}')))
+    a.apply(update("ann", "s2", "phone", profile=Profile(meta='{"m":2}')))
     a.apply(end("ann", "s2", "phone"), end("ann", "s1"))
     messages = hear(channel, 5)
     assert entries(messages) == [
@@ -124,7 +124,7 @@ def test_a_replica_is_refused(server: Server, channel: WatchChannel) -> None:
 
 def test_a_snapshot_has_all_users_as_of_one_entry(channel: WatchChannel, a: Hand) -> None:
     assert channel.snapshot(["ann"]) == ({"ann": WatchedState("offline")}, (0, 0))
-    a.apply(login("ann", "s1"), login("bob", "s2", profile=Profile(True, "{}")), login("cy", "s3"))
+    a.apply(login("ann", "s1"), login("bob", "s2", profile=Profile("away", "{}")), login("cy", "s3"))
     a.apply(end("cy", "s3", last_seen_ms=NOW_MS + 5))
     states, as_of = channel.snapshot(["ann", "bob", "cy", "dee"])
     assert {uid: state.status for uid, state in states.items()} == {

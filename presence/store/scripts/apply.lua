@@ -1,4 +1,4 @@
--- requires: shard record_cache news events shown_state changes
+-- requires: shard record_cache news events profile shown_state changes
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
@@ -176,14 +176,14 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
     end
   end
   if not record then
-    local id = go_online(uid, device, session, code, reason, at_ms, entry.away, entry.meta)
+    local id = go_online(uid, device, session, code, reason, at_ms, status_of(entry), entry.meta, entry.private)
     record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}}
   else
-    local status, meta = shown(record)
-    local shows_otherwise = not present or present.session ~= session or present.away ~= entry.away
-      or present.meta ~= entry.meta
+    local before = {shown(record)}
+    local shows_otherwise = not present or present.session ~= session or status_of(present) ~= status_of(entry)
+      or present.meta ~= entry.meta or present.private ~= entry.private
     record.sessions[device] = entry
-    if shows_otherwise then emit_if_shown_changed(uid, record, status, meta, device, session, at_ms) end
+    if shows_otherwise then emit_if_shown_changed(uid, record, before, device, session, at_ms) end
     enforce_session_limit(uid, record)
   end
   write_record(uid, record)
@@ -195,9 +195,9 @@ local function update(uid, device, session, at_ms, profile)
   local record = read_record(uid)
   local present = record and record.sessions[device]
   if not present or present.session ~= session then return end
-  local status, meta = shown(record)
+  local before = {shown(record)}
   show_as(present, profile)
-  emit_if_shown_changed(uid, record, status, meta, device, session, at_ms)
+  emit_if_shown_changed(uid, record, before, device, session, at_ms)
   write_record(uid, record)
 end
 
@@ -221,10 +221,10 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   elseif op == 'restore' and not record then
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
-    since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms)
+    since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms, 'online')
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
     if hand_to_pending_login(record, uid, now_ms - age_ms) then
-      emit_if_shown_changed(uid, record, 'online', nil, device, session, at_ms)
+      emit_if_shown_changed(uid, record, {'online'}, device, session, at_ms)
       write_record(uid, record)
     else
       go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)

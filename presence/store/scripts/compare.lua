@@ -1,4 +1,4 @@
--- requires: shard record_cache
+-- requires: shard record_cache profile
 -- Compares some sessions of a node with the records, and returns some of those it owns in Redis. Writes nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
@@ -12,10 +12,11 @@
 local refusal = refuse_outdated()
 if refusal then return refusal end
 
--- "" if plain; otherwise "a" (away) or "-", and the SHA-1 of `meta` if there is any.
+-- "" if plain; otherwise the letter of the status, and the SHA-1 of `meta` and of `private`, "-" where there is none.
 local function fingerprint(session)
-  if not session.away and not session.meta then return '' end
-  return (session.away and 'a' or '-') .. (session.meta and redis.sha1hex(session.meta) or '')
+  if is_plain_session(session) then return '' end
+  return LETTERS[status_of(session)] .. (session.meta and redis.sha1hex(session.meta) or '-')
+    .. (session.private and redis.sha1hex(session.private) or '-')
 end
 
 local sessions, uids = cmsgpack.unpack(ARGV[12]), {}

@@ -1,4 +1,4 @@
--- requires: shard record_cache news events shown_state changes
+-- requires: shard record_cache news events profile shown_state changes
 -- Ends the sessions that previous generations of the node still own, whose end was skipped or lost, and removes
 -- pending logins that came back with lost writes of Redis. One bounded call of several.
 --

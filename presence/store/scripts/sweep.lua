@@ -1,4 +1,4 @@
--- requires: shard record_cache news events shown_state changes
+-- requires: shard record_cache news events profile shown_state changes
 -- Ends the sessions that a fenced node owns in one shard. One bounded call of several.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV

@@ -10,6 +10,7 @@ import pytest
 
 from presence.core.changes import Op
 from presence.core.profiles import Profile
+from presence.protocol.constants import STATUSES
 from presence.reader import PresenceReader
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
@@ -60,7 +61,7 @@ class MovingUsers:
                 self.node.end(uid)
             else:
                 profile = Profile(
-                    self._chance.random() < 0.5, self._chance.choice(("", '{"v":1}', '{"v":2}'))
+                    self._chance.choice(STATUSES), self._chance.choice(("", '{"v":1}', '{"v":2}'))
                 )
                 live = self.node.live[uid, ""]
                 self.node.outbox.append(live._replace(op=Op.UPDATE, code=5, profile=profile))

@@ -33,7 +33,7 @@ end
 -- Returns the JSON of a record, in the form of PLAIN_RECORD if possible.
 local function encode_record(record)
   local device, session = next(record.sessions)
-  if next(record.sessions, device) ~= nil or record.state ~= nil or session.away ~= nil or session.meta ~= nil
+  if next(record.sessions, device) ~= nil or record.state ~= nil or not is_plain_session(session)
       or type(session.generation) ~= 'number' or type(session.idle_timeout_ms) ~= 'number'
       or not (is_plain(device) and is_plain(session.session) and is_plain(session.node) and is_plain(record.id)) then
     return cjson.encode(record)
@@ -100,15 +100,15 @@ end
 -- Removes a session from a record; writes an offline event if it was the last of the user.
 local function remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms, grace_ms)
   local present = record.sessions[device]
-  local status, meta = shown(record)
+  local before = {shown(record)}
   record.sessions[device] = nil
   set_owned(present.node, uid .. ' ' .. device, false)
   if next(record.sessions) or hand_to_pending_login(record, uid, ended_ms) then
-    emit_if_shown_changed(uid, record, status, meta, device, present.session, at_ms)
+    emit_if_shown_changed(uid, record, before, device, present.session, at_ms)
     write_record(uid, record)
   else
     go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms,
-      grace_ms)
+      grace_ms, text_or_nil(present.meta), text_or_nil(present.private))
   end
 end
 

@@ -73,10 +73,23 @@ local function optional(name, value)
   if value then return name, value end
 end
 
+-- The fields of an event for a session that has set them.
+local function said(meta, private)
+  if meta and private then return 'meta', meta, 'private', private end
+  if meta then return 'meta', meta end
+  return optional('private', private)
+end
+
+-- The grace of an offline event, if it was lengthened, before other fields.
+local function with_grace(grace_ms, ...)
+  if grace_ms and grace_ms ~= '' then return 'grace_ms', grace_ms, ... end
+  return ...
+end
+
 -- The fields of an online event for sessions that are not plain.
-local function show_fields(is_away, meta)
-  if is_away then return 'status', 'away', optional('meta', meta) end
-  return optional('meta', meta)
+local function show_fields(status, meta, private)
+  if status ~= 'online' then return 'status', status, said(meta, private) end
+  return said(meta, private)
 end
 
 -- Writes an entry about a user; returns its id. The code and the times are digits, because Redis converts Lua numbers to
@@ -104,20 +117,21 @@ local function emit(channel, type, code, reason, uid, device, session, since_ms,
   return id
 end
 
--- Writes the online event of a user; returns its entry id. `is_away` and `meta`: the profile of the session.
-local function go_online(uid, device, session, code, reason, at_ms, is_away, meta)
+-- Writes the online event of a user; returns its entry id. `status`, `meta` and `private`: the profile of the session.
+local function go_online(uid, device, session, code, reason, at_ms, status, meta, private)
   seen[uid] = false
-  return emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms,
-    is_away and 'away' or 'online', at_ms, show_fields(is_away, meta))
+  return emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms, status, at_ms,
+    show_fields(status, meta, private))
 end
 
 -- Writes the offline event of a user whose online event was entry `since_id`. `grace_ms`: digits of the grace of the lost
--- connection if it was lengthened, otherwise "" or nil.
-local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+-- connection if it was lengthened, otherwise "" or nil. `meta` and `private`: of the session, if it had them.
+local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms, meta,
+    private)
   -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
   if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
   if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
   written[uid], seen[uid] = false, last_seen_ms
   emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
-    'since_id', since_id, optional('grace_ms', grace_ms ~= '' and grace_ms))
+    'since_id', since_id, with_grace(grace_ms, said(meta, private)))
 end

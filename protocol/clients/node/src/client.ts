@@ -209,12 +209,14 @@ export class PresenceClient {
   }
 
   /**
-   * Changes what others see, now and in later logins: meta (an empty map removes it) and status; or sends a
+   * Changes what others see, now and in later logins: meta (an empty map removes it) and status, perhaps until a
+   * time, after which the one from before returns; what only the backend sees (private); or sends a
    * new token before the old one expires. Fields left out stay as they are.
    */
   async update(change: Change): Promise<void> {
     this.machine.login.check(change);
-    await this.request(Kind.UPDATE, { ...change }, () => {
+    const { untilMs, ...rest } = change;
+    await this.request(Kind.UPDATE, { ...rest, until_ms: untilMs }, () => {
       this.machine.login.change(change);
     });
     if (change.token !== undefined) {

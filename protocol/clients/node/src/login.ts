@@ -18,17 +18,25 @@ export interface Identity {
   readonly idleTimeoutMs?: number | undefined;
   /** Shown to others with the user's state; at most 256 bytes packed. */
   readonly meta?: ValueMap | undefined;
+  /** As `meta`, but for the application's backend only. */
+  readonly private?: ValueMap | undefined;
   /** The initial status; `online` if left out. */
   readonly status?: Status | undefined;
+  /** When the status ends, Unix milliseconds by the server's clock; never if left out. */
+  readonly untilMs?: number | undefined;
 }
 
-export type Status = "away" | "online";
+export type Status = "online" | "away" | "busy" | "dnd";
 
 /** What can change while online and for later logins; fields left out stay as they are. */
 export interface Change {
   /** An empty map removes the meta. */
   readonly meta?: ValueMap | undefined;
+  /** As `meta`. */
+  readonly private?: ValueMap | undefined;
   readonly status?: Status | undefined;
+  /** When the status ends and the one from before returns, Unix milliseconds by the server's clock. */
+  readonly untilMs?: number | undefined;
   /** A new token, before the old one expires. */
   readonly token?: string | undefined;
 }
@@ -72,13 +80,21 @@ export class Login {
   }
 }
 
-function withChange(login: Identity, { token, meta, status }: Change): Identity {
-  return { ...login, token: token ?? login.token, meta: meta ?? login.meta, status: status ?? login.status };
+function withChange(login: Identity, change: Change): Identity {
+  return {
+    ...login,
+    token: change.token ?? login.token,
+    meta: change.meta ?? login.meta,
+    private: change.private ?? login.private,
+    status: change.status ?? login.status,
+    untilMs: change.status === undefined ? login.untilMs : change.untilMs,
+  };
 }
 
 /** @throws EncodeError the login breaks a rule of the protocol. */
-function loginFrame({ uid, device, token, idleTimeoutMs, meta, status }: Identity): Uint8Array {
+function loginFrame({ idleTimeoutMs, untilMs, ...rest }: Identity): Uint8Array {
   const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-  const payload = { uid, device, token, idle_timeout, meta, status, v: VERSION };
+  const { uid, device, token, meta, private: secret, status } = rest;
+  const payload = { uid, device, token, idle_timeout, meta, private: secret, status, until_ms: untilMs, v: VERSION };
   return encode(Kind.LOGIN, LOGIN_ID, payload, FRAME_LIMIT_BEFORE_LOGIN_BYTES);
 }

@@ -61,7 +61,7 @@ export interface Delivered {
 
 /** A user's presence. */
 export interface UserState {
-  /** `online`, `away`, `offline` or `unknown`; treat any other as `unknown`. */
+  /** `online`, `away`, `busy`, `dnd`, `offline`, `unknown` or `not_allowed`; treat any other as `unknown`. */
   readonly status: string;
   /** When this status began, Unix milliseconds; null if unknown. */
   readonly sinceMs: number | null;

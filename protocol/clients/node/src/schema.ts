@@ -164,19 +164,29 @@ const states: Check = (value, name) => {
   }
 };
 
-const status = oneOf("away", "online");
+const status = oneOf("online", "away", "busy", "dnd");
 
 const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fields>([
   [
     Kind.LOGIN,
-    { uid: { check: uid, unless: "token" }, device, token, idle_timeout: seconds, meta, status, v: uint },
+    {
+      uid: { check: uid, unless: "token" },
+      device,
+      token,
+      idle_timeout: seconds,
+      meta,
+      private: meta,
+      status,
+      until_ms: uint,
+      v: uint,
+    },
   ],
   [Kind.MESSAGE, { to: { check: uid }, body: { check: any } }],
   [Kind.LOGOUT, { reason: oneOf("logout", "background") }],
   [Kind.QUERY, { uids: { check: uids } }],
   [Kind.WATCH, { uids: { check: uids }, pass: visibilityPass }],
   [Kind.UNWATCH, { uids }],
-  [Kind.UPDATE, { meta, token, status }],
+  [Kind.UPDATE, { meta, private: meta, token, status, until_ms: uint }],
   [
     Kind.OK,
     {
