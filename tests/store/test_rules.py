@@ -180,6 +180,9 @@ an update that changes only what is private is an update
 the session that ends last says what it said
     a login u s1 phone as=m & login u s2 desk private=p; a end u s1 phone; a end u s2 desk
     online u login m; update u updated online {p}; offline u logout {p} ->
+a sweep says what the session said
+    a login u s1 as=m private=p; a is fenced; a is swept
+    online u login m {p}; offline u node_down m {p} ->
 an update of a replaced session does nothing
     a login u s1 & login u s2 & update u s1 as=away
     online u login -> u//s2

@@ -1,0 +1,43 @@
+"""What sessions say of themselves, on a real server: to other users, to the backend, and when they end."""
+
+import time
+from typing import Any
+
+from loadtest.servers import PresenceServer
+from presence.client import connect_blocking
+from presence.reader import PresenceReader
+from presence.store.embedded import EmbeddedRedis
+from presence.subscriber import Offline, Online, Updated, subscribe_sync
+from tests.support.waiting import wait_for
+
+PUSH = {"push": "token of this phone", "raw": b"\0\xff"}
+FLAGS = ("--idle-timeout", "2", "--tick", "0.2", "--disconnect-grace", "0.2", "--min-idle-timeout", "1")
+
+
+def test_private_is_for_the_backend_and_the_offline_event_has_it(redis_server: EmbeddedRedis) -> None:
+    with (
+        PresenceServer("--redis", redis_server.url, *FLAGS) as server,
+        PresenceReader(redis_server.url) as reader,
+        subscribe_sync(redis_server.url, after="0", updates=True) as events,
+    ):
+        with (
+            connect_blocking(*server.address, uid="bob") as bob,
+            connect_blocking(*server.address, uid="ann", meta={"app": "1"}, private=PUSH) as ann,
+        ):
+            wait_for(lambda: reader.state("ann").get("private") == PUSH)
+            assert bob.query(["ann"])["ann"].meta == {"app": "1"}
+            until_ms = int(time.time() * 1000) + 1000
+            ann.update(status="dnd", until_ms=until_ms)
+            wait_for(lambda: bob.query(["ann"])["ann"].status == "dnd")
+            wait_for(lambda: bob.query(["ann"])["ann"].status == "online")
+            ann.close()
+        seen: list[Any] = []
+        while not any(isinstance(each, Offline) and each.uid == "ann" for each in seen):
+            seen += filter(None, [events.poll()])  # waits for a second at most
+        online, busy, back, offline = (each for each in seen if each.uid == "ann")
+        assert isinstance(online, Online)
+        assert (isinstance(busy, Updated), busy.status) == (True, "dnd")
+        assert (isinstance(back, Updated), back.status) == (True, "online")
+        assert until_ms <= back.at_ms <= until_ms + 2000
+        for each in (online, busy, back, offline):
+            assert (each.meta, each.private) == ({"app": "1"}, PUSH)
