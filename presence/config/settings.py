@@ -262,6 +262,9 @@ class Settings:
         unit="s",
         bounds=(0, _DAY_S),
     )
+    event_address: bool = _presence(
+        False, "whether events have the client's address: of IPv6, its network of 64 bits"
+    )
     max_sessions: int = _presence(8, "concurrent sessions per user", bounds=(1, 64))
     session_policy: str = _presence(
         "oldest", "which session ends when a login exceeds max_sessions", choices=("oldest", "newest")

@@ -64,6 +64,7 @@ class Engine:
     poll_before_expiry: InitVar[bool] = True
     packet_rate: PacketRate | None = None  # limits the packets of a user; None: no limit
     visibility: Visibility | None = None  # whom each client may see; None: everybody
+    records_addresses: bool = False  # whether events have the client's address
     # how late sessions end by idle time-out; see `LatencyHistograms.detection_delay`
     detection_delay: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
 
@@ -162,6 +163,8 @@ class Engine:
             outcome.end_code = grant.code
             return
         shows, status_ends_at = self._status_end(login.shows, now)
+        if self.records_addresses:
+            shows = shows._replace(address=guest.link.address(guest.handle))
         session, superseded, change = self.sessions.login(
             guest,
             grant.key,

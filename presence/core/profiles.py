@@ -11,11 +11,12 @@ UPDATES_PER_S = 1.0  # in the long run
 
 
 class Profile(NamedTuple):
-    """What a session shows; both texts are the client's own JSON, opaque from here to the readers."""
+    """What a session shows; `meta` and `private` are the client's JSON, opaque from here to the readers."""
 
     status: Status = "online"
     meta: str = ""  # for everybody; "" if none
     private: str = ""  # for the application's backend only
+    address: str = ""  # of the client, for the backend, where a setting asks for it
 
 
 class ProfileChange(NamedTuple):
@@ -25,6 +26,7 @@ class ProfileChange(NamedTuple):
     until_ms: int | None = None  # Unix milliseconds at which the status from before is back; None: never
     meta: str | None = None
     private: str | None = None
+    address: str | None = None
 
 
 PLAIN = Profile()
@@ -63,7 +65,7 @@ class Profiles:
         before = self.get(number)
         set_before: Status = "online" if number in self._auto_away else before.status
         self._auto_away.discard(number)
-        status, until_ms, meta, private = change
+        status, until_ms, meta, private, address = change
         if status is not None and until_ms is not None:
             self._returns_to.setdefault(number, set_before)
         elif status is not None:
@@ -74,6 +76,7 @@ class Profiles:
                 status or set_before,
                 before.meta if meta is None else meta,
                 before.private if private is None else private,
+                before.address if address is None else address,
             ),
         )
 

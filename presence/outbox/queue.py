@@ -259,4 +259,5 @@ def size_of(change: Change) -> int:
         + len(change.session)
         + len(change.profile.meta)
         + len(change.profile.private)
+        + len(change.profile.address)
     )

@@ -161,6 +161,7 @@ class Node:
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
             detection_delay=self.delays.detection_delay,
             visibility=visibility,
+            records_addresses=settings.event_address,
         )
         registration = self.engine.registration
         self.faults = Faults(self.engine.fail)

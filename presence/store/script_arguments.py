@@ -149,8 +149,8 @@ def _packed_profile(profile: Profile) -> str:
     """Return a profile for `show_as` of lib/shown_state.lua; a JSON text holds no NUL."""
     if profile == PLAIN:
         return ""
-    private = f"\0{profile.private}" if profile.private else ""
-    return f"{_LETTERS[profile.status]}{profile.meta}{private}"
+    texts = "\0".join((profile.meta, profile.private, profile.address)).rstrip("\0")
+    return f"{_LETTERS[profile.status]}{texts}"
 
 
 def _fingerprint(profile: Profile) -> str:
@@ -159,7 +159,7 @@ def _fingerprint(profile: Profile) -> str:
         return ""
     return _LETTERS[profile.status] + "".join(
         hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() if text else "-"
-        for text in (profile.meta, profile.private)
+        for text in profile[1:]
     )
 
 

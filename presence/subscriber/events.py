@@ -58,6 +58,7 @@ class Online(_Transition):
     status: Status = "online"
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)
     private: Meta = field(default_factory=lambda: NO_META, hash=False)  # for the application's backend only
+    address: str = ""  # of the client, if the server's setting `event_address` asks for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Offline(_Transition):
     grace_ms: int = 0
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)  # of the session that ended last
     private: Meta = field(default_factory=lambda: NO_META, hash=False)  # of the same
+    address: str = ""  # as of `Online`
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +154,12 @@ def _event_of(entry: Entry, fields: Mapping[str, str]) -> Event | None:
     common = _common(entry)
     if kind == "offline":
         grace_ms = int(fields.get("grace_ms", 0))
-        return Offline(*common, fields["since_id"], deliveries, grace_ms, *_said(fields))
+        address = fields.get("address", "")
+        return Offline(*common, fields["since_id"], deliveries, grace_ms, *_said(fields), address)
     status: Status = fields.get("status", "online")  # type: ignore[assignment]  # or one of a newer server
     match kind:
         case "online":
-            return Online(*common, deliveries, status, *_said(fields))
+            return Online(*common, deliveries, status, *_said(fields), fields.get("address", ""))
         case "away":
             return Away(*common, fields["since_id"], status, deliveries, *_said(fields))
         case "update":

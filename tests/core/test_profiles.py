@@ -245,3 +245,14 @@ def test_only_a_session_that_is_online_becomes_away_by_itself() -> None:
     handle = world.login(status="busy")
     world.keep_alive(handle, 2 * AWAY_AFTER)
     assert statuses(world) == ["busy"]
+
+
+def test_a_login_says_its_address_where_a_setting_asks_for_it() -> None:
+    world = World()
+    world.engine.records_addresses = True
+    handle = world.login()
+    update(world, handle, status="away")
+    assert [each.profile for each in world.changes] == [
+        Profile(address="127.0.0.1"),
+        Profile("away", address="127.0.0.1"),
+    ]

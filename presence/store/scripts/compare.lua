@@ -12,11 +12,12 @@
 local refusal = refuse_outdated()
 if refusal then return refusal end
 
--- "" if plain; otherwise the letter of the status, and the SHA-1 of `meta` and of `private`, "-" where there is none.
+-- "" if plain; otherwise the letter of the status, and the SHA-1 of each of its TEXTS, "-" where there is none.
 local function fingerprint(session)
   if is_plain_session(session) then return '' end
-  return LETTERS[status_of(session)] .. (session.meta and redis.sha1hex(session.meta) or '-')
-    .. (session.private and redis.sha1hex(session.private) or '-')
+  local parts = {LETTERS[status_of(session)]}
+  for i, name in ipairs(TEXTS) do parts[i + 1] = session[name] and redis.sha1hex(session[name]) or '-' end
+  return table.concat(parts)
 end
 
 local sessions, uids = cmsgpack.unpack(ARGV[12]), {}

@@ -41,3 +41,19 @@ def test_private_is_for_the_backend_and_the_offline_event_has_it(redis_server: E
         assert until_ms <= back.at_ms <= until_ms + 2000
         for each in (online, busy, back, offline):
             assert (each.meta, each.private) == ({"app": "1"}, PUSH)
+
+
+def test_events_have_the_address_where_a_setting_asks_for_it(redis_server: EmbeddedRedis) -> None:
+    with (
+        PresenceServer("--redis", redis_server.url, *FLAGS, "--event-address") as server,
+        subscribe_sync(redis_server.url, after="0") as events,
+    ):
+        with connect_blocking(*server.address, uid="ann", meta={"app": "1"}) as ann:
+            ann.update(status="busy")
+        seen: list[Any] = []
+        while len(seen) < 2:
+            seen += filter(None, [events.poll()])
+        assert [(type(each), each.address, each.meta) for each in seen] == [
+            (Online, "127.0.0.1", {"app": "1"}),
+            (Offline, "127.0.0.1", {"app": "1"}),
+        ]

@@ -68,28 +68,20 @@ local function is_watched(uid)
   return watched[uid]
 end
 
--- A name and a value for the end of an argument list; nothing where there is no value.
-local function optional(name, value)
-  if value then return name, value end
-end
-
--- The fields of an event for a session that has set them.
-local function said(meta, private)
-  if meta and private then return 'meta', meta, 'private', private end
-  if meta then return 'meta', meta end
-  return optional('private', private)
-end
-
--- The grace of an offline event, if it was lengthened, before other fields.
-local function with_grace(grace_ms, ...)
-  if grace_ms and grace_ms ~= '' then return 'grace_ms', grace_ms, ... end
+-- A name and a value, where there is one, before other arguments.
+local function with(name, value, ...)
+  if value then return name, value, ... end
   return ...
 end
 
+-- The fields of an event for a session that has set them.
+local function said(meta, private, address)
+  return with('meta', meta, with('private', private, with('address', address)))
+end
+
 -- The fields of an online event for sessions that are not plain.
-local function show_fields(status, meta, private)
-  if status ~= 'online' then return 'status', status, said(meta, private) end
-  return said(meta, private)
+local function show_fields(status, ...)
+  return with('status', status ~= 'online' and status, said(...))
 end
 
 -- Writes an entry about a user; returns its id. The code and the times are digits, because Redis converts Lua numbers to
@@ -117,21 +109,20 @@ local function emit(channel, type, code, reason, uid, device, session, since_ms,
   return id
 end
 
--- Writes the online event of a user; returns its entry id. `status`, `meta` and `private`: the profile of the session.
-local function go_online(uid, device, session, code, reason, at_ms, status, meta, private)
+-- Writes the online event of a user; returns its entry id. From `status` on: the profile of the session.
+local function go_online(uid, device, session, code, reason, at_ms, status, ...)
   seen[uid] = false
   return emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms, status, at_ms,
-    show_fields(status, meta, private))
+    show_fields(status, ...))
 end
 
 -- Writes the offline event of a user whose online event was entry `since_id`. `grace_ms`: digits of the grace of the lost
--- connection if it was lengthened, otherwise "" or nil. `meta` and `private`: of the session, if it had them.
-local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms, meta,
-    private)
+-- connection if it was lengthened, otherwise "" or nil. After it: the TEXTS of the session, where it had them.
+local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms, ...)
   -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
   if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
   if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
   written[uid], seen[uid] = false, last_seen_ms
   emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
-    'since_id', since_id, with_grace(grace_ms, said(meta, private)))
+    'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, said(...)))
 end

@@ -3,15 +3,19 @@
 local STATUSES = {a = 'away', b = 'busy', d = 'dnd'}
 local LETTERS = {online = '-', away = 'a', busy = 'b', dnd = 'd'}
 
--- Sets the profile of a session from its text: "" is plain, otherwise the letter of the status, followed by its `meta`,
--- and by a NUL and `private` if it has that.
+local TEXTS = {'meta', 'private', 'address'}
+
+-- Sets the profile of a session from its text: "" is plain, otherwise the letter of the status, followed by its TEXTS with
+-- a NUL between two; empty ones at the end are left out.
 local function show_as(session, profile)
-  local status, separator = STATUSES[string.sub(profile, 1, 1)], string.find(profile, '\0', 2, true)
-  local meta = string.sub(profile, 2, separator and separator - 1)
+  local status, first = STATUSES[string.sub(profile, 1, 1)], 2
   session.away = status == 'away' or nil
   session.status = status ~= 'away' and status or nil
-  session.meta = meta ~= '' and meta or nil
-  session.private = separator and string.sub(profile, separator + 1) or nil
+  for _, name in ipairs(TEXTS) do
+    local last = string.find(profile, '\0', first, true) or #profile + 1
+    session[name] = first < last and string.sub(profile, first, last - 1) or nil
+    first = last + 1
+  end
 end
 
 local function status_of(session)
@@ -20,6 +24,7 @@ end
 
 local function is_plain_session(session)
   return session.away == nil and session.status == nil and session.meta == nil and session.private == nil
+    and session.address == nil
 end
 
 local function text_or_nil(value)
