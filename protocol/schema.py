@@ -174,6 +174,7 @@ _STATE: Final[Fields] = {
     "last_seen_ms": Field("uint or nil", _or_nil(_check_uint)),
     "id": Field("string or nil", _or_nil(_check_string)),
     "meta": Field("meta", _check_meta),
+    "reason": Field("string", _check_string),
 }
 
 

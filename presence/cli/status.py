@@ -83,7 +83,9 @@ def _described(state: dict[str, Any]) -> str:
         return f"unknown  online since {utc_time(state['since_ms'])}, but its nodes are silent: {devices}"
     if state["last_seen_ms"] is None:
         return "offline  never seen, or long ago"
-    return f"offline  last seen {utc_time(state['last_seen_ms'])}"
+    since = f"since {utc_time(state['since_ms'])}  " if state["since_ms"] is not None else ""
+    why = f"  {state['reason']}" if "reason" in state else ""
+    return f"offline  {since}last seen {utc_time(state['last_seen_ms'])}{why}"
 
 
 def _session(session: dict[str, Any], status: str) -> str:

@@ -73,8 +73,9 @@ class UserState:
     status: str
     since_ms: int | None = None  # when this status began, Unix milliseconds; None if unknown
     last_seen_ms: int | None = None  # last sign of life; None while online, or if the server does not know
-    id: str | None = None  # of the event that led to it; None in an answer about an offline user
+    id: str | None = None  # of the event that led to it; None: not known
     meta: Mapping[str, Any] = field(default_factory=dict)
+    reason: str | None = None  # why the user is offline: the name of a code; None: not known, or not offline
 
     def is_newer_than(self, other: "UserState") -> bool:
         """Whether this is newer than another state of the same user; True if one of them has no id."""
@@ -126,6 +127,7 @@ def user_state(payload: Mapping[str, Any]) -> UserState:
         payload.get("last_seen_ms"),
         payload.get("id"),
         payload.get("meta", {}),
+        payload.get("reason") if payload["status"] == "offline" else None,
     )
 
 

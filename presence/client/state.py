@@ -108,7 +108,7 @@ def _batches(uids: Iterable[str]) -> Iterator[list[str]]:
 def _differs(state: UserState, known: UserState) -> bool:
     """Whether the state in an answer differs from the known one.
 
-    Compares ids; without an id, as in an answer about an offline user, the shown states.
+    Compares ids; without an id, as of a user who left long ago, the shown states.
     """
     if state.id is not None and known.id is not None:
         return state.is_newer_than(known)

@@ -13,7 +13,7 @@ caller that can reach some nodes directly passes their answers in, even while Re
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -32,13 +32,8 @@ from presence.store.nodes import NodeState
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import Entry, decode, entry_values, id_order, read_entry
 
-Missing = Literal["trimmed", "gave_up", "not_found", "never_seen", "redis"]
+Missing = Literal["trimmed", "not_found", "not_kept", "never_seen", "redis"]
 
-ENTRIES_PER_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
-MAX_ENTRIES: Final = 200_000  # of a shard: 30 s of time-out and as long again, at 3000 transitions per second
-SEARCH_TIMEOUT_S: Final = 2.0
-# Stream ids use the clock of Redis, last-seen times that of a server.
-MAX_CLOCK_SKEW_MS: Final = 5_000
 _ENTRY_ID: Final = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)
 
 
@@ -46,8 +41,8 @@ class EventSearch(NamedTuple):
     """The result of a search for an event."""
 
     entry: Entry | None  # the event
-    # why it is missing. ``trimmed``: the stream begins after it; ``gave_up``: a limit was reached;
-    # ``not_found``: it is not in the stream (it was deleted, or Redis lost it).
+    # why it is missing. ``trimmed``: the stream begins after it; ``not_found``: it is not in the stream (it
+    # was deleted, or Redis lost it); ``not_kept``: Redis does not remember which it was.
     missing: Missing | None = None
     # if it is missing, Unix milliseconds of the stream's first entry; None: it is empty
     begins_ms: int | None = None
@@ -68,57 +63,12 @@ def entry_at(access: ShardClients, keys: Keys, shard: int, entry_id: str) -> Eve
     return _missing(access, key, entry_id)
 
 
-def last_offline(
-    access: ShardClients,
-    keys: Keys,
-    uid: str,
-    last_seen_ms: int,
-    *,
-    entries_max: int = MAX_ENTRIES,
-    search_s: float = SEARCH_TIMEOUT_S,
-) -> EventSearch:
-    """Return the offline event of a user who was last seen at a time, as stored in Redis.
-
-    The search reads at most `entries_max` entries, for at most `search_s`.
-
-    Raises:
-        RedisError: Redis does not answer.
-    """
-    shard = keys.shard(uid)
-    key = keys.events(shard)
-    begin = f"{max(0, last_seen_ms - MAX_CLOCK_SKEW_MS)}-0"
-    wanted, seen = uid.encode(), b"%d" % last_seen_ms
-    scanned, deadline = 0, time.monotonic() + search_s
-    for page in _pages(access, key, begin):
-        for raw in page:
-            fields = raw[1]
-            if (
-                fields.get(b"uid") == wanted
-                and fields.get(b"type") == b"offline"
-                and fields.get(b"last_seen_ms") == seen
-            ):
-                return EventSearch(read_entry(shard, raw))
-        scanned += len(page)
-        if len(page) == ENTRIES_PER_PAGE and (scanned >= entries_max or time.monotonic() >= deadline):
-            return _missing(access, key, begin, why="gave_up")
-    return _missing(access, key, begin)
-
-
-def _pages(access: ShardClients, key: str, begin: str) -> Iterator[list[tuple[bytes, Any]]]:
-    while True:
-        page: Any = access.at(key).xrange(key, begin, "+", count=ENTRIES_PER_PAGE)
-        yield page
-        if len(page) < ENTRIES_PER_PAGE:
-            return
-        begin = f"({page[-1][0].decode()}"
-
-
-def _missing(access: ShardClients, key: str, entry_id: str, why: Missing | None = None) -> EventSearch:
-    """Return that no event was found from an id on: `why`, or because of where the stream begins."""
+def _missing(access: ShardClients, key: str, entry_id: str) -> EventSearch:
+    """Return that there is no event with an id, and whether the stream begins after it."""
     answer: Any = access.at(key).xrange(key, "-", "+", count=1)
     begins = id_order(answer[0][0].decode()) if answer else None
     is_trimmed = begins is None or id_order(entry_id) < begins
-    return EventSearch(None, why or ("trimmed" if is_trimmed else "not_found"), begins and begins[0])
+    return EventSearch(None, "trimmed" if is_trimmed else "not_found", begins and begins[0])
 
 
 ANSWER_TIMEOUT_S: Final = 2.0  # for answers of nodes; a live one answers within milliseconds
@@ -218,14 +168,16 @@ class Explainer:
         state, keys = known.state or {}, self._reader.keys()
         if state["id"] is not None:
             shard = keys.shard(uid)
-            known.found = known.online = entry_at(self._access, keys, shard, state["id"])
-            entry = known.found.entry
-            if entry is not None and (began := entry.fields.get("since_id")):
-                known.online = entry_at(self._access, keys, shard, began)
+            known.found = entry_at(self._access, keys, shard, state["id"])
+            if state["status"] != "offline":
+                known.online = known.found
+                entry = known.found.entry
+                if entry is not None and (began := entry.fields.get("since_id")):
+                    known.online = entry_at(self._access, keys, shard, began)
         elif state["last_seen_ms"] is None:
             known.found = EventSearch(None, "never_seen")
         else:
-            known.found = last_offline(self._access, keys, uid, state["last_seen_ms"])
+            known.found = EventSearch(None, "not_kept")
 
     def _ask(self, uid: str, known: _Known) -> None:
         known.state = self._reader.state(uid)

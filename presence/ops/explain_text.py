@@ -128,7 +128,7 @@ _ENDS: Final[Mapping[int, str]] = {
 }
 _LOST: Final[Mapping[str, str]] = {
     "trimmed": "the event is no longer in the stream, which {begins}",
-    "gave_up": "the event was not found among the many after the user was last seen",
+    "not_kept": "Redis does not remember the event",
     "not_found": "the event is not in the stream: it was erased, or Redis has lost it",
     "redis": "Redis could not be asked for the event",
 }
@@ -171,6 +171,9 @@ def why(
 def _offline(state: Values, event: Values | None, lost: str, end: Values | None) -> str:
     if event is None and state["last_seen_ms"] is None:
         return "offline: never seen, or longer ago than Redis remembers"
+    if event is None and "reason" in state:
+        since = f"offline since {moment(state['since_ms'])} ({state['reason']})"
+        return f"{since}, last seen {moment(state['last_seen_ms'])}; {lost}"
     if event is None:
         return f"offline, last seen {moment(state['last_seen_ms'])}; the reason is unknown: {lost}"
     at_ms, seen_ms = event["at_ms"], event["last_seen_ms"]

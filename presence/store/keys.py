@@ -35,6 +35,10 @@ class Keys:
         """Sorted set: uid to Unix milliseconds last seen; only users offline."""
         return f"{self.prefix}:{{{shard}}}:seen"
 
+    def left(self, shard: int) -> str:
+        """Hash: uid to the event by which the user went offline; only users in `seen`."""
+        return f"{self.prefix}:{{{shard}}}:left"
+
     def node(self, shard: int, node: str) -> str:
         """Hash: a node's generation in the shard, its last batch number, fence and inbox."""
         return f"{self.prefix}:{{{shard}}}:node:{node}"

@@ -2,16 +2,18 @@
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Final
 
-from presence.protocol.constants import STATUSES, Status
+from presence.protocol.constants import STATUSES, Code, Status
 from presence.store.error_classes import CONNECTION_LOST, passes
 from presence.store.keys import Keys
 from presence.store.nodes import ended_leases
 from presence.store.shard_clients import ShardClients
 
 State = dict[str, Any]
+_LEFT: Final = re.compile(rb"(\d{1,15}) (\d{1,15})-(\d{1,15}) (-?\d{1,15})")
 
 
 def stored_shards(clients: ShardClients, prefix: str) -> int | None:
@@ -35,8 +37,8 @@ def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[
     `private`. `status` is that of `online_state`, ``offline`` or ``unknown``; a user without any data is
     offline. Unknown: the same, but the leases of all nodes of the sessions have expired. Those nodes
     return, or others sweep them and the user goes offline. (While the server of a cluster with the lease
-    table is unreachable, such a user counts as online.) Offline: only `last_seen_ms` may be known. Times are
-    Unix milliseconds.
+    table is unreachable, such a user counts as online.) Offline: what is not known of the last event is
+    None, and there is its `reason`, if it is known. Times are Unix milliseconds.
 
     This takes one round trip, and a second one if any user is online. In a cluster it takes one per shard,
     because a transaction cannot span shards.
@@ -49,13 +51,14 @@ def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[
     def fill(pipe: Any, shard: int) -> None:
         pipe.hmget(keys.online(shard), by_shard[shard])
         pipe.zmscore(keys.seen(shard), by_shard[shard])
+        pipe.hmget(keys.left(shard), by_shard[shard])
 
     # One transaction: a user who goes online or offline between the two reads must not look unknown.
     answers = clients.ask(keys, by_shard, fill, is_atomic=True)
     states: dict[str, State] = {}
     for shard, members in by_shard.items():
-        for uid, record, score in zip(members, *answers[shard], strict=True):
-            states[uid] = online_state(record) or _state("offline", None, seen_ms(score), None, [])
+        for uid, record, score, left in zip(members, *answers[shard], strict=True):
+            states[uid] = online_state(record) or offline_state(score, left)
     _mark_unknown(clients, keys, states.values())
     return {uid: states[uid] for uid in wanted}
 
@@ -161,9 +164,20 @@ def status_of(session: State) -> Status:
     return status
 
 
-def seen_ms(score: float | None) -> int | None:
-    """Return the Unix milliseconds of a score; None if it has none."""
-    return int(score) if score is not None and math.isfinite(score) else None
+def offline_state(score: float | None, left: bytes | None) -> State:
+    """Return the state of a user without a record.
+
+    Args:
+        score: when the user was last seen, Unix milliseconds; None: not known.
+        left: of the last offline event, see `Keys.left`; None: not known.
+    """
+    last_seen_ms = int(score) if score is not None and math.isfinite(score) else None
+    found = _LEFT.fullmatch(left or b"")
+    if found is None:
+        return _state("offline", None, last_seen_ms, None, [])
+    code, id_ms, id_number, since = map(int, found.groups())
+    state = _state("offline", id_ms + since, last_seen_ms, f"{id_ms}-{id_number}", [])
+    return {**state, "reason": Code(code).reason} if code in list(Code) else state
 
 
 def _state(

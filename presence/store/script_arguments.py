@@ -66,6 +66,7 @@ class Shape:
             keys.holding(shard),
             keys.shard_meta(shard),
             keys.absent(shard),
+            keys.left(shard),
         ]
 
     def _common(self, shard: int, node: str, generation: int, replication_id: str) -> list[Any]:

@@ -7,12 +7,11 @@ from typing import Any, Final
 from presence.store.client import Redis, RedisError, ResponseError
 from presence.store.error_classes import as_failure, passes
 from presence.store.keys import Keys
-from presence.store.records import online_state, read_states, seen_ms
+from presence.store.records import offline_state, online_state, read_states
 from presence.store.shard_clients import ShardClients
 from presence.watching.channel import Replay
 from presence.watching.user_states import (
     NO_ENTRY,
-    OFFLINE,
     EntryId,
     ShardSnapshot,
     UserEvent,
@@ -56,12 +55,12 @@ def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) ->
     with client.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.online(shard), list(uids))
         pipe.zmscore(keys.seen(shard), list(uids))
+        pipe.hmget(keys.left(shard), list(uids))
         pipe.xinfo_stream(keys.events(shard))
-        records, scores, stream = _answers(pipe)
+        records, scores, lefts, stream = _answers(pipe)
     states = {}
-    for uid, record, score in zip(uids, records, scores, strict=True):
-        found = online_state(record)
-        states[uid] = _state(found) if found is not None else WatchedState(OFFLINE, None, seen_ms(score))
+    for uid, record, score, left in zip(uids, records, scores, lefts, strict=True):
+        states[uid] = _state(online_state(record) or offline_state(score, left))
     return ShardSnapshot(states, _last_id(stream))
 
 
@@ -122,5 +121,10 @@ def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> UserEvent | None:
 
 def _state(found: Mapping[str, Any]) -> WatchedState:
     return WatchedState(
-        found["status"], found["since_ms"], found["last_seen_ms"], found["id"] or "", found.get("meta") or ""
+        found["status"],
+        found["since_ms"],
+        found["last_seen_ms"],
+        found["id"] or "",
+        found.get("meta") or "",
+        found.get("reason", ""),
     )

@@ -10,7 +10,7 @@ from presence.core import requests
 from presence.core.registry import Session
 from presence.protocol import Code
 from presence.protocol.prepacked import pack_state, states_answer
-from presence.watching.user_states import HIDDEN, OFFLINE, UNKNOWN, WatchedState
+from presence.watching.user_states import HIDDEN, UNKNOWN, WatchedState
 
 MAX_CACHED_STATES: Final = 10_000  # packed, some 5 MB: many clients ask about the same users
 HIDDEN_STATE: Final = WatchedState(HIDDEN)
@@ -18,12 +18,7 @@ RETRY_S: Final = 2.0  # on average; randomized, so that clients do not retry tog
 
 
 def states_packet(id: int | None, states: Mapping[str, WatchedState], hidden: Iterable[str] = ()) -> bytes:
-    """Return the packed answer with states, the same for a user wherever the state was read.
-
-    `hidden`: users whom the client may not see, whatever `states` has of them.
-    For an offline user Redis keeps only when they were last seen, so an answer has no more even if an event
-    said more.
-    """
+    """Return the packed answer with states; `hidden`: users whom the client may not see, in any case."""
     packed = {uid: _packed(state) for uid, state in states.items()}
     packed.update(dict.fromkeys(hidden, _packed(HIDDEN_STATE)))
     return states_answer(id, packed)
@@ -31,8 +26,6 @@ def states_packet(id: int | None, states: Mapping[str, WatchedState], hidden: It
 
 @lru_cache(MAX_CACHED_STATES)
 def _packed(state: WatchedState) -> bytes:
-    if state.status == OFFLINE:
-        state = WatchedState(OFFLINE, last_seen_ms=state.last_seen_ms)
     try:
         return pack_state(state.shown())
     except protocol.EncodeError:

@@ -26,6 +26,7 @@ class WatchedState(NamedTuple):
     last_seen_ms: int | None = None  # of an offline user, when last active; None: not known
     id: str = ""  # entry id of the event that led to it; "" if not known
     meta: str = ""  # JSON text set by the client; "" if none
+    reason: str = ""  # of an offline user, the name of the code of the event; "" if not known
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
@@ -37,6 +38,8 @@ class WatchedState(NamedTuple):
             "last_seen_ms": self.last_seen_ms,
             "id": self.id or None,
         }
+        if self.reason:
+            state["reason"] = self.reason
         if self.meta and (said := _meta(self.meta)):
             state["meta"] = said
         return state
@@ -100,6 +103,7 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
             case "offline":
                 last_seen_ms = int(fields.get("last_seen_ms") or fields["at_ms"])
                 state = WatchedState(OFFLINE, int(fields["at_ms"]), last_seen_ms, entry_id)
+                state = state._replace(reason=_reason(fields))
             case _:
                 return None
         return (

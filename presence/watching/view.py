@@ -16,9 +16,10 @@ A read counts only for users whose subscription was active from its start to its
 connection, so it may be older than a subscription confirmed meanwhile, and events between the two would be
 lost.
 
-A user known online who has no record is not offline for that alone: a Redis that lost its data has no records
-until the nodes have registered their sessions. Two reads at least `absence_s` apart must agree. No entry
-reports such a change, so it gets an id of its own, above everything known of the user.
+A user known online who has no record, nor a newer offline event, is not offline for that alone: a Redis that
+lost its data has no records until the nodes have registered their sessions. Two reads at least `absence_s`
+apart must agree. No entry reports such a change, so it gets an id of its own, above everything known of the
+user.
 
 Memory: some 500 bytes per user.
 """
@@ -318,11 +319,10 @@ class ShardView:
         if known is None:
             return None
         change = None
-        if state.status != OFFLINE:
+        if (found := _entry_of(state)) > user.as_of:
             user.absent_since = None
-            if (found := _entry_of(state)) > user.as_of:
-                change = UserEvent(uid, found, state, reason_for(state))
-        elif known.status == OFFLINE:
+            change = UserEvent(uid, found, state, state.reason or reason_for(state))
+        elif state.status != OFFLINE or known.status == OFFLINE:
             user.absent_since = None
         elif user.absent_since is None:
             user.absent_since = now

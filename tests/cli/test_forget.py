@@ -46,6 +46,7 @@ def test_no_data_of_a_forgotten_user_remain(command: Command, client: Redis, han
     assert command("forget", "ann") == (0, report_line, "")
     assert event_uids(client) == ["bob", "bob", "bob"]
     assert client.zscore("presence:{0}:seen", "ann") is None
+    assert client.hget("presence:{0}:left", "ann") is None
     letters: Any = client.xrange(DEAD)
     assert [fields[b"uid"] for _, fields in letters] == [b"bob"]
     client.hset("presence:{0}:online", "cyd", "no json")

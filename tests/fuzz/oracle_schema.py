@@ -179,7 +179,7 @@ def _payload(table: str) -> tuple[dict[str, Rule], set[str]]:
     return rules, required
 
 
-_STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta")
+_STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta reason")
 _PAYLOADS: Final = {
     1: _payload("uid! device token idle_timeout meta private status until_ms v"),
     2: _payload("to! body!"),

@@ -59,7 +59,7 @@ def test_each_reason_of_an_end_has_its_own_text() -> None:
     [
         ("trimmed", SEEN_MS, f"no longer in the stream, which begins at {AT}"),
         ("trimmed", None, "which is empty"),
-        ("gave_up", SEEN_MS, "not found among the many"),
+        ("not_kept", None, "Redis does not remember the event"),
         ("not_found", SEEN_MS, "erased, or Redis has lost it"),
         ("redis", None, "Redis could not be asked for the event"),
     ],
@@ -71,6 +71,14 @@ def test_the_reason_of_a_missing_event_is_explained(
     assert text.startswith(f"offline, last seen {AT}; the reason is unknown: ")
     assert because in text
     assert because in why(shown("online"), None, None, missing, begins_ms)
+
+
+def test_of_an_end_whose_event_was_trimmed_the_reason_is_known() -> None:
+    state = {**OFFLINE, "since_ms": SEEN_MS, "reason": "logout"}
+    text = why(state, None, None, "trimmed", SEEN_MS)
+    assert text.startswith(
+        f"offline since {AT} (logout), last seen {AT}; the event is no longer in the stream"
+    )
 
 
 def shown(status: str) -> dict[str, Any]:

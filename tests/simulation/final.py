@@ -12,7 +12,7 @@ from presence.common import meta_json
 from presence.core.profiles import Profile
 from presence.core.registry import Session
 from presence.store.records import online_state, status_of
-from tests.simulation.fake.values import Hash, Members, Stream
+from tests.simulation.fake.values import Hash, Members, Sorted, Stream
 from tests.simulation.truth import LONG_AGO
 
 if TYPE_CHECKING:
@@ -135,6 +135,13 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
             shows = state["status"], str(state["since_ms"]), said, state["id"]
             if uid not in shown or shown[uid][:4] != shows:
                 judge.add_violation("converged", "{} shows {}, told was {}", uid, shows, shown.get(uid))
+        seen = world.redis.data.get(world.keys.seen(shard).encode(), Sorted())
+        left = world.redis.data.get(world.keys.left(shard).encode(), Hash())
+        assert isinstance(seen, Sorted)
+        assert isinstance(left, Hash)
+        if seen.scores.keys() != left.keys():
+            both = sorted(seen.scores.keys() ^ left.keys())
+            judge.add_violation("converged", "of these only one is known, seen or left: {}", both)
     for host in _running_hosts(world):
         for connection in host.connections:
             _check_profile(world, judge, host, connection)

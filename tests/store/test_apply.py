@@ -156,12 +156,14 @@ def test_a_record_with_other_white_space_is_equivalent(a: Hand, server: Server) 
 def test_stream_and_last_seen_are_capped(server: Server) -> None:
     store = RedisStore(server.url, Shape(KEYS, maxlen=100, seen_retention_ms=1000))
     server.client.zadd(KEYS.seen(0), {"old": 1, "fresh": time.time() * 1000 + 60_000})
+    server.client.hset(KEYS.left(0), mapping={"old": "100 1-0 0", "fresh": "100 2-0 0"})
     a = Hand(store, "a")
     a.open()
     for i in range(10):
         a.apply(*(login(f"u{i}-{j}", "s") for j in range(100)))
     store.close()
     assert server.client.zrange(KEYS.seen(0), 0, -1) == [b"fresh"]
+    assert server.client.hkeys(KEYS.left(0)) == [b"fresh"]
     assert 100 <= server.client.xlen(KEYS.events(0)) < 400
 
 

@@ -9,7 +9,7 @@ import pytest
 from presence.outbox.event_counts import Transitions
 from presence.outbox.replies import NodeNoticeKind, ReplyStatus
 from presence.store.keys import Keys
-from presence.store.records import online_state
+from presence.store.records import offline_state, online_state
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import (
@@ -302,10 +302,17 @@ def test_a_rule(store: RedisStore, server: Server, rule: str, steps: str, outcom
         state, event = online_state(text), [each for each in stream if each["uid"] == uid.decode()][-1]
         assert state is not None
         assert (state["status"], state.get("meta")) == (event.get("status", "online"), event.get("meta"))
-    seen: Any = server.client.zrange(Keys().seen(0), 0, -1)
-    assert {uid.decode() for uid in seen} == {event["uid"] for event in stream} - {
+    seen: Any = server.client.zrange(Keys().seen(0), 0, -1, withscores=True)
+    left: Any = server.client.hgetall(Keys().left(0))
+    assert {uid.decode() for uid, _ in seen} == {event["uid"] for event in stream} - {
         uid.decode() for uid in raw
     }
+    assert {uid for uid, _ in seen} == left.keys()
+    for uid, score in seen:
+        event = [each for each in stream if each["uid"] == uid.decode()][-1]
+        state = offline_state(score, left[uid])
+        names = {"since_ms": "at_ms", "last_seen_ms": "last_seen_ms", "reason": "reason", "id": "id"}
+        assert {name: str(state[name]) for name in names} == {a: event[b] for a, b in names.items()}
     assert named(set().union(*(owned(server.client, name) for name in NODES))) == online
     assert yielded == may_return
 

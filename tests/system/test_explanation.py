@@ -12,7 +12,7 @@ def test_a_shard_that_moved_is_found(redis_cluster: Cluster) -> None:
         redis_cluster.primary_of(keys.meta).client.hset(keys.meta, mapping={"v": 1, "shards": 16})
         key = keys.seen(keys.shard("ann"))
         redis_cluster.primary_of(key).client.zadd(key, {"ann": NOW_MS})
-        assert explainer.explain("ann")["event_missing"] == "trimmed"
+        assert explainer.explain("ann")["event_missing"] == "not_kept"
         source = redis_cluster.primary_of(key)
         redis_cluster.move(key, next(each for each in redis_cluster.members if each is not source)).run()
-        assert explainer.explain("ann")["event_missing"] == "trimmed"
+        assert explainer.explain("ann")["event_missing"] == "not_kept"

@@ -18,7 +18,7 @@ class Shard:
     entries: list[UserEvent] = field(default_factory=list)
     last_id: EntryId = NO_ENTRY
     shown: dict[str, WatchedState] = field(default_factory=dict)  # of users online
-    seen: dict[str, int] = field(default_factory=dict)  # of users offline
+    left: dict[str, WatchedState] = field(default_factory=dict)  # of users offline
     subscribed: set[str] = field(default_factory=set)
     wire: deque[ChannelMessage] = field(default_factory=deque)
     written: dict[tuple[str, str], WatchedState] = field(default_factory=dict)  # every entry ever written
@@ -36,16 +36,14 @@ class Shard:
         self.last_id = order
         if status == "offline":
             self.shown.pop(uid, None)
-            self.seen[uid] = self.number
+            self.left[uid] = state
         else:
             self.shown[uid] = state
         if uid in self.subscribed:
             self.wire.append(entry)
 
     def snapshot(self, uids: Collection[str]) -> ShardSnapshot:
-        states = {
-            uid: self.shown.get(uid) or WatchedState("offline", None, self.seen.get(uid)) for uid in uids
-        }
+        states = {uid: self.shown.get(uid) or self.left.get(uid) or WatchedState("offline") for uid in uids}
         return ShardSnapshot(states, self.last_id)
 
     def replay(self, after: EntryId, uids: Collection[str]) -> Replay:

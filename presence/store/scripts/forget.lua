@@ -1,5 +1,5 @@
 -- requires: shard record_cache
--- Erases when offline users were last seen.
+-- Erases when offline users were last seen, and how they went offline.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua (ARGV is not used: the caller is no node). ARGV
 --   10... uids
@@ -13,6 +13,7 @@ for i = 10, #ARGV do
     online[#online + 1] = ARGV[i]
   else
     redis.call('HDEL', online_key, ARGV[i])  -- a damaged record
+    redis.call('HDEL', left_key, ARGV[i])
     forgotten = forgotten + redis.call('ZREM', seen_key, ARGV[i])
   end
 end

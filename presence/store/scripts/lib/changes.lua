@@ -180,6 +180,7 @@ end
 local function write_back()
   write_all(online_key, written, 'HSET', 'HDEL')
   write_all(seen_key, seen, 'ZADD', 'ZREM', true)
+  write_all(left_key, left, 'HSET', 'HDEL')
   for id, fields in pairs(owned) do write_all(sessions_key(id), fields, 'HSET', 'HDEL') end
   write_all(pending_key(node), pending, 'HSET', 'HDEL')
   if next(pending) then
@@ -192,6 +193,9 @@ end
 -- Removes a few users whose `seen` is older than the retention; more than one batch can add.
 local function trim_seen(limit)
   local old = redis.call('ZRANGEBYSCORE', seen_key, '-inf', now_ms - ARGV[9], 'LIMIT', 0, limit)
-  if #old > 0 then redis.call('ZREM', seen_key, unpack(old)) end
+  if #old > 0 then
+    redis.call('ZREM', seen_key, unpack(old))
+    redis.call('HDEL', left_key, unpack(old))
+  end
 end
 

@@ -111,7 +111,7 @@ end
 
 -- Writes the online event of a user; returns its entry id. From `status` on: the profile of the session.
 local function go_online(uid, device, session, code, reason, at_ms, status, ...)
-  seen[uid] = false
+  seen[uid], left[uid] = false, false
   return emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms, status, at_ms,
     show_fields(status, ...))
 end
@@ -123,6 +123,7 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
   if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
   if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
   written[uid], seen[uid] = false, last_seen_ms
-  emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
+  local id = emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
     'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, said(...)))
+  left[uid] = code .. ' ' .. id .. ' ' .. string.format('%.0f', tonumber(at_ms) - tonumber(string.match(id, '^%d+')))
 end

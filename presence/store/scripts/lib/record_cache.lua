@@ -10,6 +10,7 @@ end
 local read = {}     -- uid -> JSON of its record in Redis; false: none
 local written = {}  -- uid -> its new JSON; false: the user goes offline
 local seen = {}     -- uid -> digits of the ms last seen; false: to be removed
+local left = {}     -- uid -> how the user went offline, see lib/shard.lua; false: to be removed
 local owned = {}    -- node id -> {field of its sessions -> value; false: to be removed}
 
 local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack

@@ -17,6 +17,8 @@
 --   7 meta     hash: version, that of the form of this shard's data
 --   8 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --              script works on half of a shard: undeclared keys would fail it midway
+--   9 left     hash: uid -> "<code> <entry id> <ms>" of the last offline event, of users in `seen`; `ms`: its time, from that
+--              of the entry id on
 -- ARGV
 --   1 node id
 --   2 generation
@@ -26,14 +28,14 @@
 --     <prefix><id>:pending, of its pending logins (see lib/changes.lua): uid -> JSON. These keys are computed: not
 --     declared in KEYS, but in the same slot by the same tag
 --   5 channel of online events   6 channel of offline events   7 prefix of control channels
---   8 approximate maximum of entries in the stream   9 retention of `seen`, ms
+--   8 approximate maximum of entries in the stream   9 retention of `seen` and `left`, ms
 --   10... the script's own
 --
 -- The only clock is TIME of this server. A record that is not of the form above counts as absent, so that one damaged
 -- value cannot stop a shard.
 
 local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local holding_key, meta_key, absent_key = KEYS[6], KEYS[7], KEYS[8]
+local holding_key, meta_key, absent_key, left_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
 

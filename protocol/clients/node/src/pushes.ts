@@ -70,6 +70,8 @@ export interface UserState {
   /** Id of the event that led to this state; null if unknown. */
   readonly id: string | null;
   readonly meta: ValueMap;
+  /** Why the user is offline: the name of a code; null if unknown, or not offline. */
+  readonly reason: string | null;
 }
 
 /** A watched user's state has changed. */
@@ -104,6 +106,7 @@ export function parseUserState(map: ValueMap): UserState {
     lastSeenMs: toNumberOrNull(map["last_seen_ms"]),
     id: (map["id"] ?? null) as string | null,
     meta: (map["meta"] ?? {}) as ValueMap,
+    reason: map["status"] === "offline" ? ((map["reason"] ?? null) as string | null) : null,
   };
 }
 

@@ -145,6 +145,7 @@ const STATE: Fields = {
   last_seen_ms: orNil(uint),
   id: orNil(string),
   meta,
+  reason: string,
 };
 
 const states: Check = (value, name) => {
