@@ -83,8 +83,9 @@ def test_a_batch_returns_who_came_online(wheel: RedisWheel) -> None:
 
 def test_no_user_goes_offline_early_or_is_missed(wheel: RedisWheel, client: Redis) -> None:
     chance, last, found = random.Random(7), dict[str, float](), list[tuple[str, float, float]]()
-    end = time.monotonic() + 0.5
-    while time.monotonic() < end:
+    begun = time.monotonic()
+    while time.monotonic() < begun + 0.5 or len(found) <= 5:
+        assert time.monotonic() < begun + 30
         uid = str(chance.randrange(12))
         before = now_ms(client)
         wheel.touch(uid)
@@ -92,7 +93,6 @@ def test_no_user_goes_offline_early_or_is_missed(wheel: RedisWheel, client: Redi
         if chance.random() < 0.5:
             found += [(each.uid, last[each.uid], now_ms(client)) for each in wheel.due()]
         time.sleep(chance.random() * 0.01)
-    assert len(found) > 5
     assert all(taken - touched >= IDLE_S * 1000 for _, touched, taken in found)
     wait_for(wheel, wheel.count())
     assert wheel.count() == 0
