@@ -363,6 +363,7 @@ class Engine:
             expiring=self.sessions.with_token,
             packet_floods=0 if self.packet_rate is None else self.packet_rate.floods,
             packet_buckets_kept=0 if self.packet_rate is None else self.packet_rate.table_size,
+            bans=len(self.login_policy.bans),
         )
 
 

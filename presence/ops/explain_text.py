@@ -117,6 +117,7 @@ _ENDS: Final[Mapping[int, str]] = {
     Code.KICKED: "an operator kicked it",
     Code.AUTH_EXPIRED: f"its token expired, {_GRACE}",
     Code.SESSION_LIMIT: "its user had more sessions than allowed",
+    Code.BANNED: "an operator banned its user, or that device",
     Code.PROTOCOL_ERROR: "it violated the protocol",
     Code.RATE_LIMITED: f"its connection was closed because it sent more packets than allowed, {_GRACE}",
     Code.TOO_LARGE: "it sent a packet that was too large",

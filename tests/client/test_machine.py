@@ -8,6 +8,7 @@ import pytest
 
 from presence import protocol
 from presence.client import (
+    Banned,
     Busy,
     Connected,
     ConnectionLost,
@@ -47,7 +48,12 @@ from tests.client.machine_driver import KEEPALIVE, Driven, login_ok
 
 RETURN = [code for code in Code if code >= 100 and code.reconnect]
 NO_RETURN = [code for code in Code if code >= 100 and not code.reconnect]
-ENDED = {Code.REPLACED: Replaced, Code.KICKED: Kicked, Code.SESSION_LIMIT: SessionLimit}
+ENDED = {
+    Code.REPLACED: Replaced,
+    Code.KICKED: Kicked,
+    Code.SESSION_LIMIT: SessionLimit,
+    Code.BANNED: Banned,
+}
 
 
 @pytest.fixture
