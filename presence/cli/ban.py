@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         type=_reason,
         default="",
-        help=f"what users are told, at most {MAX_REASON_CHARS} characters",
+        help=f"text that the users get, at most {MAX_REASON_CHARS} characters",
     )
     add_wait(parser)
     add_reader(parser, "print one JSON object: uid to the end of the ban, sessions, and those left")

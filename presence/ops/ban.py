@@ -5,15 +5,15 @@ Redis has the table of bans. Every node reads it and enforces it: it refuses log
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from presence.ops.kick import KickResult, Target, wait_until_ended
 from presence.outbox.replies import BanNotice
 from presence.protocol import Kind
 from presence.protocol.schema import SCHEMA
 from presence.reader import PresenceReader
-from presence.store.bans import MAX_DURATION_S, MAX_REASON_CHARS, Bans, StoredBan
+from presence.store.bans import MAX_DURATION_S, MAX_REASON_CHARS, Bans
 
 MAX_UIDS: Final = 500  # in one call
 UIDS_SENT: Final = 10  # for the logs of nodes
@@ -95,11 +95,6 @@ def unban(
             nodes = [each.node for each in reader.nodes()]
             bans.notify(nodes, BanNotice(by, True, len(users), tuple(users[:UIDS_SENT])))
     return found
-
-
-def report(ban: StoredBan) -> dict[str, Any]:
-    """Return a ban as ``presence bans --json`` prints it."""
-    return asdict(ban)
 
 
 def check(uids: Iterable[str], device: str | None) -> list[str]:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from presence.protocol import Code
+from presence.store.bans import StoredBan
 
 State = Mapping[str, Any]
 Answers = Mapping[str, Mapping[str, Any]]
@@ -197,6 +198,13 @@ def _came(event: Values | None, lost: str) -> str:
     if event["code"] == Code.RETURNED:
         return f"{where} was registered again, after a sweep had ended it or Redis had lost it"
     return f"{where} logged in at {moment(event['at_ms'])}"
+
+
+def banned(ban: StoredBan) -> str:
+    """Return a note about a ban."""
+    whom = "the user is" if ban.device is None else f"{device({'device': ban.device})} is"
+    until = "for ever" if ban.until_ms is None else f"until {moment(ban.until_ms)}"
+    return f"{whom} banned {until}, by {ban.by or 'unknown'}" + (f": {ban.reason}" if ban.reason else "")
 
 
 def device(event: Values) -> str:
