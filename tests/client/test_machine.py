@@ -128,6 +128,14 @@ def test_a_final_refusal_ends_the_client(code: Code) -> None:
     assert driven.machine.deadline == math.inf
 
 
+def test_a_client_waits_for_the_end_of_a_ban_that_has_one() -> None:
+    driven = Driven()
+    driven.establish()
+    driven.receive(protocol.error(1, Code.BANNED, "rude", 600))
+    assert driven.pushes[-1] == Disconnected("banned", "rude", 601.0, Code.BANNED)
+    assert driven.machine.state is State.WAITING
+
+
 @pytest.mark.parametrize("fails", ["unreachable", "closed", "refused"])
 def test_the_first_attempt_of_a_client_that_is_not_persistent_is_decisive(fails: str) -> None:
     driven = Driven(persistent=False)

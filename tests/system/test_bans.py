@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from loadtest.servers import PRESENCE, PresenceServer
+from presence.ops import ban
 from presence.protocol import Code, Kind
+from presence.reader import PresenceReader
 from presence.store.embedded import find_binary
 from tests.store.servers import Server as Redis
 from tests.support.server_process import running_server
@@ -76,7 +78,8 @@ def test_bans_count_at_all_workers_and_outlive_restarts_and_outages(redis: Redis
         redis.kill()
         assert refused_everywhere(server, "ann"), "while Redis is away"
         redis.start()
-        command(redis, "ban", "cyd", "--for", "1h")
+        with PresenceReader(redis.url) as reader:
+            ban.ban(redis.url, reader, ["cyd"], for_s=3600, by="op", wait_s=0)
         with Swarm(server.address, beat_s=2) as swarm:
             swarm.run(2.0)  # until each worker has its channel again
         assert refused_everywhere(server, "cyd"), "after an outage"
