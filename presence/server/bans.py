@@ -100,8 +100,14 @@ class BanKeeper:
 
 
 def _read(source: BanSource, known: bytes | None, now: Callable[[], float]) -> tuple[bytes, list[Ban]] | None:
-    """Return the version and the bans of the table; None if it has not changed."""
-    table = source.read(known)
+    """Return the version and the bans of the table; None if it has not changed.
+
+    No connection is kept for the minute until the next read.
+    """
+    try:
+        table = source.read(known)
+    finally:
+        source.close()
     if table is None:
         return None
     at = now()  # after the answer, so that no ban ends early
