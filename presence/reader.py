@@ -22,6 +22,7 @@ from typing import Self
 
 from presence.common import meta_json
 from presence.common.redis_url import database
+from presence.store.bans import StoredBan, read_bans
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
@@ -115,6 +116,11 @@ class PresenceReader:
     def nodes(self) -> list[NodeState]:
         """Return all nodes, by id, as they described themselves at their last lease renewal."""
         return self._clients.read(lambda clients: read_nodes(clients, Keys(self._prefix)))
+
+    def bans(self) -> list[StoredBan]:
+        """Return the bans that have not ended, the latest first."""
+        table = self._clients.read(lambda clients: read_bans(clients, Keys(self._prefix)))
+        return sorted(table.bans, key=lambda ban: (-ban.at_ms, ban.uid, ban.device or ""))
 
     def keys(self) -> Keys:
         """Return the key names, with the number of shards."""

@@ -43,6 +43,7 @@ class Code(IntEnum):
     AUTH_EXPIRED = 302
     AUTH_FAILED = 303
     SESSION_LIMIT = 304
+    BANNED = 305
     PROTOCOL_ERROR = 310
     RATE_LIMITED = 311
     LOGIN_TIMEOUT = 312
@@ -65,7 +66,10 @@ class Code(IntEnum):
 
     @property
     def reconnect(self) -> bool:
-        """Whether a client may reconnect automatically after its connection ended with this code."""
+        """Whether a client may reconnect automatically after its connection ended with this code.
+
+        A `BANNED` with a `retry_after` is an exception: the client may, after that time.
+        """
         return self in _RECONNECT
 
 

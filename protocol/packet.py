@@ -133,13 +133,16 @@ def deliver(sender: str, body: Any, at_ms: int) -> Packet:
 
 
 def goodbye(code: Code, message: str | None = None, retry_after: float | None = None) -> Packet:
-    """Announce that the server is closing the connection; ``retry_after`` in seconds."""
+    """Announce that the server is closing the connection; ``retry_after`` in seconds.
+
+    Whether the client may reconnect follows from the code, and of a ban from whether it ends.
+    """
     return _packet(
         Kind.GOODBYE,
         None,
         code=int(code),
         reason=code.reason,
-        reconnect=code.reconnect,
+        reconnect=code.reconnect or (code is Code.BANNED and retry_after is not None),
         message=message,
         retry_after=retry_after,
     )

@@ -30,6 +30,7 @@ from presence.subscriber.events import entry_values
 
 WORKER_TIMEOUT_S: Final = 10.0  # a worker that is silent for longer counts as dead
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)
+MAX_UIDS_LOGGED: Final = 10  # of the users of one action
 MAX_SAMPLE_AGE_S: Final = 0.5  # so that a scrape shares answers with the live page
 
 
@@ -172,6 +173,60 @@ class Handlers:
             operator, scope, "kick", outcome, uid=uid, device=device, sessions=len(kicked.targets), left=left
         )
         return json_answer({"uid": uid, **report}, 202 if left else 200)
+
+    async def bans(self, _request: Request) -> Response:
+        """All bans."""
+        return json_answer({"bans": await self._sources.queries.bans()})
+
+    async def ban(self, request: Request) -> Response:
+        """Keep users out, and end their sessions."""
+        operator, scope = operator_of(request.scope), request.scope
+        log_action = self._sources.audit.log_action
+        try:
+            body = await requests.json_object(request, "uids", "device", "for_s", "reason", "wait_s")
+            uids, device = requests.uids_of(body), requests.device_of(body)
+            for_s, reason = requests.ban_of(body)
+            wait_s = requests.wait_of(body)
+        except ApiError as error:
+            log_action(operator, scope, "ban", "refused", reason=error.code)
+            raise
+        users: dict[str, Any] = {"device": device, "users": len(uids), "uids": uids[:MAX_UIDS_LOGGED]}
+        by = f"{operator.name} (HTTP)"
+        try:
+            banned = await self._sources.queries.ban(
+                uids, device=device, for_s=for_s, reason=reason, by=by, wait_s=wait_s
+            )
+        except ApiError as error:
+            log_action(operator, scope, "ban", "failed", reason=error.code, **users)
+            raise
+        left = len(banned.ended.reasons)
+        counts: dict[str, Any] = {
+            "until_ms": banned.until_ms,
+            "sessions": len(banned.ended.targets),
+            "left": left,
+        }
+        log_action(operator, scope, "ban", "failed" if left else "done", **users, **counts)
+        answer = {"until_ms": banned.until_ms, "users": {uid: banned.ended.report(uid) for uid in uids}}
+        return json_answer(answer, 202 if left else 200)
+
+    async def unban(self, request: Request) -> Response:
+        """Lift bans of users."""
+        operator, scope = operator_of(request.scope), request.scope
+        log_action = self._sources.audit.log_action
+        try:
+            body = await requests.json_object(request, "uids", "device")
+            uids, device = requests.uids_of(body), requests.device_of(body)
+        except ApiError as error:
+            log_action(operator, scope, "unban", "refused", reason=error.code)
+            raise
+        users: dict[str, Any] = {"device": device, "users": len(uids), "uids": uids[:MAX_UIDS_LOGGED]}
+        try:
+            lifted = await self._sources.queries.unban(uids, device, f"{operator.name} (HTTP)")
+        except ApiError as error:
+            log_action(operator, scope, "unban", "failed", reason=error.code, **users)
+            raise
+        log_action(operator, scope, "unban", "done", lifted=sum(map(len, lifted.values())), **users)
+        return json_answer({"lifted": lifted})
 
     async def events(self, request: Request) -> Response:
         """A stream of events, from now on or from an earlier one."""

@@ -27,13 +27,14 @@ Place = tuple[str, ...]
 # Reasons for which a connection is refused, or ended because of its own packet.
 REFUSALS: Final = (
     *(Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN, Code.LOGIN_TIMEOUT, Code.AUTH_FAILED),
-    *(Code.RATE_LIMITED, Code.BUSY, Code.SESSION_LIMIT, Code.REPLACED, Code.SERVER_DRAIN, Code.SERVER_ERROR),
+    *(Code.RATE_LIMITED, Code.BUSY, Code.SESSION_LIMIT, Code.BANNED, Code.REPLACED),
+    *(Code.SERVER_DRAIN, Code.SERVER_ERROR),
 )
 # Reasons for which a session ends.
 ENDS: Final = (
     *(Code.LOGOUT, Code.BACKGROUND, Code.CLOSED, Code.IDLE_TIMEOUT, Code.SLOW_CONSUMER, Code.REPLACED),
     *(Code.KICKED, Code.AUTH_EXPIRED, Code.SESSION_LIMIT, Code.PROTOCOL_ERROR, Code.RATE_LIMITED),
-    *(Code.TOO_LARGE, Code.SERVER_ERROR),
+    *(Code.TOO_LARGE, Code.SERVER_ERROR, Code.BANNED),
 )
 # Types and reasons of events.
 TRANSITIONS: Final = (

@@ -10,6 +10,7 @@ from presence.admin.access import JSON
 from presence.admin.responses import ApiError, bad_request, not_found
 from presence.protocol import Kind
 from presence.protocol.schema import SCHEMA
+from presence.store.bans import MAX_DURATION_S, MAX_REASON_CHARS
 
 MAX_UIDS: Final = 500  # as in a query of a client
 USERS_DEFAULT: Final = 100
@@ -79,6 +80,21 @@ def wait_of(body: dict[str, Any]) -> float:
     if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= MAX_WAIT_S:
         raise bad_request("bad_wait_s", f"wait_s must be a number from 0 to {MAX_WAIT_S:g}")
     return float(wait_s)
+
+
+def ban_of(body: dict[str, Any]) -> tuple[float | None, str]:
+    """Return the `for_s` of a ban, seconds or None for ever, and its `reason`."""
+    for_s, reason = body.get("for_s"), body.get("reason", "")
+    if for_s is not None:
+        is_number = isinstance(for_s, int | float) and not isinstance(for_s, bool)
+        if not is_number or not 0 < for_s <= MAX_DURATION_S:
+            raise bad_request("bad_for_s", f"for_s must be a number above 0, of at most {MAX_DURATION_S}")
+    if not (isinstance(reason, str) and reason.isprintable() and len(reason) <= MAX_REASON_CHARS):
+        raise bad_request(
+            "bad_reason",
+            f"reason must be text of at most {MAX_REASON_CHARS} characters, none of them a control character",
+        )
+    return for_s, reason
 
 
 def limit_of(request: Request) -> int:

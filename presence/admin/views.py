@@ -10,12 +10,14 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from presence.admin.responses import busy, redis_away, redis_refuses
+from presence.admin.responses import ApiError, busy, redis_away, redis_refuses
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.text import plain_state
+from presence.ops.ban import BanResult, ban, unban
 from presence.ops.explain import Explainer
 from presence.ops.kick import KickResult, kick
 from presence.reader import Page, PresenceReader
+from presence.store.bans import TooManyBans
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 
 class RedisQueries:
-    """Queries of Redis, and kicks. All raise `ApiError` if Redis does not answer."""
+    """Queries of Redis, kicks and bans. All raise `ApiError` if Redis does not answer."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self.reader = PresenceReader(redis_url, prefix=prefix)
@@ -64,12 +66,48 @@ class RedisQueries:
         """End a user's sessions, and wait until they have ended."""
         await self.count()  # detects a hanging Redis before the long call
         if self._acting.available_tokens < 1:
-            raise busy(f"{KICK_THREADS} kicks are pending already")
+            raise busy(f"{KICK_THREADS} kicks or bans are pending already")
 
         def end() -> KickResult:
             return kick(self._url, self.reader, [uid], wait_s=wait_s, by=by, device=device)
 
         return await self._call(end, within_s=QUERY_TIMEOUT_S + wait_s, limiter=self._acting)
+
+    async def bans(self) -> list[dict[str, Any]]:
+        """Return all bans, as ``presence bans --json`` does."""
+        return [asdict(each) for each in await self._call(self.reader.bans)]
+
+    async def ban(
+        self, uids: list[str], *, device: str | None, for_s: float | None, reason: str, by: str, wait_s: float
+    ) -> BanResult:
+        """Ban users, and wait until their sessions have ended."""
+        await self.count()  # as for a kick
+        if self._acting.available_tokens < 1:
+            raise busy(f"{KICK_THREADS} kicks or bans are pending already")
+
+        def keep_out() -> BanResult | TooManyBans:
+            try:
+                return ban(
+                    self._url,
+                    self.reader,
+                    uids,
+                    device=device,
+                    for_s=for_s,
+                    reason=reason,
+                    by=by,
+                    wait_s=wait_s,
+                )
+            except TooManyBans as error:
+                return error
+
+        banned = await self._call(keep_out, within_s=QUERY_TIMEOUT_S + wait_s, limiter=self._acting)
+        if isinstance(banned, TooManyBans):
+            raise ApiError(409, "too_many_bans", str(banned))
+        return banned
+
+    async def unban(self, uids: list[str], device: str | None, by: str) -> dict[str, list[str | None]]:
+        """Lift bans of users; return the devices of each whose bans were lifted."""
+        return await self._call(lambda: unban(self._url, self.reader, uids, device=device, by=by))
 
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
         """Return why a user is online or offline.

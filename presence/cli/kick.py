@@ -3,17 +3,17 @@
 import argparse
 
 from presence.cli.errors import FAILED, OK, print_error
-from presence.cli.options import DataLocation, add_reader, plain_text, seconds
+from presence.cli.options import DataLocation, UsageError, add_reader, duration, plain_text, seconds
 from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line, printable
-from presence.ops import kick
+from presence.ops import ban, kick
 from presence.ops.kick import KickResult
 from presence.reader import PresenceReader
 
 _DESCRIPTION = (
     "Ends all sessions of users and waits until they have ended. Clients do not reconnect "
-    "automatically. This is no ban: a user may log in again immediately. To keep users out, stop issuing "
-    "tokens for them, and kick them after their tokens have expired."
+    "automatically. A user may log in again immediately, unless --ban keeps the user out for a time; see "
+    "presence ban."
 )
 
 
@@ -22,13 +22,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.add_argument("uids", nargs="+", metavar="UID", type=plain_text)
     parser.add_argument(
+        "--ban",
+        metavar="DURATION",
+        type=duration,
+        help="also keep the users out for that time, as 90s, 10m, 1h or 7d",
+    )
+    add_wait(parser)
+    add_reader(parser, "print one JSON object: uid to sessions, and those left")
+
+
+def add_wait(parser: argparse.ArgumentParser) -> None:
+    """Add the argument for the time that servers have to end sessions."""
+    parser.add_argument(
         "--wait",
         metavar="SECONDS",
         type=seconds,
         default=5.0,
         help="time-out for the servers, then the exit status is 1 (default 5)",
     )
-    add_reader(parser, "print one JSON object: uid to sessions, and those left")
 
 
 @with_redis
@@ -37,16 +48,28 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
 
     It is 0 if all have ended or a user was offline before, 1 if a node did not end a session in time.
     """
-    uids, wait_s = args.uids, args.wait
+    uids, wait_s, by = args.uids, args.wait, caller("kick")
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
-        kicked = kick.kick(place.redis_url, reader, uids, wait_s=wait_s, by=caller("kick"))
+        if args.ban is None:
+            kicked = kick.kick(place.redis_url, reader, uids, wait_s=wait_s, by=by)
+        else:
+            try:
+                ban.check(uids, None)
+            except ValueError as error:
+                raise UsageError(f"kick: {error}") from None
+            kicked = ban.ban(place.redis_url, reader, uids, for_s=args.ban, by=by, wait_s=wait_s).ended
     print(json_line({uid: kicked.report(uid) for uid in uids}) if args.json else _lines(uids, kicked))
+    print_left(kicked, wait_s)
+    if kicked.targets and args.ban is None:
+        print_error("kick: this is no ban: the users may log in again; presence ban keeps them out")
+    return FAILED if kicked.reasons else OK
+
+
+def print_left(kicked: KickResult, wait_s: float) -> None:
+    """Print which sessions are left, and why."""
     for target, reason in kicked.reasons.items():
         device = f" ({target.device})" if target.device else ""
         print_error(f"{target.uid}{device}: {_WHY[reason].format(node=target.node, wait_s=wait_s)}")
-    if kicked.targets:
-        print_error("kick: this is no ban: the users may log in again")
-    return FAILED if kicked.reasons else OK
 
 
 _WHY = {
@@ -57,10 +80,11 @@ _WHY = {
 
 def _lines(uids: list[str], kicked: KickResult) -> str:
     width = max(len(printable(uid)) for uid in uids)
-    return "\n".join(f"{printable(uid):<{width}}  {_outcome(uid, kicked)}" for uid in uids)
+    return "\n".join(f"{printable(uid):<{width}}  {outcome(uid, kicked)}" for uid in uids)
 
 
-def _outcome(uid: str, kicked: KickResult) -> str:
+def outcome(uid: str, kicked: KickResult) -> str:
+    """Return what became of the sessions of a user."""
     sessions = sum(target.uid == uid for target in kicked.targets)
     ended = sessions - sum(target.uid == uid for target in kicked.reasons)
     if not sessions:

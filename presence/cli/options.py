@@ -21,6 +21,9 @@ _SERVERS_REDIS: Final = (
     "URL of the servers' Redis: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://"
 )
 FEW_SETTINGS: Final = 6  # fewer need no groups in the help
+_DURATION: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+MAX_DURATION_S: Final = 3650 * 86_400
 _ENTRY_ID: Final = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
@@ -77,6 +80,14 @@ def positive_seconds(text: str) -> float:
     if not (found := seconds(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0")
     return found
+
+
+def duration(text: str) -> float:
+    """Return the seconds of a duration such as 90s, 10m, 1h or 7d."""
+    found = _DURATION.fullmatch(text)
+    if not found or not 0 < (found_s := int(found[1]) * _UNITS_S[found[2]]) <= MAX_DURATION_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 10m, 1h or 7d")
+    return found_s
 
 
 def whole_number(most: int) -> Callable[[str], int]:

@@ -3,8 +3,10 @@
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from typing import Any
 
+from presence.cli.bans import banned
 from presence.cli.errors import OK
 from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
 from presence.cli.redis_errors import with_redis
@@ -44,12 +46,18 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
 
 def _show(reader: PresenceReader, uids: list[str], *, as_json: bool) -> None:
     states = reader.states(uids)
+    bans = [each for each in reader.bans() if each.uid in states]
     if as_json:
+        for each in bans:
+            states[each.uid].setdefault("bans", []).append(asdict(each))
         print(json.dumps(plain_state(states)))
         return
     width = max(len(printable(uid)) for uid in uids)
     for uid, state in states.items():
         print(f"{printable(uid):<{width}}  {_described(state)}")
+        for each in bans:
+            if each.uid == uid:
+                print(f"{'':<{width}}  {banned(each)}")
 
 
 def _list_online(reader: PresenceReader, *, as_json: bool) -> None:

@@ -16,6 +16,7 @@ programs with another event loop. See `docs/apps.md`.
 from presence.client.async_client import Client, connect
 from presence.client.blocking import BlockingClient, connect_blocking
 from presence.client.errors import (
+    Banned,
     Busy,
     ConnectionLost,
     Ended,
@@ -52,6 +53,7 @@ from presence.client.tokens import BlockingTokenSource, State, Statistics, Token
 from presence.protocol import EncodeError
 
 __all__ = [
+    "Banned",
     "BlockingClient",
     "BlockingTokenSource",
     "Busy",

@@ -115,6 +115,10 @@ class SessionLimit(Ended):
     """The user has too many sessions, and this one was ended (304)."""
 
 
+class Banned(Ended):
+    """An operator keeps the user or this device out, and the ban has no end (305)."""
+
+
 FAILED: dict[int, type[RequestFailed]] = {
     Code.UNSUPPORTED: Unsupported,
     Code.RECIPIENT_OFFLINE: RecipientOffline,
@@ -131,5 +135,6 @@ ENDED: dict[int, type[Ended]] = {
     Code.REPLACED: Replaced,
     Code.KICKED: Kicked,
     Code.SESSION_LIMIT: SessionLimit,
+    Code.BANNED: Banned,
 }
 """Ends of a logged-in connection for good; all others are an `Ended`."""

@@ -414,6 +414,7 @@ class Engine:
             passes=0 if self.visibility is None else self.visibility.passes,
             packet_floods=0 if self.packet_rate is None else self.packet_rate.floods,
             packet_buckets_kept=0 if self.packet_rate is None else self.packet_rate.table_size,
+            bans=len(self.login_policy.bans),
         )
 
 

@@ -28,3 +28,4 @@ class EngineCounters:
     tokens_expired: int = 0  # connections closed because their token had expired
     packet_floods: int = 0  # connections closed because they sent too many packets
     packet_buckets_kept: int = 0  # users in the table of packet rates
+    bans: int = 0  # known

@@ -1,12 +1,12 @@
 """Whether a client may log in, and as which session.
 
-By token or certificate, the order of logins, the number of sessions, and rate limits.
+By token or certificate, bans, the order of logins, the number of sessions, and rate limits.
 
 `LoginPolicy` decides; it reads the registry and changes nothing but the counts of limits. The engine acts.
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from presence.core.admission import Admission
@@ -19,6 +19,7 @@ from presence.core.authenticator import (
     Refusal,
     Sight,
 )
+from presence.core.bans import BanList
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.server_protocol import Login
 from presence.protocol import Code
@@ -61,6 +62,7 @@ class LoginPolicy:
     session_limit: SessionQuota = NO_LIMIT
     authenticator: Authenticator | None = None  # checks tokens; None: they are not checked
     certificates: CertificateAuthenticator | None = None  # None: clients have no certificates
+    bans: BanList = field(default_factory=BanList)  # users and devices that are kept out
     # set while the server stops: logins are refused, each with its own retry time in seconds
     return_after: Callable[[], float] | None = None
 
@@ -70,6 +72,9 @@ class LoginPolicy:
         if (refusal := self._refuse_any(waited)) is not None:
             return refusal
         identity = self._authenticate(guest, login, now)
+        if self.bans and not isinstance(identity, Refusal):
+            ban = self.bans.find(identity[0], login.device or "", now)
+            identity = identity if ban is None else ban.refusal(now)
         if isinstance(identity, Refusal):
             return identity
         uid, expires_at, sight = identity

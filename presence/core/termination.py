@@ -1,4 +1,4 @@
-"""Ends of sessions: idle time-out, expired token, kick, limit, supersession.
+"""Ends of sessions: idle time-out, expired token, kick, ban, limit, supersession.
 
 The engine, other nodes and operators end sessions here. No method waits. The caller passes the session object
 or its id, so a late notice about a superseded session ends nothing.
@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from presence import protocol
 from presence.common.clock import Clock
+from presence.core.bans import Ban
 from presence.core.changes import ChangeSink
 from presence.core.engine_counters import EngineCounters
 from presence.core.flap_damping import FlapDamping
@@ -81,6 +82,17 @@ class SessionTerminator:
     def kick(self, key: SessionKey, session_id: str) -> bool:
         """End a session on behalf of an operator; its client must not reconnect by itself."""
         return self._end_for_good(key, session_id, Code.KICKED)
+
+    def ban(self, ban: Ban) -> list[Session]:
+        """End the sessions that a ban forbids, unless it has ended itself; return them."""
+        now = self.clock.now()
+        if ban.ends_at <= now or not self._registry.has_user(ban.uid):
+            return []
+        ended = [each for each in self._registry.sessions_of(ban.uid) if ban.device in (None, each.device)]
+        for session in ended:
+            self.end(session, Code.BANNED, now)
+            self.hang_up(session, ban.goodbye(now))
+        return ended
 
     def limit(self, key: SessionKey, session_id: str) -> bool:
         """End a session because its user exceeds the quota over all nodes."""

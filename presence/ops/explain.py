@@ -25,6 +25,7 @@ from presence.protocol.schema import SCHEMA
 from presence.reader import PresenceReader
 from presence.store import ask_nodes
 from presence.store.ask_nodes import NodeAnswers
+from presence.store.bans import StoredBan
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
@@ -93,6 +94,7 @@ class _Known:
     answered: NodeAnswers | None = None
     found: EventSearch = _UNASKED
     online: EventSearch = _UNASKED
+    bans: Sequence[StoredBan] = ()
 
     @property
     def answers(self) -> dict[str, NodeAnswer]:
@@ -181,6 +183,7 @@ class Explainer:
 
     def _ask(self, uid: str, known: _Known) -> None:
         known.state = self._reader.state(uid)
+        known.bans = [each for each in self._reader.bans() if each.uid == uid]
         known.nodes = self._reader.nodes()
         names = {each.node for each in known.nodes} | {str(each["node"]) for each in known.state["sessions"]}
         known.answered = ask_nodes.ask(
@@ -231,7 +234,7 @@ def _report(uid: str, known: _Known, failure: str | None) -> dict[str, Any]:
         "event_missing": missing,
         "online_event": None if online == event else online,
         "why": sentence,
-        "notes": explain_text.notes(state, known.answers, nodes),
+        "notes": [*map(explain_text.banned, known.bans), *explain_text.notes(state, known.answers, nodes)],
         "sessions": sessions,
         "ended": ended,
         "nodes": nodes,

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from presence.protocol import Code
+from presence.store.bans import StoredBan
 
 State = Mapping[str, Any]
 Answers = Mapping[str, Mapping[str, Any]]
@@ -117,6 +118,7 @@ _ENDS: Final[Mapping[int, str]] = {
     Code.KICKED: "an operator kicked it",
     Code.AUTH_EXPIRED: f"its token expired, {_GRACE}",
     Code.SESSION_LIMIT: "its user had more sessions than allowed",
+    Code.BANNED: "an operator banned its user, or that device",
     Code.PROTOCOL_ERROR: "it violated the protocol",
     Code.RATE_LIMITED: f"its connection was closed because it sent more packets than allowed, {_GRACE}",
     Code.TOO_LARGE: "it sent a packet that was too large",
@@ -199,6 +201,13 @@ def _came(event: Values | None, lost: str) -> str:
     if event["code"] == Code.RETURNED:
         return f"{where} was registered again, after a sweep had ended it or Redis had lost it"
     return f"{where} logged in at {moment(event['at_ms'])}"
+
+
+def banned(ban: StoredBan) -> str:
+    """Return a note about a ban."""
+    whom = "the user is" if ban.device is None else f"{device({'device': ban.device})} is"
+    until = "for ever" if ban.until_ms is None else f"until {moment(ban.until_ms)}"
+    return f"{whom} banned {until}, by {ban.by or 'unknown'}" + (f": {ban.reason}" if ban.reason else "")
 
 
 def device(event: Values) -> str:

@@ -87,6 +87,11 @@ def kick(
     """
     with closing(Scripting(redis_url)) as scripting:
         targets = request_kick(scripting, reader.keys(), uids, device, by=by)
+    return wait_until_ended(reader, targets, wait_s)
+
+
+def wait_until_ended(reader: PresenceReader, targets: list[Target], wait_s: float) -> KickResult:
+    """Wait until sessions have ended, for at most `wait_s`; return what became of them."""
     left = _wait(reader, targets, wait_s)
     silent = {each.node for each in reader.nodes() if each.status != "alive"} if left else set()
     return KickResult(targets, {target: _reason(target, silent) for target in left})

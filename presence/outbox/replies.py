@@ -67,6 +67,15 @@ class Erasure(NamedTuple):
     uids: tuple[str, ...]  # the first of them
 
 
+class BanNotice(NamedTuple):
+    """A notice that an operator has banned users, or has lifted bans: the table has changed."""
+
+    by: str  # the operator's name as the command gave it
+    lifted: bool
+    users: int
+    uids: tuple[str, ...]  # the first of them
+
+
 class PeerTrace(NamedTuple):
     """The state of another node in a shard."""
 

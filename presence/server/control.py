@@ -2,7 +2,8 @@
 
 Notices only arrive faster this way: they are also in the node's inbox, which the relay's probe reads every
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
-lost is not delivered, and its sender gets an error. An idle channel costs one thread that waits in a read.
+lost is not delivered, and its sender gets an error. Changes of bans may be missed, too, so the table is read
+again after each subscription. An idle channel costs one thread that waits in a read.
 Under load it is read in batches, because a turn of the thread costs as much as a dozen deliveries. Explain
 requests of operators also arrive here; `presence.server.stats_socket` answers them.
 """
@@ -19,8 +20,9 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import TrioThreadCaller
 from presence.messaging.letters import Delivery
 from presence.outbox.outage_log import Outage
-from presence.outbox.replies import Erasure, NodeNotice, Question
+from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
 from presence.server.node import Node
+from presence.store.channels import ControlMessage
 
 GATHER_S: Final = 0.004  # after deliveries, before the next read
 MAX_DELIVERIES_PER_TURN: Final = 256  # a few milliseconds
@@ -37,7 +39,7 @@ class ControlSubscription(Protocol):
     def subscribe(self, node: str) -> None:
         """Subscribe to the channel of `node` only; raises `StoreUnavailable` or `StoreError`."""
 
-    def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
+    def next(self) -> list[ControlMessage]:
         """Wait without a time-out, and return everything that has arrived. Raises as `subscribe`."""
 
     def close(self) -> None:
@@ -52,6 +54,7 @@ class ControlListener:
     channel: ControlSubscription  # used by this listener only
     deliver: Callable[[Sequence[Delivery]], object]  # takes messages for sessions of this node
     on_questions: Callable[[Sequence[Question]], object] = lambda _: None  # takes explain requests
+    on_bans: Callable[[], object] = lambda: None  # called when the table of bans may have changed
 
     def __post_init__(self) -> None:
         self._thread = TrioThreadCaller(self.channel.close)
@@ -93,6 +96,7 @@ class ControlListener:
             node = self.node.relay.node
             await self._thread.call(lambda: self.channel.subscribe(node))
             self._outage.worked("listen")
+            self.on_bans()
             while True:
                 await self._dispatch(await self._thread.call(self.channel.next))
         except Exception as error:
@@ -100,12 +104,15 @@ class ControlListener:
                 self.node.faults.record("control channel", error)
             await trio.sleep(self._outage.failed("listen", error))
 
-    async def _dispatch(self, received: list[NodeNotice | Delivery | Question | Erasure]) -> None:
+    async def _dispatch(self, received: list[ControlMessage]) -> None:
         """Apply notices, pass on questions, and deliver messages in slices; then let more messages gather."""
         faults = self.node.faults
         self.node.apply_notices([each for each in received if isinstance(each, NodeNotice)])
         if erasures := [each for each in received if isinstance(each, Erasure)]:
             self.node.log_erasures(erasures)
+        if notices := [each for each in received if isinstance(each, BanNotice)]:
+            self.node.log_bans(notices)
+            self.on_bans()
         with faults.contained("explain request"):
             self.on_questions([each for each in received if isinstance(each, Question)])
         deliveries = [each for each in received if isinstance(each, Delivery)]

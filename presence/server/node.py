@@ -24,6 +24,7 @@ from presence.common.text import printable
 from presence.config.settings import Settings
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.authenticator import Authenticator, CertificateAuthenticator
+from presence.core.bans import Ban
 from presence.core.changes import Change, SessionName
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
@@ -38,7 +39,7 @@ from presence.outbox.backlog import ByShard
 from presence.outbox.queue import Outbox, PendingAges
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import Relay, RelayCallbacks
-from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Superseded
+from presence.outbox.replies import BanNotice, Erasure, NodeNotice, NodeNoticeKind, Superseded
 from presence.outbox.store import Store
 from presence.protocol import Code
 from presence.server.session_report import RecentEnds
@@ -343,6 +344,20 @@ class Node:
         for each in erasures:
             uids = [_loggable(uid) for uid in each.uids[:MAX_LOGGED_UIDS]]
             _log.info("users forgotten", users=each.users, uids=uids, by=_loggable(each.by))
+
+    def log_bans(self, notices: Iterable[BanNotice]) -> None:
+        """Log that operators have banned users, or have lifted bans."""
+        for each in notices:
+            uids = [_loggable(uid) for uid in each.uids[:MAX_LOGGED_UIDS]]
+            event = "users unbanned" if each.lifted else "users banned"
+            _log.info(event, users=each.users, uids=uids, by=_loggable(each.by))
+
+    def enforce_ban(self, ban: Ban) -> None:
+        """End the sessions here that a ban forbids."""
+        with self.faults.contained("notice"):
+            for session in self.engine.terminator.ban(ban):
+                device, name = session.device, self.engine.registry.session_id(session)
+                _log.info("session banned", uid=ban.uid, device=device, session=name)
 
 
 def _loggable(text: str) -> str:

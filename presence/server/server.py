@@ -24,6 +24,7 @@ from presence.config.settings import Settings
 from presence.core.registry import ConnectionInfo
 from presence.messaging.router import MessageRouter
 from presence.server import drain, listeners, startup
+from presence.server.bans import BanKeeper
 from presence.server.control import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
@@ -32,6 +33,7 @@ from presence.server.session_report import SessionReporter
 from presence.server.statistics import ServerStatistics
 from presence.server.stats_socket import Answers, ExplainResponder, Readiness, StatsResponder
 from presence.store.ask_nodes import AnswerKeys
+from presence.store.bans import Bans
 from presence.store.channels import ControlChannel
 from presence.store.redis_store import Deliveries
 from presence.store.watch_reads import StoredStates
@@ -118,10 +120,16 @@ class Server:
             faults=self.node.faults,
         )
         channel = ControlChannel(redis_url, self.node.keys)
-        closable = (*stores, deliveries, answer_keys, channel)
+        bans = Bans(redis_url, self.node.keys)
+        self._bans = BanKeeper(self.node, bans, clock, TrioRuntime())
+        closable = (*stores, deliveries, answer_keys, channel, bans)
         self._close_redis: list[Callable[[], None]] = [each.shut_down for each in (*closable, states)]
         self._control = ControlListener(
-            self.node, channel, self._router.deliver, self._explain_responder.enqueue
+            self.node,
+            channel,
+            self._router.deliver,
+            self._explain_responder.enqueue,
+            self._bans.refresh_soon,
         )
         self.node.engine.request_handler = RequestRouter(
             self._watching, self._router.submit, self.node.faults
@@ -165,6 +173,7 @@ class Server:
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         await startup.wait_for_redis(self.node, self.redis_url, self.settings)
+        await self._bans.refresh()
         with self.node.faults.contained("token keys"):
             await self._credentials.prepare()
         listening = listeners.open_listeners(self.settings, shared=bool(self.family))
@@ -187,6 +196,7 @@ class Server:
             self.node.relay.run,
             self.node.cluster.run,
             self._control.run,
+            self._bans.run,
             self._router.run,
             self._explain_responder.run,
             self._watching.run,

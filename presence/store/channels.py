@@ -14,25 +14,26 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgpack
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from presence.common.errors import StoreUnavailable
 from presence.messaging.letters import Delivery
-from presence.outbox.replies import Erasure, NodeNotice, Question
+from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
 from presence.store.ask_nodes import read_question
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
-from presence.store.script_arguments import read_erasure, read_message, read_notice
+from presence.store.script_arguments import read_ban_notice, read_erasure, read_message, read_notice
 from presence.store.watch_reads import read_last_id, read_replay, read_snapshot
 from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
 from presence.watching.user_states import EntryId, ShardSnapshot, id_of, id_text, read_hint
 
 T = TypeVar("T")
+ControlMessage: TypeAlias = NodeNotice | Delivery | Question | Erasure | BanNotice
 
 MAX_MESSAGES_PER_READ: Final = 64  # of a control channel: each holds at most one call of another node
 _FIRST_OF_JSON: Final = b"{"
@@ -169,19 +170,19 @@ class ControlChannel(RedisSubscription):
         self.begin(Routes.any_server, "SUBSCRIBE", self._keys.control_channel(node))
         self.read(1)
 
-    def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
+    def next(self) -> list[ControlMessage]:
         """See `ControlSubscription`; messages of unknown kinds are left out."""
         return [each for _, _, text in self.read(MAX_MESSAGES_PER_READ) for each in _read_message(text)]
 
 
-def _read_message(text: bytes) -> Sequence[NodeNotice | Delivery | Question | Erasure]:
+def _read_message(text: bytes) -> Sequence[ControlMessage]:
     """Return the content of one message: notices and questions are JSON, deliveries are not."""
     if text[:1] != _FIRST_OF_JSON:
         return read_deliveries(text)
     if (message := read_message(text)) is None:
         return []
-    notice = read_notice(message) or read_question(message) or read_erasure(message)
-    return [] if notice is None else [notice]
+    readers = (read_notice, read_question, read_erasure, read_ban_notice)
+    return next(([found] for read in readers if (found := read(message)) is not None), [])
 
 
 def read_deliveries(packed: bytes) -> list[Delivery]:

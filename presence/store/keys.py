@@ -114,6 +114,11 @@ class Keys:
         return [self.nodes, f"{beside}:leases", f"{beside}:stats", f"{beside}:tombs"]
 
     @property
+    def bans(self) -> str:
+        """Hash: who is banned to the ban (JSON), and the version of the table; see `bans.lua`."""
+        return f"{self.prefix}:bans"
+
+    @property
     def meta(self) -> str:
         """Hash: the data's version and the number of shards."""
         return f"{self.prefix}:meta"

@@ -77,7 +77,7 @@ def check_rights(url: str, keys: Keys, *, followups: bool, connect: Connect = op
         StoreUnavailable, StoreError: Redis is unreachable, or does not know a command.
     """
     words = SERVER | EVENTS | (FOLLOWUPS if followups else {})
-    ours = [*keys.lease_keys, keys.meta, *(keys.events(shard) for shard in range(keys.shards))]
+    ours = [*keys.lease_keys, keys.meta, keys.bans, *(keys.events(shard) for shard in range(keys.shards))]
     missing: set[str] = set()
     too_much: set[str] = set()
     try:

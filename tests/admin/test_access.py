@@ -42,13 +42,17 @@ READS: Final = {
     "GET /v1/events": "/v1/events",
     "GET /v1/live": "/v1/live",
     "GET /v1/explain/{uid}": "/v1/explain/ann",
+    "GET /v1/bans": "/v1/bans",
     "GET /openapi.json": "/openapi.json",
     "GET /": "/",
     "GET /static/{file}": "/static/icon.svg",
 }
-ACTS: Final = {"POST /v1/kick": "/v1/kick"}
+ACTS: Final = {f"POST {path}": path for path in ("/v1/kick", "/v1/ban", "/v1/unban")}
 TARGETS: Final = {**{each: each.partition(" ")[2] for each in OPEN}, **READS, **ACTS}
-BODIES: Final = {"POST /v1/presence/query": b'{"uids":["ann"]}', "POST /v1/kick": b'{"uid":"ann"}'}
+BODIES: Final = {
+    **dict.fromkeys(("POST /v1/presence/query", "POST /v1/ban", "POST /v1/unban"), b'{"uids":["ann"]}'),
+    "POST /v1/kick": b'{"uid":"ann"}',
+}
 
 
 class Role(NamedTuple):
@@ -122,14 +126,15 @@ async def test_each_endpoint_answers_the_permitted_roles_only(
             assert {f"{verb.method} {verb.template}" for verb in verbs} == set(TARGETS), "each has a row"
             for name, role in ROLES.items():
                 for asked in TARGETS if role.with_tokens is with_tokens else ():
-                    running.context.http.actions["kick", "done"] = 0
+                    verb = (asked.rpartition("/")[2], "done")
+                    running.context.http.actions[verb] = 0
                     expected = 200 if asked in OPEN else role.act if asked in ACTS else role.read
                     answered = await answer(running, asked, role.headers)
                     assert answered.status == expected, f"{asked}, {name}: {answered.body!r}"
                     for header, value in auth_middleware.HEADERS.items():
                         assert answered.headers[header.lower()] == value, asked
                     acted = asked in ACTS and role.act == 200
-                    assert running.context.http.actions["kick", "done"] == int(acted), f"{asked}, {name}"
+                    assert running.context.http.actions[verb] == int(acted), f"{asked}, {name}"
     assert "unsafe" not in auth_middleware.HEADERS["Content-Security-Policy"]
 
 

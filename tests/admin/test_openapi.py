@@ -19,7 +19,7 @@ from tests.admin.hands import a_hand
 from tests.store.driving import end, login
 
 DESCRIBED = description()
-QUERY, KICK = "/v1/presence/query", "/v1/kick"
+QUERY, KICK, BAN, UNBAN = "/v1/presence/query", "/v1/kick", "/v1/ban", "/v1/unban"
 META = {"mood": "fine", "raw": {"$bin": "00ff"}}
 Asked = tuple[str, str, str, Any, int]
 """The path as it is described, what is asked, and the status."""
@@ -53,6 +53,17 @@ ASKED = [
     *posts(KICK, 400, *({"uid": "ann", **more} for more in ({"wait_s": 31}, {"devcie": ""}, {"device": 7}))),
     *posts(KICK, 400, {"device": "phone"}),
     *posts(KICK, 415, b"{"),
+    *posts(BAN, 202, {"uids": ["ann", "zoe"], "device": "phone", "for_s": 60.5, "reason": "é", "wait_s": 0}),
+    *posts(BAN, 200, {"uids": ["ann"], "device": ""}, {"uids": ["zoe"], "for_s": None}, {"uids": []}),
+    *posts(
+        BAN, 400, *({"uids": ["ann"], **more} for more in ({"for_s": 0}, {"for_s": 10**9}, {"reason": 7}))
+    ),
+    *posts(BAN, 400, {"uids": ["ann"], "reason": 201 * "x"}, {"uids": ["a b"]}, {"device": ""}),
+    *posts(BAN, 413, {"uids": [f"u{n}" for n in range(501)]}),
+    *posts(BAN, 415, b"{"),
+    *gets("/v1/bans", 200),
+    *posts(UNBAN, 200, {"uids": ["ann", "bob"], "device": ""}, {"uids": ["ann", "zoe"]}),
+    *posts(UNBAN, 400, {"uids": ["ann"], "for_s": 1}),
     *gets("/static/{file}", 200, "main.js"),
     *gets("/static/{file}", 404, "../app.py", "%2e%2e/app.py"),
 ]

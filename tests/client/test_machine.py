@@ -8,6 +8,7 @@ import pytest
 
 from presence import protocol
 from presence.client import (
+    Banned,
     Busy,
     Connected,
     ConnectionLost,
@@ -47,7 +48,12 @@ from tests.client.machine_driver import KEEPALIVE, Driven, login_ok
 
 RETURN = [code for code in Code if code >= 100 and code.reconnect]
 NO_RETURN = [code for code in Code if code >= 100 and not code.reconnect]
-ENDED = {Code.REPLACED: Replaced, Code.KICKED: Kicked, Code.SESSION_LIMIT: SessionLimit}
+ENDED = {
+    Code.REPLACED: Replaced,
+    Code.KICKED: Kicked,
+    Code.SESSION_LIMIT: SessionLimit,
+    Code.BANNED: Banned,
+}
 
 
 @pytest.fixture
@@ -120,6 +126,14 @@ def test_a_final_refusal_ends_the_client(code: Code) -> None:
     assert isinstance(driven.machine.error, LoginRefused)
     assert (driven.machine.error.code, driven.machine.error.message) == (code, "no")
     assert driven.machine.deadline == math.inf
+
+
+def test_a_client_waits_for_the_end_of_a_ban_that_has_one() -> None:
+    driven = Driven()
+    driven.establish()
+    driven.receive(protocol.error(1, Code.BANNED, "rude", 600))
+    assert driven.pushes[-1] == Disconnected("banned", "rude", 601.0, Code.BANNED)
+    assert driven.machine.state is State.WAITING
 
 
 @pytest.mark.parametrize("fails", ["unreachable", "closed", "refused"])

@@ -21,6 +21,7 @@ from presence.followups import FollowUps
 from presence.followups.keys import script_keys
 from presence.followups.scheduler import FollowUpScheduler
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
+from presence.ops.ban import ban, unban
 from presence.ops.explain import Explainer
 from presence.ops.forget import Eraser
 from presence.ops.kick import request_kick
@@ -29,6 +30,7 @@ from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyS
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.store.ask_nodes import AnswerKeys
+from presence.store.bans import Bans
 from presence.store.channels import ControlChannel, WatchChannel
 from presence.store.client import Redis
 from presence.store.key_events import SETTING
@@ -100,6 +102,9 @@ def serve(stage: Stage) -> None:
         stage.admin.publish(KEYS.control_channel("b"), ASKED)
         (question,) = channel.next()
         assert isinstance(question, Question)
+        with closing(Bans(stage.url, KEYS)) as bans:
+            assert bans.read() is not None
+            assert bans.read(b"") is None
         with closing(AnswerKeys(stage.url, KEYS)) as answers:
             answers.write(question, "b", b"answer")
         watch(stage, a)
@@ -180,6 +185,7 @@ def read(stage: Stage) -> None:
         assert reader.count() == 1
         assert [uid for page in reader.pages() for uid in page.states] == ["ann"]
         assert [each.node for each in reader.nodes()] == ["seed"]
+        assert reader.bans() == []
 
 
 def follow(stage: Stage) -> None:
@@ -229,7 +235,7 @@ def pending(stage: Stage) -> int:
 
 
 def operate(stage: Stage) -> None:
-    """The work of the commands `kick`, `forget` and `explain` beyond that of readers."""
+    """The work of the commands `kick`, `ban`, `forget` and `explain` beyond that of readers."""
     stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
     stage.hand.apply(end("bob", "s2"))
     stage.admin.xgroup_create(KEYS.events(0), "g", "0")
@@ -245,6 +251,8 @@ def operate(stage: Stage) -> None:
         listener.close()
         assert reader.state("ann")["status"] == "online"
         assert [each.node for each in reader.nodes()] == ["seed"]
+        assert ban(stage.url, reader, ["cyd"], by="op", wait_s=0).until_ms is None
+        assert unban(stage.url, reader, ["cyd"], by="op") == {"cyd": [None]}
         with Explainer(stage.url, wait_s=0.01) as explainer:
             explanations = [explainer.explain(uid) for uid in ("ann", "bob")]
             assert [each["redis"] for each in explanations] == [None, None]

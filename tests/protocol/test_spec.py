@@ -26,7 +26,8 @@ SPEC = (files("presence.protocol") / "SPEC.md").read_text("utf-8")
 CODES = """
 1 login · 2 returned · 3 away · 4 back · 5 updated · 100 logout · 101 background · 200 closed r ·
 201 idle_timeout r · 202 slow_consumer r ·
-300 replaced · 301 kicked · 302 auth_expired r · 303 auth_failed · 304 session_limit · 310 protocol_error ·
+300 replaced · 301 kicked · 302 auth_expired r · 303 auth_failed · 304 session_limit · 305 banned ·
+310 protocol_error ·
 311 rate_limited r · 312 login_timeout r · 313 unsupported · 314 recipient_offline · 315 too_large ·
 316 not_logged_in · 317 recipient_disconnected r · 318 not_allowed · 400 server_drain r ·
 401 server_restart r · 402 node_down r · 403 server_error r · 404 busy r

@@ -16,11 +16,12 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.messaging.letters import Delivery
-from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Question
+from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question
 from presence.protocol import Code
 from presence.server.control import MAX_DELIVERIES_PER_TURN, ControlListener
 from presence.server.node import Node
 from presence.server.server import Server
+from presence.store.channels import ControlMessage
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
@@ -135,7 +136,7 @@ class FakeChannel:
     def subscribe(self, node: str) -> None:
         self._closed.clear()
 
-    def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
+    def next(self) -> list[ControlMessage]:
         if self._batches:
             return [*self._batches.pop(0)]
         self._closed.wait()
@@ -154,7 +155,7 @@ async def test_messages_are_dispatched_by_kind_in_slices_and_errors_are_containe
     class Confused(FakeChannel):
         times = 1
 
-        def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
+        def next(self) -> list[ControlMessage]:
             if self.times:
                 self.times -= 1
                 raise LookupError("a mistake")

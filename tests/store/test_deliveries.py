@@ -12,8 +12,8 @@ import pytest
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
-from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Question
-from presence.store.channels import MAX_MESSAGES_PER_READ, ControlChannel, read_deliveries
+from presence.outbox.replies import NodeNotice, NodeNoticeKind
+from presence.store.channels import MAX_MESSAGES_PER_READ, ControlChannel, ControlMessage, read_deliveries
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries, RedisStore
 from presence.store.script_arguments import Shape
@@ -59,7 +59,7 @@ def message(to: str, body: Any = "hello") -> OutgoingMessage:
     return OutgoingMessage(to, protocol.encode(protocol.deliver("ann", body, 5)))
 
 
-def receive(channel: ControlChannel) -> list[NodeNotice | Delivery | Question | Erasure]:
+def receive(channel: ControlChannel) -> list[ControlMessage]:
     """Return what arrives on a channel; fail after a time limit."""
     limit = threading.Timer(PATIENCE_S, channel.close)
     limit.start()
@@ -136,7 +136,7 @@ def test_a_channel_is_read_in_bounded_batches(
     assert post.deliver("a", messages, {}) == [RouteResult(1, ("",))] * 4 + [RouteResult(0)]
     for _ in range(MAX_MESSAGES_PER_READ):
         server.client.publish(KEYS.control_channel("b"), KICK)
-    counts, notices = list[int](), list[NodeNotice | Delivery | Question | Erasure]()
+    counts, notices = list[int](), list[ControlMessage]()
     while len(notices) < 3 + MAX_MESSAGES_PER_READ:
         before = len(notices)
         notices += receive(channels["b"])

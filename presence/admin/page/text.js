@@ -92,6 +92,7 @@ const REASONS = {
   kicked: "kicked by an operator",
   auth_expired: "the token expired without a renewal",
   session_limit: "too many sessions of one user",
+  banned: "banned by an operator",
   protocol_error: "violated the protocol",
   rate_limited: "sent too many packets",
   server_drain: "the server was stopped, and the client did not return",

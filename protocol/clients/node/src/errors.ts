@@ -110,6 +110,9 @@ export class Replaced extends Ended {}
 /** The recipient of a message may not be seen by this user (318). */
 export class NotAllowed extends RequestFailed {}
 
+/** An operator keeps the user or this device out, and the ban has no end (305). */
+export class Banned extends Ended {}
+
 /** Not carried out: the server is at its limits (404), or this client sends too many requests (311). */
 export class Busy extends RequestFailed {}
 
@@ -139,5 +142,12 @@ export function requestFailed(refusal: Refusal): RequestFailed {
 
 /** Returns the error for a logged-in connection that the server ended for good. */
 export function ended(refusal: Refusal): Ended {
-  return refusal.code === Code.REPLACED ? new Replaced(refusal) : new Ended(refusal);
+  switch (refusal.code) {
+    case Code.REPLACED:
+      return new Replaced(refusal);
+    case Code.BANNED:
+      return new Banned(refusal);
+    default:
+      return new Ended(refusal);
+  }
 }

@@ -92,7 +92,9 @@ export class ReconnectPolicy {
       this.refusal = failure;
       return this.backoff.nextMs(this.chance, 0, refusal.retryAfterMs);
     }
-    const allowed = reconnect ?? mayReconnect(refusal.code);
+    // A ban that ends names the time; without one it does not end.
+    const banEnds = refusal.code === Code.BANNED && refusal.retryAfterMs !== null;
+    const allowed = reconnect ?? (banEnds || mayReconnect(refusal.code));
     return allowed ? this.connectionLost({ ...refusal, failure }, 0) : failure;
   }
 }

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
+  Banned,
   Busy,
   Code,
   ConnectionLost,
@@ -98,7 +99,8 @@ for (const { code, reason } of END_CODES) {
   test(`a login refused with ${reason} is ${mayReconnect(code) ? "tried again" : "final"}`, () => {
     const driver = new ClientDriver();
     driver.establish();
-    driver.receive(packet(Kind.ERROR, 1, refusal(code, reason, { retry_after: 7 })));
+    const more = mayReconnect(code) ? { retry_after: 7 } : {};
+    driver.receive(packet(Kind.ERROR, 1, refusal(code, reason, more)));
     if (!mayReconnect(code)) {
       assert.ok(driver.machine.error instanceof LoginRefused);
       assert.deepEqual([driver.machine.error.code, driver.machine.deadline], [code, Infinity]);
@@ -122,11 +124,23 @@ for (const { code, reason } of END_CODES) {
         assert.deepEqual(last, { type: "disconnected", reason, message: "", retryInMs: 3000, code });
       } else {
         assert.deepEqual(last?.type, "goodbye");
-        assert.ok(driver.machine.error instanceof (code === Code.REPLACED ? Replaced : Ended));
+        const type = code === Code.REPLACED ? Replaced : code === Code.BANNED ? Banned : Ended;
+        assert.equal(driver.machine.error?.constructor, type);
       }
     });
   }
 }
+
+test("a login refused by a ban that ends is tried again after it", () => {
+  const driver = new ClientDriver();
+  driver.establish();
+  driver.receive(packet(Kind.ERROR, 1, refusal(Code.BANNED, "banned", { retry_after: 7 })));
+  const states = [7999, 1].map((ms) => {
+    driver.advance(ms);
+    return driver.machine.state;
+  });
+  assert.deepEqual(states, ["waiting", "connecting"]);
+});
 
 test("a login refused with an unknown code and without an id is tried again", () => {
   const driver = new ClientDriver();

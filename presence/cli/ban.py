@@ -1,0 +1,110 @@
+"""``presence ban``: keeps users out, and ends their sessions."""
+
+import argparse
+from collections.abc import Iterable
+
+from presence.cli.errors import FAILED, OK
+from presence.cli.kick import add_wait, outcome, print_left
+from presence.cli.options import DataLocation, UsageError, add_reader, duration, plain_text
+from presence.cli.redis_errors import caller, with_redis
+from presence.common.text import json_line, printable, utc_time
+from presence.ops import ban
+from presence.ops.ban import BanResult
+from presence.reader import PresenceReader
+from presence.store.bans import MAX_REASON_CHARS
+
+_DESCRIPTION = (
+    "Keeps users out: servers refuse their logins, end their sessions, and give them the reason. A ban "
+    "replaces an earlier one of the same users and device. Servers learn of it immediately, and keep to it "
+    "while Redis is away."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``presence ban``."""
+    parser.description = _DESCRIPTION
+    add_users(parser)
+    parser.add_argument(
+        "--for",
+        dest="for_s",
+        metavar="DURATION",
+        type=duration,
+        help="how long, as 90s, 10m, 1h or 7d (default: for ever)",
+    )
+    parser.add_argument(
+        "--reason",
+        metavar="TEXT",
+        type=_reason,
+        default="",
+        help=f"text that the users get, at most {MAX_REASON_CHARS} characters",
+    )
+    add_wait(parser)
+    add_reader(parser, "print one JSON object: uid to the end of the ban, sessions, and those left")
+
+
+def add_users(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say whom a ban concerns."""
+    parser.add_argument("uids", nargs="+", metavar="UID", type=plain_text)
+    parser.add_argument(
+        "--device", metavar="D", help='only this device; "" is the default one (default: all)'
+    )
+
+
+@with_redis
+def run(args: argparse.Namespace, place: DataLocation) -> int:
+    """Ban users and wait until their sessions have ended; return the exit status.
+
+    It is 0 if all have ended or a user was offline before, 1 if the table of bans is full or a node did not
+    end a session in time.
+    """
+    check_names(args.uids, args.device, "ban")
+    with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
+        banned = ban.ban(
+            place.redis_url,
+            reader,
+            args.uids,
+            device=args.device,
+            for_s=args.for_s,
+            reason=args.reason,
+            by=caller("ban"),
+            wait_s=args.wait,
+        )
+    print(
+        json_line({uid: banned.report(uid) for uid in args.uids}) if args.json else _lines(args.uids, banned)
+    )
+    print_left(banned.ended, args.wait)
+    return FAILED if banned.ended.reasons else OK
+
+
+def check_names(uids: list[str], device: str | None, command: str) -> None:
+    """Check names as servers do.
+
+    Raises:
+        UsageError: one is invalid, or there are too many.
+    """
+    try:
+        ban.check(uids, device)
+    except ValueError as error:
+        raise UsageError(f"{command}: {error}") from None
+
+
+def until(until_ms: int | None) -> str:
+    """Return the end of a ban in a sentence."""
+    return "for ever" if until_ms is None else f"until {utc_time(until_ms)}"
+
+
+def _reason(text: str) -> str:
+    if text.isprintable() and len(text) <= MAX_REASON_CHARS:
+        return text
+    raise argparse.ArgumentTypeError(
+        f"must be text without control characters, of at most {MAX_REASON_CHARS} characters"
+    )
+
+
+def _lines(uids: Iterable[str], banned: BanResult) -> str:
+    names = {uid: printable(uid) for uid in uids}
+    width = max(map(len, names.values()))
+    return "\n".join(
+        f"{name:<{width}}  banned {until(banned.until_ms)}; {outcome(uid, banned.ended)}"
+        for uid, name in names.items()
+    )

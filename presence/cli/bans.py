@@ -1,0 +1,39 @@
+"""``presence bans``: prints all bans."""
+
+import argparse
+from dataclasses import asdict
+
+from presence.cli.ban import until
+from presence.cli.errors import OK
+from presence.cli.options import DataLocation, add_reader
+from presence.cli.redis_errors import with_redis
+from presence.common.text import json_line, printable, utc_time
+from presence.reader import PresenceReader
+from presence.store.bans import StoredBan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``presence bans``."""
+    parser.description = "Prints the bans that have not ended, the latest first."
+    add_reader(parser, "print one JSON object: the list of bans")
+
+
+@with_redis
+def run(args: argparse.Namespace, place: DataLocation) -> int:
+    """Print all bans; return the exit status."""
+    with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
+        bans = reader.bans()
+    if args.json:
+        print(json_line({"bans": [asdict(each) for each in bans]}))
+        return OK
+    for each in bans:
+        print(f"{printable(each.uid)}  {banned(each)}")
+    return OK
+
+
+def banned(ban: StoredBan) -> str:
+    """Return a ban in one line, without the user."""
+    device = "all devices" if ban.device is None else printable(ban.device) or "default device"
+    made = f"by {printable(ban.by) or 'unknown'} at {utc_time(ban.at_ms)}"
+    reason = f": {printable(ban.reason)}" if ban.reason else ""
+    return f"banned {until(ban.until_ms)}, {device}, {made}{reason}"

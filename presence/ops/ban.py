@@ -1,0 +1,113 @@
+"""Keeps users out for a time or for ever, and lifts that again; calls block.
+
+Redis has the table of bans. Every node reads it and enforces it: it refuses logins, and ends the sessions.
+"""
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from presence.ops.kick import KickResult, Target, wait_until_ended
+from presence.outbox.replies import BanNotice
+from presence.protocol import Kind
+from presence.protocol.schema import SCHEMA
+from presence.reader import PresenceReader
+from presence.store.bans import MAX_DURATION_S, MAX_REASON_CHARS, Bans
+
+MAX_UIDS: Final = 500  # in one call
+UIDS_SENT: Final = 10  # for the logs of nodes
+
+
+@dataclass(frozen=True, slots=True)
+class BanResult:
+    """The outcome of a ban."""
+
+    until_ms: int | None  # Unix milliseconds of Redis' clock; None: for ever
+    ended: KickResult  # what became of the sessions
+
+    def report(self, uid: str) -> dict[str, object]:
+        """Return the outcome for a user as ``presence ban --json`` prints it."""
+        return {"until_ms": self.until_ms, **self.ended.report(uid)}
+
+
+def ban(
+    redis_url: str,
+    reader: PresenceReader,
+    uids: Iterable[str],
+    *,
+    device: str | None = None,
+    for_s: float | None = None,
+    reason: str = "",
+    by: str,
+    wait_s: float,
+) -> BanResult:
+    """Ban users, all or none, and wait until their sessions have ended, for at most `wait_s`.
+
+    Args:
+        redis_url: where the table is.
+        reader: of the same Redis.
+        uids: at most `MAX_UIDS`.
+        device: only this one, "" for the default one; None: all.
+        for_s: seconds; None: for ever.
+        reason: for the users.
+        by: the caller, for operators and logs.
+        wait_s: seconds.
+
+    Raises:
+        TooManyBans: the table is full.
+        RedisError, StoreUnavailable, StoreError: Redis does not answer.
+        ValueError: too many users, an invalid one, or a duration or a reason that is too long.
+    """
+    wanted = check(uids, device)
+    if for_s is not None and not 0 < for_s <= MAX_DURATION_S:
+        raise ValueError(f"a ban lasts for more than 0 s and at most {MAX_DURATION_S} s, or for ever")
+    if len(reason) > MAX_REASON_CHARS:
+        raise ValueError(f"a reason has at most {MAX_REASON_CHARS} characters")
+    with closing(Bans(redis_url, reader.keys())) as bans:
+        until_ms = bans.add(wanted, device, for_s, reason, by)
+        nodes = [each.node for each in reader.nodes()]
+        states = reader.states(wanted)  # before nodes end sessions, so that these are counted
+        bans.notify(nodes, BanNotice(by, False, len(wanted), tuple(wanted[:UIDS_SENT])))
+    targets = [
+        Target(uid, each["device"], each["session"], each["node"], False)
+        for uid, state in states.items()
+        for each in state["sessions"]
+        if device in (None, each["device"])
+    ]
+    return BanResult(until_ms, wait_until_ended(reader, targets, wait_s))
+
+
+def unban(
+    redis_url: str, reader: PresenceReader, uids: Iterable[str], *, device: str | None = None, by: str
+) -> dict[str, list[str | None]]:
+    """Lift bans of users: those of a device, or all; return the devices whose bans were lifted.
+
+    In the result None stands for a ban of all devices, and a user without a ban has an empty list. Raises as
+    `ban`.
+    """
+    wanted = check(uids, device)
+    found: dict[str, list[str | None]] = {uid: [] for uid in wanted}
+    with closing(Bans(redis_url, reader.keys())) as bans:
+        for uid, which in bans.lift(wanted, device):
+            found[uid].append(which)
+        if users := [uid for uid, lifted in found.items() if lifted]:
+            nodes = [each.node for each in reader.nodes()]
+            bans.notify(nodes, BanNotice(by, True, len(users), tuple(users[:UIDS_SENT])))
+    return found
+
+
+def check(uids: Iterable[str], device: str | None) -> list[str]:
+    """Return uids, each once, if they and the device are valid.
+
+    Raises:
+        ValueError: one is invalid, or there are too many.
+    """
+    wanted = list(dict.fromkeys(uids))
+    if len(wanted) > MAX_UIDS:
+        raise ValueError(f"at most {MAX_UIDS} users at a time")
+    for key, names in (("uid", wanted), ("device", [device] if device else [])):
+        for name in names:
+            if (complaint := SCHEMA[Kind.LOGIN][key].check(name)) is not None:
+                raise ValueError(f"{name!r} is not a valid {key}: it {complaint[1]}")
+    return wanted

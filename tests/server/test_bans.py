@@ -1,0 +1,175 @@
+"""Bans on two real servers that share a Redis, and how a node follows the table."""
+
+import math
+import time
+from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import structlog
+import trio
+
+from presence.common.clock import Clock
+from presence.common.errors import StoreUnavailable
+from presence.core.bans import Ban, BanList
+from presence.ops import ban as ops
+from presence.protocol import Code, Kind, Packet
+from presence.reader import PresenceReader
+from presence.server.bans import MAX_BANS_PER_TURN, BanKeeper
+from presence.server.node import Node
+from presence.store.bans import BanTable, StoredBan
+from presence.store.embedded import EmbeddedRedis
+from tests.server.test_control import Pair, serving
+from tests.support.waiting import InlineCallsRuntime, until
+from tests.transports.harness import Client
+
+AT_ONCE_S = 1.0
+
+
+async def ban(redis_server: EmbeddedRedis, uid: str, **how: Any) -> ops.BanResult:
+    with PresenceReader(redis_server.url) as reader:
+        call = partial(ops.ban, redis_server.url, reader, [uid], by="op", wait_s=5.0, **how)
+        return await trio.to_thread.run_sync(call)
+
+
+async def unban(redis_server: EmbeddedRedis, uid: str) -> dict[str, list[str | None]]:
+    with PresenceReader(redis_server.url) as reader:
+        return await trio.to_thread.run_sync(partial(ops.unban, redis_server.url, reader, [uid], by="op"))
+
+
+async def answers(pair: Pair, uid: str) -> list[Packet]:
+    """Return the answers of both servers to a login."""
+    found = []
+    for address in pair.addresses:
+        client = Client(await trio.open_tcp_stream(*address))
+        found.append(await client.login(uid))
+        await client.stream.aclose()
+    return found
+
+
+async def test_a_ban_ends_the_session_and_refuses_logins_at_all_nodes_until_it_is_lifted(
+    redis_server: EmbeddedRedis,
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with serving(redis_server) as pair:
+            await until(lambda: all(map(pair.is_subscribed, (0, 1))))
+            phone = await pair.log_in(0)
+            started = time.monotonic()
+            banned = await ban(redis_server, "ann", reason="rude")
+            (goodbye,) = await phone.rest()
+            refusals = await answers(pair, "ann")
+            took_s = time.monotonic() - started
+            assert await unban(redis_server, "ann") == {"ann": [None]}
+            bans = [server.node.engine.login_policy.bans for server in pair.servers]
+            await until(lambda: not any(bans))
+            allowed = await answers(pair, "ann")
+    assert took_s < AT_ONCE_S
+    assert (banned.until_ms, len(banned.ended.targets), dict(banned.ended.reasons)) == (None, 1, {})
+    assert (goodbye.payload["code"], goodbye.payload["reconnect"]) == (Code.BANNED, False)
+    assert [each.payload["message"] for each in (goodbye, *refusals)] == ["rude"] * 3
+    assert [each.kind for each in (*refusals, *allowed)] == [Kind.ERROR] * 2 + [Kind.OK] * 2
+    (ended,) = [line for line in logs if line["event"] == "session banned"]
+    assert ended["uid"] == "ann"
+    for event in ("users banned", "users unbanned"):
+        lines = [line for line in logs if line["event"] == event]
+        assert [(line["by"], line["uids"]) for line in lines] == [("op", ["ann"])] * 2, "at each node"
+
+
+async def test_a_ban_ends_by_itself(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: all(map(pair.is_subscribed, (0, 1))))
+        await ban(redis_server, "ann", for_s=2.0)
+        bans = [server.node.engine.login_policy.bans for server in pair.servers]
+        await until(lambda: all(bans))
+        refusals = await answers(pair, "ann")
+        assert all(1 <= each.payload["retry_after"] <= 2 for each in refusals)
+        now = pair.servers[0].clock.now
+        await until(lambda: not any(each.find("ann", "", now()) for each in bans))
+        assert {each.kind for each in await answers(pair, "ann")} == {Kind.OK}
+
+
+async def test_a_ban_that_was_made_before_the_start_counts_from_the_first_login(
+    redis_server: EmbeddedRedis,
+) -> None:
+    await ban(redis_server, "ann")
+    async with serving(redis_server) as pair:
+        assert [each.payload["code"] for each in await answers(pair, "ann")] == [Code.BANNED] * 2
+
+
+class Table:
+    """A table of bans in place of Redis."""
+
+    def __init__(self) -> None:
+        self.version, self.bans, self.is_away = b"1", list[StoredBan](), False
+        self.asked: list[bytes | None] = []
+
+    def put(self, *bans: StoredBan) -> None:
+        self.version, self.bans = self.version + b"1", list(bans)
+
+    def read(self, known: bytes | None = None) -> BanTable | None:
+        self.asked.append(known)
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return None if known == self.version else BanTable(self.version, 1000, tuple(self.bans))
+
+    def close(self) -> None:
+        pass
+
+
+class Stage:
+    """A keeper with its table, a node of which only the bans are real, and its time."""
+
+    def __init__(self) -> None:
+        self.now, self.table, self.bans = 50.0, Table(), BanList()
+        self.turns: list[list[Ban]] = [[]]
+        policy = SimpleNamespace(bans=self.bans)
+        node = SimpleNamespace(engine=SimpleNamespace(login_policy=policy), enforce_ban=self._enforce)
+        runtime = InlineCallsRuntime()
+        runtime.sleep = self._sleep  # type: ignore[method-assign]
+        self.keeper = BanKeeper(cast(Node, node), self.table, Clock(lambda: self.now), runtime)
+
+    def _enforce(self, ban: Ban) -> None:
+        self.turns[-1].append(ban)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.turns.append([])
+        await trio.lowlevel.checkpoint()
+
+
+def stored(uid: str, until_ms: int | None = None) -> StoredBan:
+    return StoredBan(uid, None, until_ms, 0, "", "op")
+
+
+async def test_the_end_of_a_ban_is_by_redis_clock_and_what_has_ended_is_dropped() -> None:
+    stage = Stage()
+    stage.table.put(stored("ann", 3500), stored("bob"))
+    await stage.keeper.refresh()
+    assert stage.bans.all() == [Ban("ann", None, 52.5, ""), Ban("bob", None, math.inf, "")]
+    await stage.keeper.refresh()
+    assert len(stage.bans) == 2
+    stage.now = 52.5
+    await stage.keeper.refresh()
+    assert stage.bans.all() == [Ban("bob", None, math.inf, "")]
+    assert stage.table.asked == [None, stage.table.version, stage.table.version]
+
+
+async def test_while_redis_is_away_the_known_bans_stay() -> None:
+    stage = Stage()
+    stage.table.put(stored("ann"))
+    await stage.keeper.refresh()
+    stage.table.is_away = True
+    stage.table.put()
+    await stage.keeper.refresh()
+    assert len(stage.bans) == 1
+    stage.table.is_away = False
+    await stage.keeper.refresh()
+    assert len(stage.bans) == 0
+
+
+async def test_a_large_table_is_enforced_in_slices() -> None:
+    stage = Stage()
+    stage.table.put(*(stored(f"u{n}") for n in range(2 * MAX_BANS_PER_TURN + 1)))
+    await stage.keeper.refresh()
+    sizes: Sequence[int] = [len(turn) for turn in stage.turns if turn]
+    assert sizes == [MAX_BANS_PER_TURN, MAX_BANS_PER_TURN, 1]

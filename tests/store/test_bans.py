@@ -1,0 +1,150 @@
+"""The table of bans in Redis: changes, versions, its bound, and damaged entries."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from presence.outbox.replies import BanNotice
+from presence.store import bans as store_bans
+from presence.store.bans import Bans, BanTable, StoredBan, TooManyBans
+from presence.store.channels import ControlChannel, ControlMessage
+from presence.store.keys import Keys
+from tests.store.servers import Server
+
+KEYS = Keys()
+
+
+@pytest.fixture
+def bans(server: Server) -> Iterator[Bans]:
+    with closing(Bans(server.url, KEYS)) as bans:
+        yield bans
+
+
+def read(bans: Bans) -> BanTable:
+    table = bans.read()
+    assert table is not None
+    return table
+
+
+def names(bans: Bans) -> set[tuple[str, str | None]]:
+    return {(each.uid, each.device) for each in read(bans).bans}
+
+
+def test_a_ban_is_kept_with_its_end_and_who_made_it(bans: Bans) -> None:
+    before_ms = read(bans).now_ms
+    until_ms = bans.add(["ann"], "phone", 60.0, 'rude: "until_ms":1,', "an operator")
+    table = read(bans)
+    (ban,) = table.bans
+    assert until_ms is not None
+    assert before_ms + 60_000 <= until_ms <= table.now_ms + 60_000
+    assert ban == StoredBan("ann", "phone", until_ms, until_ms - 60_000, 'rude: "until_ms":1,', "an operator")
+    assert bans.add(["ann"], "phone", None, "", "another") is None, "it replaces the first"
+    (ban,) = read(bans).bans
+    assert (ban.until_ms, ban.by) == (None, "another")
+
+
+def test_the_version_is_another_after_each_change_also_after_a_loss_of_data(
+    bans: Bans, server: Server
+) -> None:
+    versions = [read(bans).version]
+    bans.add(["ann"], None, None, "", "")
+    versions.append(read(bans).version)
+    assert bans.read(versions[-1]) is None, "unchanged"
+    bans.lift(["bob"], None)
+    assert bans.read(versions[-1]) is None, "nothing was lifted"
+    bans.lift(["ann"], None)
+    versions.append(read(bans).version)
+    server.client.flushall()
+    versions.append(read(bans).version)
+    bans.add(["ann"], None, None, "", "")
+    versions.append(read(bans).version)
+    assert versions[0] == versions[3] == b""
+    assert len(set(versions)) == 4
+
+
+def test_bans_of_one_device_or_all_are_lifted(bans: Bans) -> None:
+    for device in (None, "", "phone", "tv"):
+        bans.add(["ann", "an", "ann*"], device, None, "", "")
+    assert bans.lift(["ann"], "") == [("ann", "")]
+    assert bans.lift(["ann"], "") == []
+    assert ("ann", None) in names(bans)
+    assert sorted(bans.lift(["ann", "bob"], None), key=str) == [
+        ("ann", "phone"),
+        ("ann", "tv"),
+        ("ann", None),
+    ]
+    assert {uid for uid, _ in names(bans)} == {"an", "ann*"}
+    assert len(names(bans)) == 8
+
+
+def test_a_ban_that_has_ended_is_not_read_and_the_next_change_removes_it(bans: Bans, server: Server) -> None:
+    bans.add(["ann"], None, 0.001, "", "")
+    bans.add(["bob"], None, 60.0, "", "")
+    server.client.hset(KEYS.bans, "cyd", '{"until_ms":1,"at_ms":0,"reason":"","by":""}')
+    time.sleep(0.002)
+    assert names(bans) == {("bob", None)}
+    assert server.client.hexists(KEYS.bans, "cyd")
+    assert bans.lift(["cyd"], None) == [], "it had ended"
+    assert not server.client.hexists(KEYS.bans, "cyd")
+    assert not server.client.hexists(KEYS.bans, "ann")
+
+
+def test_a_full_table_refuses_all_of_a_call_but_no_replacement(
+    bans: Bans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_bans, "MAX_BANS", 3)
+    bans.add(["ann", "bob"], None, 60.0, "", "")
+    with pytest.raises(TooManyBans, match="there are 2 bans, and at most 3"):
+        bans.add(["cyd", "dee"], None, 60.0, "", "")
+    assert names(bans) == {("ann", None), ("bob", None)}
+    bans.add(["ann", "cyd"], None, None, "", "")
+    with pytest.raises(TooManyBans):
+        bans.add(["dee"], None, None, "", "")
+    bans.add(["bob"], None, 0.001, "", "")
+    time.sleep(0.002)
+    bans.add(["dee"], None, None, "", "")
+    assert names(bans) == {("ann", None), ("cyd", None), ("dee", None)}
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("ann", "no JSON"),
+        ("ann", "[]"),
+        ("ann", '{"until_ms":"x","at_ms":1,"reason":"","by":""}'),
+        ("ann", '{"until_ms":null,"at_ms":1,"reason":7,"by":""}'),
+        ("ann", '{"until_ms":null,"at_ms":1,"reason":""}'),
+        (b"\xff", '{"until_ms":null,"at_ms":1,"reason":"","by":""}'),
+        (" x", '{"until_ms":null,"at_ms":1,"reason":"","by":""}'),
+        ("a b c", '{"until_ms":null,"at_ms":1,"reason":"","by":""}'),
+    ],
+)
+def test_a_damaged_ban_counts_as_absent(bans: Bans, server: Server, field: str | bytes, text: str) -> None:
+    bans.add(["bob"], None, None, "", "")
+    server.client.hset(KEYS.bans, field, text)
+    assert names(bans) == {("bob", None)}
+
+
+def test_texts_of_others_are_bounded_and_have_no_control_characters(bans: Bans, server: Server) -> None:
+    text = json.dumps({"until_ms": None, "at_ms": 1, "reason": "\x1b" + 500 * "x", "by": "\n"})
+    server.client.hset(KEYS.bans, "ann", text)
+    (ban,) = read(bans).bans
+    assert ban.reason.isprintable()
+    assert ban.by.isprintable()
+    assert len(ban.reason) < 220
+
+
+def test_nodes_hear_of_a_change(bans: Bans, server: Server) -> None:
+    channel = ControlChannel(server.url, KEYS)
+    with closing(channel):
+        channel.subscribe("a")
+        notices = [BanNotice("op", lifted, 2, ("ann", "bob")) for lifted in (False, True)]
+        for each in notices:
+            bans.notify(["a", "gone"], each)
+        received = list[ControlMessage]()
+        while len(received) < 2:
+            received += channel.next()
+        assert received == notices

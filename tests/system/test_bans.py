@@ -1,0 +1,92 @@
+"""Bans on a real server with two workers: through outages of Redis and restarts of the server."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.servers import PRESENCE, PresenceServer
+from presence.ops import ban
+from presence.protocol import Code, Kind
+from presence.reader import PresenceReader
+from presence.store.embedded import find_binary
+from tests.store.servers import Server as Redis
+from tests.support.server_process import running_server
+from tests.support.swarm import Swarm
+
+FLAGS = ("--workers", "2", "--idle-timeout", "8")
+AT_ONCE_S = 1.0
+LOGINS = 40  # over several periods of the accept rotation: each worker gets some
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with (
+        tempfile.TemporaryDirectory(prefix="ps-") as folder,
+        closing(Redis(find_binary(), Path(folder), keep=True)) as redis,
+    ):
+        yield redis
+
+
+def command(redis: Redis, *words: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, *PRESENCE, *words, "--json", "--redis", redis.url],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def refused_everywhere(server: PresenceServer, uid: str) -> bool:
+    """Whether every login of a user is refused as banned."""
+    with Swarm(server.address, beat_s=2) as swarm:
+        swarm.log_in_everywhere([uid] * LOGINS)
+        swarm.run(5, until=lambda: all(client.received for client in swarm.clients))
+        answers = [client.received[0] for client in swarm.clients]
+    return all(each.kind == Kind.ERROR and each.payload["code"] == Code.BANNED for each in answers)
+
+
+def test_bans_count_at_all_workers_and_outlive_restarts_and_outages(redis: Redis) -> None:
+    with running_server("--redis", redis.url, *FLAGS) as server:
+        with Swarm(server.address, beat_s=2) as swarm:
+            clients = swarm.log_in(["ann", "bob"])
+            swarm.run(5, until=swarm.logged_in)
+            swarm.run(0.5)
+            started = time.monotonic()
+            assert command(redis, "ban", "ann", "--reason", "rude")["ann"]["sessions"] == 1
+            swarm.run(5, until=lambda: clients[0].is_closed)
+            assert time.monotonic() - started < AT_ONCE_S + 2, "a command needs up to 2 s to start"
+            goodbye = clients[0].received[-1]
+            assert (goodbye.kind, goodbye.payload["code"]) == (Kind.GOODBYE, Code.BANNED)
+            assert not clients[1].is_closed
+        assert refused_everywhere(server, "ann")
+    stopped = server.logged("stopped")
+    refused = [line["core"]["refused"].get("banned", 0) for line in stopped]
+    assert sum(refused) == LOGINS
+    assert min(refused) > 0, "each worker knew it"
+
+    with running_server("--redis", redis.url, *FLAGS) as server:
+        assert refused_everywhere(server, "ann"), "after a restart"
+        redis.kill()
+        assert refused_everywhere(server, "ann"), "while Redis is away"
+        redis.start()
+        with PresenceReader(redis.url) as reader:
+            ban.ban(redis.url, reader, ["cyd"], for_s=3600, by="op", wait_s=0)
+        with Swarm(server.address, beat_s=2) as swarm:
+            swarm.run(2.0)  # until each worker has its channel again
+        assert refused_everywhere(server, "cyd"), "after an outage"
+        assert [each["uid"] for each in command(redis, "bans")["bans"]] == ["cyd", "ann"]
+        assert command(redis, "unban", "ann") == {"ann": [None]}
+        time.sleep(AT_ONCE_S)
+        with Swarm(server.address, beat_s=2) as swarm:
+            swarm.log_in(["ann"])
+            swarm.run(5, until=swarm.logged_in)
+            assert swarm.logged_in()
