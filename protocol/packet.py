@@ -102,12 +102,22 @@ def update(
     token: str | None = None,
     status: str | None = None,
     until_ms: int | None = None,
+    idle_timeout: float | None = None,
 ) -> Packet:
-    """Change what a session shows, or its token; an empty map removes ``meta`` or ``private``.
+    """Change what a session shows, its token or idle time-out; an empty map removes ``meta`` or ``private``.
 
-    ``status`` and ``until_ms``: see `login`.
+    ``status``, ``until_ms`` and ``idle_timeout``: see `login`.
     """
-    return _packet(Kind.UPDATE, id, meta=meta, private=private, token=token, status=status, until_ms=until_ms)
+    return _packet(
+        Kind.UPDATE,
+        id,
+        meta=meta,
+        private=private,
+        token=token,
+        status=status,
+        until_ms=until_ms,
+        idle_timeout=idle_timeout,
+    )
 
 
 def ok(id: int | None, **payload: Any) -> Packet:

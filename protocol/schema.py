@@ -228,6 +228,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "token": _TOKEN,
         "status": _STATUS,
         "until_ms": _UINT,
+        "idle_timeout": _SECONDS,
     },
     Kind.OK: {
         "session": _STRING._replace(required=False),

@@ -231,6 +231,16 @@ class Client:
             protocol.update(meta=meta, private=private, token=token, status=status, until_ms=until_ms)
         )
 
+    async def set_idle_timeout(self, seconds: float) -> float:
+        """Request another idle time-out; return the granted one. Later logins request the same.
+
+        The keepalive interval follows: an app that goes to the background asks for a longer one, and is shown
+        as online all the same. Raises as `send_message`; `Unsupported`: the server is older.
+        """
+        answer = await self._request(protocol.update(idle_timeout=seconds))
+        granted: float = answer["idle_timeout"]
+        return granted
+
     async def away(self) -> None:
         """Show the user as away, until `back`: ``update(status="away")``."""
         await self.update(status="away")

@@ -127,6 +127,10 @@ class BlockingClient:
         update = partial(self._client.update, meta=meta, private=private, token=token)
         self._call(partial(update, status=status, until_ms=until_ms))
 
+    def set_idle_timeout(self, seconds: float) -> float:
+        """Request another idle time-out; return the granted one. See `Client.set_idle_timeout`."""
+        return self._call(partial(self._client.set_idle_timeout, seconds))
+
     def away(self) -> None:
         """Show the user as away, until `back`: ``update(status="away")``."""
         self.update(status="away")

@@ -41,7 +41,7 @@ from presence.client.connection import TOKEN_TIMEOUT_S, Connection
 from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, NoToken, PresenceError
 from presence.client.pushes import Connected, Disconnected, Goodbye, Inbox
 from presence.client.reconnect import Chance, Loss, ReconnectPolicy
-from presence.client.session import ASK_EVERY, Effects, Keepalives, RequestResult
+from presence.client.session import ASK_EVERY, KEEPALIVE_SHARE, Effects, Keepalives, RequestResult
 from presence.client.state import PersistentState
 from presence.client.tokens import CONNECTED, State, Statistics, checked_token, remaining_lifetime_s
 from presence.protocol import Code, Kind, Packet, ProtocolError
@@ -49,7 +49,6 @@ from presence.protocol import Code, Kind, Packet, ProtocolError
 CONNECT_TIMEOUT_S = 10.0  # name, TCP and TLS; a SYN that got lost is repeated after 1, 3 and 7 s
 LOGIN_TIMEOUT_S = 6.0  # the server refuses a login left unread for 5 s, so waiting longer is useless
 LOGOUT_TIMEOUT_S = 2.0
-KEEPALIVE_SHARE = 0.4  # of the idle time-out, where the server names no keepalive interval
 DEFAULT_IDLE_TIMEOUT_S = 30.0  # where the server names none
 _LOGIN_ID = 1
 

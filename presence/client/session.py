@@ -11,6 +11,7 @@ from presence.client.reconnect import Chance
 from presence.client.state import PersistentState
 from presence.protocol import Code, Kind, Packet
 
+KEEPALIVE_SHARE = 0.4  # of the idle time-out, where the server names no keepalive interval
 KEEPALIVE_JITTER = 0.1  # each comes up to this share of the interval early, never late
 WRITE_GRACE_S = 0.05  # for a keepalive that a pause of the program held up before it was written
 MIN_KEEPALIVE_INTERVAL_S = 0.02  # whatever the server asks for, a client must not flood it
@@ -55,6 +56,15 @@ class Keepalives:
         self.unanswered_id: int | None = None  # id of the keepalive that awaits an answer
         self.sent = 0
         self.round_trip_s: float | None = None  # of the last answered keepalive
+
+    def set_interval(self, interval_s: float, now: float) -> None:
+        """Send keepalives at another interval from now on."""
+        self._interval_s = max(MIN_KEEPALIVE_INTERVAL_S, interval_s)
+        self.next_at = min(self.next_at, now + self._interval_s)
+
+    def shorten_interval(self, interval_s: float, now: float) -> None:
+        """Send keepalives at this interval from now on, unless the present one is shorter."""
+        self.set_interval(min(self._interval_s, interval_s), now)
 
     def count_sent(self, now: float, chance: Chance) -> bool:
         """Count a keepalive that is sent now; return whether it should carry an id.
@@ -178,6 +188,8 @@ class ClientSession:
             self._outgoing += encoded
         self._requests[id] = pending
         self._persistent_state.request_sent(id, packet)
+        if packet.kind == Kind.UPDATE and (idle_timeout := packet.payload.get("idle_timeout")):
+            self.keepalives.shorten_interval(KEEPALIVE_SHARE * idle_timeout, now)
         return id
 
     def send_keepalive(self, now: float, chance: Chance) -> bool:
@@ -252,6 +264,8 @@ class ClientSession:
             return []  # a keepalive, or an abandoned request
         if packet.kind == Kind.OK:
             changes = self._persistent_state.request_granted(id, pending.packet, payload)
+            if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
+                self.keepalives.set_interval(payload["keepalive"], now)
             if {"token", "pass"} & pending.packet.payload.keys():
                 self.sight_changed(now)
             return [*pending.effects_of(id, payload, now), *changes]

@@ -147,6 +147,7 @@ class PersistentState:
         private: Mapping[str, Any] | None = None,
         status: str | None = None,
         until_ms: int | None = None,
+        idle_timeout: float | None = None,
     ) -> None:
         """Change what later logins carry; None leaves a field unchanged, an empty map removes it.
 
@@ -155,7 +156,8 @@ class PersistentState:
         Raises:
             protocol.EncodeError: a field breaks a rule of the protocol; nothing was changed.
         """
-        update = protocol.update(token=token, meta=meta, private=private, status=status, until_ms=until_ms)
+        shown = protocol.update(meta=meta, private=private, status=status, until_ms=until_ms)
+        update = protocol.update(token=token, idle_timeout=idle_timeout, **shown.payload)
         protocol.encode(update)
         payload = {**self.login.payload, **update.payload}
         for name in ("meta", "private"):

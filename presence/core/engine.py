@@ -192,15 +192,14 @@ class Engine:
             protocol.ok(
                 login.id,
                 session=self.registry.session_id(session),
-                idle_timeout=_as_number(grant.idle_timeout),
-                keepalive=_as_number(round(grant.idle_timeout * KEEPALIVE_SHARE, 3)),
+                **_timing(grant.idle_timeout),
                 time_ms=self.clock.seen_ms(now),
                 v=protocol.VERSION,
             )
         )
 
     def _update(self, session: Session, update: Update, outcome: Outcome, now: float) -> None:
-        """Change what a session shows, its token, or both."""
+        """Change what a session shows, its token, or its idle time-out."""
         answer = protocol.ok(update.id)
         if wait_s := self.registry.profiles.admit_update(session.number, now):
             wait_s = math.ceil(wait_s * 1000) / 1000
@@ -209,8 +208,13 @@ class Engine:
             answer = protocol.error(update.id, *refusal)  # the present token stays valid
         elif not update.is_renewal:
             shows, status_ends_at = self._status_end(update.shows, now)
+            idle_timeout = None
+            if update.idle_timeout is not None:
+                idle_timeout = self.login_policy.clamp_idle_timeout(update.idle_timeout)
+                answer = protocol.ok(update.id, **_timing(idle_timeout))
             if session in self.registry:
-                self._report_update(self.sessions.update(session, now, shows, status_ends_at))
+                change = self.sessions.update(session, now, shows, status_ends_at, idle_timeout)
+                self._report_update(change)
         outcome.reply += protocol.encode(answer)
 
     def _status_end(self, shows: ProfileChange, now: float) -> tuple[ProfileChange, float | None]:
@@ -420,6 +424,12 @@ class Engine:
 
 def _count(counters: dict[str, int], code: Code) -> None:
     counters[code.reason] = counters.get(code.reason, 0) + 1
+
+
+def _timing(idle_timeout: float) -> dict[str, float]:
+    """Return what an answer says of a granted idle time-out."""
+    keepalive = round(idle_timeout * KEEPALIVE_SHARE, 3)
+    return {"idle_timeout": _as_number(idle_timeout), "keepalive": _as_number(keepalive)}
 
 
 def _as_number(seconds: float) -> float:

@@ -195,11 +195,17 @@ class Registry:
         self.version += 1
         return self._change(Op.END, session, code, now, now)
 
-    def update(self, session: Session, now: float, change: ProfileChange) -> Change | None:
-        """Update a session's profile; None if that changes nothing. See `Profiles.update`."""
+    def update(
+        self, session: Session, now: float, change: ProfileChange, idle_timeout: float | None = None
+    ) -> Change | None:
+        """Update a session's profile and idle time-out; None if that changes nothing."""
         if session not in self:
             return None
-        return self._shown(session, self.profiles.update(session.number, change), now)
+        code = self.profiles.update(session.number, change)
+        if idle_timeout is not None and idle_timeout != session.idle_timeout:
+            session.idle_timeout = idle_timeout
+            code = code or Code.UPDATED
+        return self._shown(session, code, now)
 
     def end_status(self, session: Session, now: float) -> Change | None:
         """End a status that has an end; None if that changes nothing."""

@@ -39,16 +39,17 @@ class Login(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The client changes what its session shows, its token, or both; None: unchanged."""
+    """The client changes what its session shows, its token or its idle time-out; None: unchanged."""
 
     id: int | None
     shows: ProfileChange
     token: str | None
+    idle_timeout: float | None  # seconds, as requested
 
     @property
     def is_renewal(self) -> bool:
         """Whether it holds a new token and nothing else, which shows no activity of the user."""
-        return self.token is not None and self.shows == UNCHANGED
+        return self.token is not None and self.shows == UNCHANGED and self.idle_timeout is None
 
 
 class Logout(NamedTuple):
@@ -148,10 +149,7 @@ class ServerProtocol:
         payload = packet.payload
         if "token" in payload and not self.checks_tokens:
             return _unsupported(packet, outcome, "this server checks no tokens")
-        if "idle_timeout" in payload:
-            message = "idle_timeout holds from the login to the end of the session"
-            return _unsupported(packet, outcome, message)
-        return Update(packet.id, _shows(payload), payload.get("token"))
+        return Update(packet.id, _shows(payload), payload.get("token"), payload.get("idle_timeout"))
 
 
 def _first_packet(packet: Packet, outcome: Outcome) -> Event:

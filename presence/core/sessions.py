@@ -111,14 +111,22 @@ class Sessions:
         return result
 
     def update(
-        self, session: Session, now: float, change: ProfileChange, status_ends_at: float | None = None
+        self,
+        session: Session,
+        now: float,
+        change: ProfileChange,
+        status_ends_at: float | None = None,
+        idle_timeout: float | None = None,
     ) -> Change | None:
-        """Update a live session's profile; None if that changes nothing. See `Profiles.update`."""
+        """Update a live session's profile and idle time-out, which counts from now on; None: no change."""
         if status_ends_at is not None:
             self._status_ends.set(session.key, status_ends_at)
         elif change.status is not None:
             self._status_ends.discard(session.key)
-        return self.registry.update(session, now, change)
+        updated = self.registry.update(session, now, change, idle_timeout)
+        if idle_timeout is not None:
+            self.packet_received(session, now)
+        return updated
 
     def packet_received(self, session: Session, now: float) -> None:
         """Extend a live session that sent a packet."""

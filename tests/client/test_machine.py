@@ -525,3 +525,31 @@ def test_a_server_cannot_make_its_client_flood() -> None:
     keepalives = Keepalives(1e-9, 3, 0.0, most)
     keepalives.count_sent(1.0, most)
     assert keepalives.next_at >= 1.0 + 0.02 * (1 - KEEPALIVE_JITTER)
+
+
+# Another idle time-out
+
+
+def test_a_shorter_idle_timeout_shortens_keepalives_when_asked_and_a_longer_one_when_granted(
+    online: Driven,
+) -> None:
+    online.run(KEEPALIVE * 4, answering=True)
+    for wish, before, after in ((60.0, KEEPALIVE, 24.0), (5.0, 2.0, 2.0), (1.0, 0.4, 2.0)):
+        id = online.ask(protocol.update(idle_timeout=wish))
+        assert online.machine.deadline - online.now <= before + 1e-6
+        online.receive(protocol.ok(id, idle_timeout=after / 0.4, keepalive=after))
+        assert online.answers[id] == {"idle_timeout": after / 0.4, "keepalive": after}
+        sent = len(keepalives(online))
+        online.run(10 * after, answering=True)
+        assert 9 <= len(keepalives(online)) - sent <= 12, wish
+    online.reconnect()
+    logins = [packet for packet in online.sent if packet.kind == Kind.LOGIN]
+    assert logins[-1].payload["idle_timeout"] == 1.0
+
+
+def test_an_older_server_leaves_the_idle_timeout(online: Driven) -> None:
+    id = online.ask(protocol.update(idle_timeout=60.0))
+    online.receive(protocol.error(id, Code.UNSUPPORTED, "it holds from the login on"))
+    assert isinstance(online.answers[id], Unsupported)
+    online.reconnect()
+    assert "idle_timeout" not in [p for p in online.sent if p.kind == Kind.LOGIN][-1].payload

@@ -68,15 +68,6 @@ def test_updates_have_the_code_of_what_they_change_and_no_change_is_no_event() -
     assert world.engine.statistics().updates == 4
 
 
-def test_an_update_of_the_idle_timeout_is_refused_completely_and_the_connection_stays() -> None:
-    world = World()
-    handle = world.login()
-    request = Packet(Kind.UPDATE, 7, {"idle_timeout": 300, "status": "away"})
-    assert world.send(handle, request) == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
-    assert len(world.changes) == 1
-    assert not world.is_hung_up(handle)
-
-
 def test_too_many_updates_are_refused_and_the_connection_stays() -> None:
     world = World()
     handle = world.login()

@@ -187,7 +187,7 @@ _PAYLOADS: Final = {
     5: _payload("uids!"),
     6: _payload("uids! pass"),
     7: _payload("uids"),
-    8: _payload("meta private token status until_ms"),
+    8: _payload("meta private token status until_ms idle_timeout"),
     64: _payload("session idle_timeout keepalive time_ms v delivered presence"),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta"),

@@ -35,7 +35,8 @@ class SimulatedDevice:
         self.cut_off_until = 0.0  # true time until which its network is dead
         self._late_until = 0.0
         self._connecting = False
-        self._keepalive_s = 0.4 * (plan.idle_timeout or world.plan.settings.idle_timeout)
+        wishes = [each.idle_timeout for each in plan.statuses if each.idle_timeout is not None]
+        self._keepalive_s = 0.4 * min(plan.idle_timeout or world.plan.settings.idle_timeout, *wishes, 1e6)
         self._shown = ShownStatus(0.0)
         self._agenda.at(plan.start, self.connect)
         for action in plan.actions:
@@ -165,7 +166,9 @@ class SimulatedDevice:
         shown = self._shown
         if connection.sent_status is not shown:
             meta, private = _map(shown.meta), _map(shown.private)
-            update = protocol.update(meta=meta, private=private, status=shown.status, id=3)
+            update = protocol.update(
+                meta=meta, private=private, status=shown.status, idle_timeout=shown.idle_timeout, id=3
+            )
             connection.send(protocol.encode(update), shown)
 
     def _runner(self, action: Action) -> Callable[[], None]:

@@ -21,6 +21,7 @@ QUIET_SLACK_S: Final = 8.0
 SEEDS_PER_CROWD: Final = 100  # one of so many seeds has thousands of users
 COMBINED_SHARE: Final = 0.25  # of seeds: faults that only together try a guard
 STATUS_SHARE: Final = 0.5  # of seeds: devices that show how they are
+LONGEST_WISH: Final = 1.6  # idle time-outs that a device asks for later, in those of the server
 NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
 
 
@@ -36,7 +37,7 @@ def draw_plan(seed: int) -> SimulationPlan:
         each for user in range(users) for each in _devices(random, f"u{user}", settings, heal_at, crowd)
     )
     faults = _faults(random, nodes, settings, heal_at)
-    longest_s = max([settings.idle_timeout, *(each.idle_timeout or 0.0 for each in devices)])
+    longest_s = max([LONGEST_WISH * settings.idle_timeout, *(each.idle_timeout or 0.0 for each in devices)])
     # An unbroken lease of contact, a lease and T of silence seen, a heartbeat; as much for a longer time-out.
     quiet_s = 2.2 * settings.lease + settings.idle_timeout + longest_s + QUIET_SLACK_S
     plan = SimulationPlan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
@@ -50,7 +51,7 @@ def _with_statuses(random: Random, plan: SimulationPlan) -> SimulationPlan:
     share, t = random.choice((0.1, 0.5, 1.0)), plan.settings.idle_timeout
     away_after = random.choice((0.0, 0.0, 0.5 * t, 2.0 * t))
     devices = tuple(
-        replace(device, statuses=_statuses(random, device.start, plan.heal_at))
+        replace(device, statuses=_statuses(random, device.start, plan.heal_at, t))
         if random.random() < share
         else device
         for device in plan.devices
@@ -64,17 +65,20 @@ def _with_statuses(random: Random, plan: SimulationPlan) -> SimulationPlan:
     return replace(plan, devices=devices, settings=settings)
 
 
-def _statuses(random: Random, start: float, heal_at: float) -> tuple[ShownStatus, ...]:
+def _statuses(random: Random, start: float, heal_at: float, t: float) -> tuple[ShownStatus, ...]:
     times = sorted(random.uniform(start + 1.0, heal_at) for _ in range(random.choice((0, 1, 2, 4))))
     if random.random() < 0.3:
         times.insert(0, 0.0)  # with its first login
-    return tuple(_status(random, at) for at in times)
+    return tuple(_status(random, at, t) for at in times)
 
 
-def _status(random: Random, at: float) -> ShownStatus:
+def _status(random: Random, at: float, t: float) -> ShownStatus:
     dice, meta = random.random(), random.choice(("", "", "here", 'é"\\'))
     status: Status = "away" if dice < 0.5 else "busy" if dice < 0.6 else "dnd" if dice < 0.7 else "online"
-    return ShownStatus(at, status, meta, private=f"{at:.0f}" if dice % 0.1 < 0.03 else "")
+    private = f"{at:.0f}" if dice % 0.1 < 0.03 else ""
+    # Mostly shorter or longer by a half, now and then as usual.
+    wish = t * (0.6 + dice * 1e4 % 1) if at > 0 and dice * 1e3 % 1 < 0.4 else None
+    return ShownStatus(at, status, meta, private, wish)
 
 
 def _settings(random: Random, *, crowd: bool) -> Settings:

@@ -62,7 +62,7 @@ def sweep_allowed_s(world: SimulatedWorld, life: TrueSession) -> float:
         world, died_at + INSTANT_S, world.agenda.now
     ):
         return float("inf")
-    waits_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
+    waits_s = settings.lease + max(settings.idle_timeout, life.longest_timeout)
     return (waits_s + 3 * settings.lease / RENEWALS_PER_LEASE + SWEEP_SLACK_S) / SLOWEST_CLOCK
 
 

@@ -11,7 +11,11 @@ from typing import Any, Final
 from unittest import mock
 
 from presence.cluster import failure_detector
+from presence.core.changes import Change
 from presence.core.engine import Engine
+from presence.core.profiles import ProfileChange
+from presence.core.registry import Session
+from presence.core.sessions import Sessions
 from presence.outbox import peer_barrier, shard_writer
 from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
@@ -95,6 +99,21 @@ def _fenced_and_due(
 ) -> None:
     _fenced(detector, node, shard)
     node.shards[shard].due_at = -math.inf
+
+
+def _update_without_deadline(
+    self: Sessions,
+    session: Session,
+    now: float,
+    change: ProfileChange,
+    _status_ends_at: float | None = None,
+    idle_timeout: float | None = None,
+) -> Change | None:
+    """Tell Redis the idle time-out that a client was granted, and go on with the one from before."""
+    before = session.idle_timeout
+    told = self.registry.update(session, now, change, idle_timeout)
+    session.idle_timeout = before
+    return told
 
 
 _FENCE: Final = (
@@ -242,5 +261,6 @@ GUARDS: Final = (
         ),
         seed=10928,
     ),
+    Guard("wheel-follows-updates", attributes={(Sessions, "update"): _update_without_deadline}, seed=1),
     Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=1899),
 )

@@ -225,6 +225,8 @@ class Host:
                 fin_at=self._world.agenda.now if connection.has_fin else None,
             )
             self._world.truth.add(life)
+        elif change.op is Op.UPDATE and (updated := self._world.truth.by_id.get(change.session)):
+            updated.set_idle_timeout(change.idle_timeout_ms / 1000)
         self._world.judge.change_decided(self, change)
 
     def goodbye_sent(self, life: TrueSession, code: Code) -> None:

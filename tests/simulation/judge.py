@@ -292,7 +292,7 @@ class SimulationJudge:
             renewed_at, entry.at, 2 * settings.lease / RENEWALS_PER_LEASE
         )
         silent_s = (entry.at - renewed_at - away_s) * sweeper.clock.rate
-        least_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
+        least_s = settings.lease + max(settings.idle_timeout, life.shortest_timeout)
         if silent_s < least_s - EPSILON_S:
             self.add_violation(
                 "swept", "{} of {} after {:.3f} s, not {:.3f}", life.id, dead, silent_s, least_s

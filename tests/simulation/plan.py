@@ -39,6 +39,7 @@ class ShownStatus:
     status: Status = "online"  # as it says
     meta: str = ""  # what it says of itself to others
     private: str = ""  # and to the backend only
+    idle_timeout: float | None = None  # that it asks for with this, seconds
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,16 @@ class TrueSession:
     ended_at: float | None = None  # when its process ended it
     end_code: int = 0  # and why
 
+    def __post_init__(self) -> None:
+        # The bounds of what Redis may know of its time-out, which changes arrive there later.
+        self.shortest_timeout = self.longest_timeout = self.idle_timeout
+
+    def set_idle_timeout(self, seconds: float) -> None:
+        """Its client was granted another idle time-out."""
+        self.idle_timeout = seconds
+        self.shortest_timeout = min(self.shortest_timeout, seconds)
+        self.longest_timeout = max(self.longest_timeout, seconds)
+
     def is_registered(self) -> bool:
         if not self.host.machine.is_alive:
             return False

@@ -191,13 +191,14 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
   set_owned(node, field, digits(generation) .. ' ' .. session)
 end
 
--- Changes the profile of a session in the record.
-local function update(uid, device, session, at_ms, profile)
+-- Changes the profile and the idle time-out of a session in the record.
+local function update(uid, device, session, at_ms, idle_timeout_ms, profile)
   local record = read_record(uid)
   local present = record and record.sessions[device]
   if not present or present.session ~= session then return end
   local before = {shown(record)}
   show_as(present, profile)
+  present.idle_timeout_ms = idle_timeout_ms
   emit_if_shown_changed(uid, record, before, device, session, at_ms)
   write_record(uid, record)
 end
@@ -251,7 +252,7 @@ for i = 1, #items, ITEM_VALUES do
   elseif op == 'hold' then
     add_pending_login(uid, device, session, unpack(items, i + 6, i + 8))
   elseif op == 'update' then
-    update(uid, device, session, at_ms, items[i + 8])
+    update(uid, device, session, at_ms, items[i + 7], items[i + 8])
   else
     add_session(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
   end

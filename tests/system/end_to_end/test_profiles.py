@@ -1,13 +1,16 @@
-"""What sessions say of themselves, on a real server: to other users, to the backend, and when they end."""
+"""What sessions say of themselves and change while they live, on a real server."""
 
+import contextlib
 import time
 from typing import Any
 
 from loadtest.servers import PresenceServer
+from presence import protocol
 from presence.client import connect_blocking
 from presence.reader import PresenceReader
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import Offline, Online, Updated, subscribe_sync
+from tests.support.phone import Phone
 from tests.support.waiting import wait_for
 
 PUSH = {"push": "token of this phone", "raw": b"\0\xff"}
@@ -57,3 +60,25 @@ def test_events_have_the_address_where_a_setting_asks_for_it(redis_server: Embed
             (Online, "127.0.0.1", {"app": "1"}),
             (Offline, "127.0.0.1", {"app": "1"}),
         ]
+
+
+def test_a_silence_is_reported_by_the_idle_timeout_in_force(redis_server: EmbeddedRedis) -> None:
+    with (
+        PresenceServer("--redis", redis_server.url, *FLAGS) as server,
+        subscribe_sync(redis_server.url, after="0") as events,
+        contextlib.ExitStack() as stack,
+    ):
+        granted = {}
+        for uid, wish in {"longer": 6.0, "shorter": 1.0, "same": 2.0}.items():
+            phone = stack.enter_context(contextlib.closing(Phone(server.address)))
+            phone.send(protocol.encode(protocol.login(uid, id=1)))
+            phone.send(protocol.encode(protocol.update(id=2, idle_timeout=wish)))
+            granted[uid] = wish, time.time()
+        took: dict[str, float] = {}
+        while len(took) < len(granted):
+            for event in filter(None, [events.poll()]):
+                if isinstance(event, Offline):
+                    assert event.reason == "idle_timeout"
+                    took[event.uid] = event.at_ms / 1000 - granted[event.uid][1]
+    for uid, (wish, _) in granted.items():
+        assert wish - 0.05 <= took[uid] <= wish + 1.0, took

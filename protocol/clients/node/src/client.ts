@@ -210,13 +210,14 @@ export class PresenceClient {
 
   /**
    * Changes what others see, now and in later logins: meta (an empty map removes it) and status, perhaps until a
-   * time, after which the one from before returns; what only the backend sees (private); or sends a
-   * new token before the old one expires. Fields left out stay as they are.
+   * time, after which the one from before returns; what only the backend sees (private); the idle time-out, to
+   * which keepalives adapt; or sends a new token before the old one expires. Fields left out stay as they are.
    */
   async update(change: Change): Promise<void> {
     this.machine.login.check(change);
-    const { untilMs, ...rest } = change;
-    await this.request(Kind.UPDATE, { ...rest, until_ms: untilMs }, () => {
+    const { untilMs, idleTimeoutMs, ...rest } = change;
+    const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
+    await this.request(Kind.UPDATE, { ...rest, until_ms: untilMs, idle_timeout }, () => {
       this.machine.login.change(change);
     });
     if (change.token !== undefined) {

@@ -2,6 +2,7 @@
 
 import type { Chance } from "./reconnect.js";
 
+export const KEEPALIVE_SHARE = 0.4; // of the idle time-out
 const KEEPALIVE_JITTER = 0.1; // each is up to this share of the interval early, never late
 const MIN_KEEPALIVE_INTERVAL_MS = 20; // lower bound, whatever the server asks for
 // Each keepalive asks for an answer. A dead server is then detected within two intervals, 0.8 of the idle
@@ -25,7 +26,7 @@ export class Keepalives {
   unansweredId: number | null = null;
   /** Round trip of the last answered keepalive; null before one. */
   roundTripMs: number | null = null;
-  private readonly intervalMs: number;
+  private intervalMs: number;
   private questionSentAt = 0;
   private sent = 0;
 
@@ -38,6 +39,17 @@ export class Keepalives {
   ) {
     this.intervalMs = Math.max(MIN_KEEPALIVE_INTERVAL_MS, intervalMs);
     this.nextAt = now + this.intervalMs * chance();
+  }
+
+  /** From now on keepalives are sent at this interval. */
+  setInterval(intervalMs: number, now: number): void {
+    this.intervalMs = Math.max(MIN_KEEPALIVE_INTERVAL_MS, intervalMs);
+    this.nextAt = Math.min(this.nextAt, now + this.intervalMs);
+  }
+
+  /** The same, unless the present interval is shorter. */
+  shortenInterval(intervalMs: number, now: number): void {
+    this.setInterval(Math.min(this.intervalMs, intervalMs), now);
   }
 
   /**

@@ -39,6 +39,8 @@ export interface Change {
   readonly untilMs?: number | undefined;
   /** A new token, before the old one expires. */
   readonly token?: string | undefined;
+  /** Another idle time-out; the server decides, and keepalives follow. */
+  readonly idleTimeoutMs?: number | undefined;
 }
 
 /** The login as last granted; later logins carry the same. */
@@ -86,6 +88,7 @@ function withChange(login: Identity, change: Change): Identity {
     token: change.token ?? login.token,
     meta: change.meta ?? login.meta,
     private: change.private ?? login.private,
+    idleTimeoutMs: change.idleTimeoutMs ?? login.idleTimeoutMs,
     status: change.status ?? login.status,
     untilMs: change.status === undefined ? login.untilMs : change.untilMs,
   };

@@ -1,10 +1,10 @@
 /** What the client reports without a request: messages, presence of others, its own connection. */
 
+import { KEEPALIVE_SHARE } from "./keepalives.js";
 import type { Packet } from "./codec.js";
 import type { Refusal, RequestFailed } from "./errors.js";
 import type { Value, ValueMap } from "./values.js";
 
-const KEEPALIVE_SHARE = 0.4; // of the idle time-out, if the server names no interval
 const DEFAULT_IDLE_TIMEOUT_MS = 30_000; // if the server names none
 
 /** Logged in, for the first time or again. */

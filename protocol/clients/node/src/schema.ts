@@ -187,7 +187,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
   [Kind.QUERY, { uids: { check: uids } }],
   [Kind.WATCH, { uids: { check: uids }, pass: visibilityPass }],
   [Kind.UNWATCH, { uids }],
-  [Kind.UPDATE, { meta, private: meta, token, status, until_ms: uint }],
+  [Kind.UPDATE, { meta, private: meta, token, status, until_ms: uint, idle_timeout: seconds }],
   [
     Kind.OK,
     {

@@ -9,7 +9,7 @@ import {
   requestFailed,
   RequestTimeout,
 } from "./errors.js";
-import type { Keepalives } from "./keepalives.js";
+import { KEEPALIVE_SHARE, type Keepalives } from "./keepalives.js";
 import { parseDelivered, parsePresenceChanged, parseRefusal, type Push } from "./pushes.js";
 import type { Chance } from "./reconnect.js";
 import type { ValueMap } from "./values.js";
@@ -104,6 +104,10 @@ export class Session {
       this.send(frame);
     }
     this.requests.set(id, { kind, payload, deadline: now + timeoutMs, retries, onAnswer, resend });
+    const idleTimeout = kind === Kind.UPDATE ? payload["idle_timeout"] : undefined;
+    if (typeof idleTimeout === "number") {
+      this.keepalives.shortenInterval(KEEPALIVE_SHARE * idleTimeout * 1000, now);
+    }
     return id;
   }
 
@@ -172,6 +176,10 @@ export class Session {
       this.keepalives.noteAnswered(now);
     } else if (pending) {
       const result = refusal ? requestFailed(refusal) : packet.payload;
+      const keepalive = packet.payload["keepalive"];
+      if (typeof keepalive === "number") {
+        this.keepalives.setInterval(keepalive * 1000, now); // the answer to another idle time-out
+      }
       return this.scheduleResend(pending, result, now) ? [] : this.settle(id, result, now);
     }
     return []; // a keepalive, or a request that timed out
