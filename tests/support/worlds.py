@@ -174,7 +174,6 @@ class World:
             packet_rate=packet_rate,
             detection_delay=self.delays,
         )
-        self.bans = self.engine.login_policy.bans
         self.credits = credit
         self.tick = self.ticks.at_or_before(self.now)
 
