@@ -22,7 +22,8 @@ from presence.store.bans import BanTable, StoredBan
 
 REFRESH_INTERVAL_S: Final = 60.0  # in case a message was missed, as in a failover that lost the last writes
 MIN_INTERVAL_S: Final = 0.25  # between two reads,
-IDLE_FACTOR: Final = 3.0  # or so many times what the last one took, if that is longer
+IDLE_FACTOR: Final = 3.0  # or so many times what the last one took, if that is longer,
+MAX_INTERVAL_S: Final = 0.75  # but no more, so that a ban takes effect within a second
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_LIMIT_S: Final = 2.0
 MAX_BANS_PER_TURN: Final = 256  # of which hardly any has a session here
@@ -70,7 +71,7 @@ class BanKeeper:
             begun = self.clock.now()
             await self.refresh()
             took_s = self.clock.now() - begun
-            await self.runtime.sleep(max(MIN_INTERVAL_S, IDLE_FACTOR * took_s))
+            await self.runtime.sleep(min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, IDLE_FACTOR * took_s)))
 
     def refresh_soon(self) -> None:
         """Have the table read again, because it may have changed."""
