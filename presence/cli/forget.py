@@ -19,8 +19,9 @@ PROGRESS_INTERVAL_S = 2.0  # a million entries take some 6 s
 _DESCRIPTION = (
     "Erases the last-seen times of offline users from Redis, their entries in the event streams, their "
     "follow-ups, the dead letters of these, and what consumer groups recorded about them. A subscriber whose "
-    "last event is among them sees a gap. Not erased: copies kept by subscribers, backups and append-only "
-    "files of Redis, logs, and, for a while, what nodes remember of ended sessions and notices between them."
+    "last event is among them sees a gap. Not erased: bans, copies kept by subscribers, backups and "
+    "append-only files of Redis, logs, and, for a while, what nodes remember of ended sessions and notices "
+    "between them."
 )
 
 

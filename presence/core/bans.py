@@ -1,11 +1,11 @@
 """The bans that this process knows: users, or single devices, whom operators keep out.
 
-Redis has them, and `presence.server.bans` replaces them here. A login looks its user up in one table; while
-there are no bans, not even that.
+Redis has them, and `presence.server.bans` gives the login policy a new list when they change. A login looks
+its user up in one table; while there are no bans, not even that.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from presence import protocol
@@ -39,27 +39,19 @@ class Ban(NamedTuple):
 
 
 class BanList:
-    """All bans that are known, those that have just ended included."""
+    """All bans that are known, those that have just ended included; it never changes.
 
-    def __init__(self) -> None:
-        self._by_uid: Mapping[str, Mapping[str | None, Ban]] = {}
-        self._count = 0
+    `bans`: at most one for each user and device.
+    """
+
+    def __init__(self, bans: Iterable[Ban] = ()) -> None:
+        self.all = tuple(bans)
+        self._by_uid: dict[str, dict[str | None, Ban]] = {}
+        for each in self.all:
+            self._by_uid.setdefault(each.uid, {})[each.device] = each
 
     def __len__(self) -> int:
-        return self._count
-
-    def replace(self, bans: Iterable[Ban]) -> None:
-        """Replace all bans."""
-        by_uid: dict[str, dict[str | None, Ban]] = {}
-        count = 0
-        for each in bans:
-            by_uid.setdefault(each.uid, {})[each.device] = each
-            count += 1
-        self._by_uid, self._count = by_uid, count
-
-    def all(self) -> list[Ban]:
-        """Return all bans."""
-        return [each for bans in self._by_uid.values() for each in bans.values()]
+        return len(self.all)
 
     def find(self, uid: str, device: str, now: float) -> Ban | None:
         """Return the ban that keeps out a device of a user: of two, the one that ends later."""

@@ -8,20 +8,22 @@ an unchanged table costs one short answer. While Redis is away, the bans known s
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import Runtime
-from presence.core.bans import Ban
+from presence.core.bans import Ban, BanList
 from presence.outbox.outage_log import Outage
 from presence.server.node import Node
 from presence.store.bans import BanTable, StoredBan
 
 REFRESH_INTERVAL_S: Final = 60.0  # in case a message was missed, as in a failover that lost the last writes
-MIN_INTERVAL_S: Final = 0.25  # between two reads: a whole table has some 3 MB
+MIN_INTERVAL_S: Final = 0.25  # between two reads,
+IDLE_FACTOR: Final = 3.0  # or so many times what the last one took, if that is longer,
+MAX_INTERVAL_S: Final = 0.75  # but no more, so that a ban takes effect within a second
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_LIMIT_S: Final = 2.0
 MAX_BANS_PER_TURN: Final = 256  # of which hardly any has a session here
@@ -49,7 +51,6 @@ class BanKeeper:
     runtime: Runtime
 
     def __post_init__(self) -> None:
-        self._bans = self.node.engine.login_policy.bans
         self._thread = self.runtime.thread_caller(self.source.close)
         self._changed = self.runtime.wake_event()
         self._version: bytes | None = None  # None: the table was never read
@@ -67,8 +68,10 @@ class BanKeeper:
         """Follow the table until cancelled."""
         while True:
             await self._changed.wait(self._pause_s)
+            begun = self.clock.now()
             await self.refresh()
-            await self.runtime.sleep(MIN_INTERVAL_S)
+            took_s = self.clock.now() - begun
+            await self.runtime.sleep(min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, IDLE_FACTOR * took_s)))
 
     def refresh_soon(self) -> None:
         """Have the table read again, because it may have changed."""
@@ -76,42 +79,47 @@ class BanKeeper:
 
     async def refresh(self) -> None:
         """Read the table if it has changed; after a failure the bans stay as they are."""
-        known, now = self._version, self.clock.now
+        policy = self.node.engine.login_policy
+        known, version, now = policy.bans, self._version, self.clock.now
         try:
-            found = await self._thread.call(lambda: _read(self.source, known, now))
-        except (StoreUnavailable, StoreError) as error:
+            found = await self._thread.call(lambda: _read(self.source, version, known, now))
+        except Exception as error:
+            if not isinstance(error, (StoreUnavailable, StoreError)):
+                self.node.faults.record("control channel", error)
             self._pause_s = self._outage.failed("read", error)
             return
         self._outage.worked("read")
         self._pause_s = REFRESH_INTERVAL_S
-        if found is not None:
-            self._version, bans = found
-            self._bans.replace(bans)
-        else:
-            at = now()
-            bans = [each for each in self._bans.all() if each.ends_at > at]
-            if len(bans) < len(self._bans):
-                self._bans.replace(bans)
+        policy.bans = found.bans
+        if found.version == version:
             return
-        for first in range(0, len(bans), MAX_BANS_PER_TURN):
-            for each in bans[first : first + MAX_BANS_PER_TURN]:
+        self._version = found.version
+        for first in range(0, len(found.bans), MAX_BANS_PER_TURN):
+            for each in found.bans.all[first : first + MAX_BANS_PER_TURN]:
                 self.node.enforce_ban(each)
             await self.runtime.sleep(0)
 
 
-def _read(source: BanSource, known: bytes | None, now: Callable[[], float]) -> tuple[bytes, list[Ban]] | None:
-    """Return the version and the bans of the table; None if it has not changed.
+class _Found(NamedTuple):
+    version: bytes
+    bans: BanList
 
-    No connection is kept for the minute until the next read.
+
+def _read(source: BanSource, version: bytes | None, known: BanList, now: Callable[[], float]) -> _Found:
+    """Return the bans in the table; if it has not changed, those of the known ones that have not ended.
+
+    Runs in a thread, because a large table takes a tenth of a second. No connection is kept for the minute
+    until the next read.
     """
     try:
-        table = source.read(known)
+        table = source.read(version)
     finally:
         source.close()
-    if table is None:
-        return None
     at = now()  # after the answer, so that no ban ends early
-    return table.version, [_ban(each, at, table.now_ms) for each in table.bans]
+    if table is None:
+        ended = any(each.ends_at <= at for each in known.all)
+        return _Found(version or b"", BanList(e for e in known.all if e.ends_at > at) if ended else known)
+    return _Found(table.version, BanList(_ban(each, at, table.now_ms) for each in table.bans))
 
 
 def _ban(stored: StoredBan, at: float, now_ms: int) -> Ban:

@@ -18,7 +18,7 @@ from presence.store.script_arguments import ban_notice_text, unpacked
 from presence.store.script_runner import Call, Scripting
 from presence.store.shard_clients import ShardClients
 
-MAX_BANS: Final = 10_000  # some 3 MB in Redis, and as much in each process that knows them
+MAX_BANS: Final = 10_000  # 2 to 6 MB in Redis, and 5 to 8 in each process that knows them
 MAX_REASON_CHARS: Final = 200
 MAX_BY_CHARS: Final = 200
 MAX_DURATION_S: Final = 3650 * 86_400  # for longer there are bans without an end
@@ -146,6 +146,10 @@ def _table(clock: Sequence[Any], fields: Mapping[bytes, bytes]) -> BanTable:
     )
 
 
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
 def _bans(fields: Mapping[bytes, bytes]) -> Iterator[StoredBan]:
     """Give the bans in the table; a damaged one counts as absent."""
     for name, text in fields.items():
@@ -154,7 +158,7 @@ def _bans(fields: Mapping[bytes, bytes]) -> Iterator[StoredBan]:
             until_ms, at_ms, reason, by = (ban[each] for each in ("until_ms", "at_ms", "reason", "by"))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-        is_sound = type(at_ms) is int and type(reason) is str and type(by) is str
-        if is_sound and (until_ms is None or type(until_ms) is int) and _NAME.fullmatch(field):
+        is_sound = _is_time(at_ms) and (until_ms is None or _is_time(until_ms))
+        if is_sound and type(reason) is str and type(by) is str and _NAME.fullmatch(field):
             shown = printable(reason[:MAX_REASON_CHARS])
             yield StoredBan(*_named(field), until_ms, at_ms, shown, printable(by[:MAX_BY_CHARS]))

@@ -19,6 +19,7 @@ from presence.config.settings import Settings
 from presence.ops.kick import KickResult
 from presence.protocol import Code
 from presence.server.server import Server
+from presence.store import bans as store_bans
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.asking import JSON, Answered, Operators, operators, scope_of
@@ -341,6 +342,35 @@ async def test_a_kick_beyond_the_limit_is_busy(
         response = await kick(running)
         assert (response.status, response.code) == (503, "busy")
         ends.set()
+
+
+async def test_each_ban_is_logged_with_who_made_it(secured: Operators, logged: list[Any]) -> None:
+    users = [f"u{n}" for n in range(12)]
+    await secured.ask("/v1/ban", "POST", {"uids": users, "for_s": 60}, **bearer(ACT))
+    await secured.ask("/v1/ban", "POST", {"uids": ["a b"]}, **bearer(ACT))
+    await secured.ask("/v1/unban", "POST", {"uids": ["u1", "zoe"]}, **bearer(ACT))
+    await secured.ask("/v1/unban", "POST", {"uids": ["u1"]}, **bearer(READ))
+    lines = [line for line in logged if line["event"] == "audit"]
+    assert [(line["operator"], line["action"], line["outcome"]) for line in lines] == [
+        ("ann", "ban", "done"),
+        ("ann", "ban", "refused"),
+        ("ann", "unban", "done"),
+        ("grafana", "unban", "refused"),
+    ]
+    assert (lines[0]["users"], lines[0]["uids"]) == (12, users[:10])
+    assert lines[2]["lifted"] == 1
+    bans = (await secured.ask("/v1/bans", **bearer(READ))).json()["bans"]
+    assert {each["uid"] for each in bans} == set(users) - {"u1"}
+    assert {each["by"] for each in bans} == {"ann (HTTP)"}
+
+
+async def test_a_full_table_of_bans_is_a_conflict(
+    secured: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_bans, "MAX_BANS", 1)
+    answered = await secured.ask("/v1/ban", "POST", {"uids": ["ann", "bob"]}, **bearer(ACT))
+    assert (answered.status, answered.code) == (409, "too_many_bans")
+    assert (await secured.ask("/v1/bans", **bearer(READ))).json() == {"bans": []}
 
 
 async def test_a_kick_ends_one_device_or_all(redis_server: EmbeddedRedis) -> None:

@@ -33,6 +33,11 @@ async def ban(redis_server: EmbeddedRedis, uid: str, **how: Any) -> ops.BanResul
         return await trio.to_thread.run_sync(call)
 
 
+def known(pair: Pair) -> list[BanList]:
+    """Return the bans that each server knows."""
+    return [server.node.engine.login_policy.bans for server in pair.servers]
+
+
 async def unban(redis_server: EmbeddedRedis, uid: str) -> dict[str, list[str | None]]:
     with PresenceReader(redis_server.url) as reader:
         return await trio.to_thread.run_sync(partial(ops.unban, redis_server.url, reader, [uid], by="op"))
@@ -58,12 +63,12 @@ async def test_a_ban_ends_the_session_and_refuses_logins_at_all_nodes_until_it_i
             started = time.monotonic()
             banned = await ban(redis_server, "ann", reason="rude")
             (goodbye,) = await phone.rest()
-            bans = [server.node.engine.login_policy.bans for server in pair.servers]
-            await until(lambda: all(bans))  # the node without a session of hers learns of it in its own time
+            # The node without a session of hers learns of it in its own time.
+            await until(lambda: all(known(pair)))
             took_s = time.monotonic() - started
             refusals = await answers(pair, "ann")
             assert await unban(redis_server, "ann") == {"ann": [None]}
-            await until(lambda: not any(bans))
+            await until(lambda: not any(known(pair)))
             allowed = await answers(pair, "ann")
     assert took_s < AT_ONCE_S
     assert (banned.until_ms, len(banned.ended.targets), dict(banned.ended.reasons)) == (None, 1, {})
@@ -81,12 +86,11 @@ async def test_a_ban_ends_by_itself(redis_server: EmbeddedRedis) -> None:
     async with serving(redis_server) as pair:
         await until(lambda: all(map(pair.is_subscribed, (0, 1))))
         await ban(redis_server, "ann", for_s=2.0)
-        bans = [server.node.engine.login_policy.bans for server in pair.servers]
-        await until(lambda: all(bans))
+        await until(lambda: all(known(pair)))
         refusals = await answers(pair, "ann")
         assert all(1 <= each.payload["retry_after"] <= 2 for each in refusals)
         now = pair.servers[0].clock.now
-        await until(lambda: not any(each.find("ann", "", now()) for each in bans))
+        await until(lambda: not any(each.find("ann", "", now()) for each in known(pair)))
         assert {each.kind for each in await answers(pair, "ann")} == {Kind.OK}
 
 
@@ -122,13 +126,18 @@ class Stage:
     """A keeper with its table, a node of which only the bans are real, and its time."""
 
     def __init__(self) -> None:
-        self.now, self.table, self.bans = 50.0, Table(), BanList()
+        self.now, self.table = 50.0, Table()
         self.turns: list[list[Ban]] = [[]]
-        policy = SimpleNamespace(bans=self.bans)
-        node = SimpleNamespace(engine=SimpleNamespace(login_policy=policy), enforce_ban=self._enforce)
+        self.policy = SimpleNamespace(bans=BanList())
+        node = SimpleNamespace(engine=SimpleNamespace(login_policy=self.policy), enforce_ban=self._enforce)
         runtime = InlineCallsRuntime()
         runtime.sleep = self._sleep  # type: ignore[method-assign]
         self.keeper = BanKeeper(cast(Node, node), self.table, Clock(lambda: self.now), runtime)
+
+    @property
+    def bans(self) -> BanList:
+        bans: BanList = self.policy.bans
+        return bans
 
     def _enforce(self, ban: Ban) -> None:
         self.turns[-1].append(ban)
@@ -146,12 +155,13 @@ async def test_the_end_of_a_ban_is_by_redis_clock_and_what_has_ended_is_dropped(
     stage = Stage()
     stage.table.put(stored("ann", 3500), stored("bob"))
     await stage.keeper.refresh()
-    assert stage.bans.all() == [Ban("ann", None, 52.5, ""), Ban("bob", None, math.inf, "")]
+    assert list(stage.bans.all) == [Ban("ann", None, 52.5, ""), Ban("bob", None, math.inf, "")]
     await stage.keeper.refresh()
     assert len(stage.bans) == 2
     stage.now = 52.5
     await stage.keeper.refresh()
-    assert stage.bans.all() == [Ban("bob", None, math.inf, "")]
+    assert list(stage.bans.all) == [Ban("bob", None, math.inf, "")]
+    assert sum(map(len, stage.turns)) == 2, "enforced once"
     assert stage.table.asked == [None, stage.table.version, stage.table.version]
 
 

@@ -80,7 +80,7 @@ def test_bans_of_one_device_or_all_are_lifted(bans: Bans) -> None:
     assert len(names(bans)) == 8
 
 
-def test_a_ban_that_has_ended_is_not_read_and_the_next_change_removes_it(bans: Bans, server: Server) -> None:
+def test_a_ban_that_has_ended_is_not_read_and_the_next_lift_removes_it(bans: Bans, server: Server) -> None:
     bans.add(["ann"], None, 0.001, "", "")
     bans.add(["bob"], None, 60.0, "", "")
     server.client.hset(KEYS.bans, "cyd", '{"until_ms":1,"at_ms":0,"reason":"","by":""}')
@@ -90,6 +90,15 @@ def test_a_ban_that_has_ended_is_not_read_and_the_next_change_removes_it(bans: B
     assert bans.lift(["cyd"], None) == [], "it had ended"
     assert not server.client.hexists(KEYS.bans, "cyd")
     assert not server.client.hexists(KEYS.bans, "ann")
+
+
+def test_bans_that_have_ended_do_not_pile_up(bans: Bans, server: Server) -> None:
+    most = 0
+    for n in range(30):
+        bans.add([f"u{n}-{m}" for m in range(20)], None, 0.001, "", "")
+        time.sleep(0.002)
+        most = max(most, server.client.hlen(KEYS.bans))
+    assert most <= 121
 
 
 def test_a_full_table_refuses_all_of_a_call_but_no_replacement(
@@ -114,6 +123,7 @@ def test_a_full_table_refuses_all_of_a_call_but_no_replacement(
     [
         ("ann", "no JSON"),
         ("ann", "[]"),
+        ("ann", '{"until_ms":1' + 400 * "0" + ',"at_ms":1,"reason":"","by":""}'),
         ("ann", '{"until_ms":"x","at_ms":1,"reason":"","by":""}'),
         ("ann", '{"until_ms":null,"at_ms":1,"reason":7,"by":""}'),
         ("ann", '{"until_ms":null,"at_ms":1,"reason":""}'),

@@ -177,7 +177,6 @@ class World:
             detection_delay=self.delays,
             visibility=Visibility(authenticator, self.now) if authenticator and restricts_sight else None,
         )
-        self.bans = self.engine.login_policy.bans
         self.credits = credit
         self.tick = self.ticks.at_or_before(self.now)
 

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,14 @@ from loadtest.servers import PRESENCE, PresenceServer
 from presence.ops import ban
 from presence.protocol import Code, Kind
 from presence.reader import PresenceReader
+from presence.store.client import RedisError
 from presence.store.embedded import find_binary
 from tests.store.servers import Server as Redis
+from tests.support.redis_cluster import Cluster
+from tests.support.redis_sentinel import SentinelSetup
 from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
+from tests.support.waiting import wait_for
 
 FLAGS = ("--workers", "2", "--idle-timeout", "8")
 AT_ONCE_S = 1.0
@@ -90,3 +94,40 @@ def test_bans_count_at_all_workers_and_outlive_restarts_and_outages(redis: Redis
             swarm.log_in(["ann"])
             swarm.run(5, until=swarm.logged_in)
             assert swarm.logged_in()
+
+
+def can_be_read(reader: PresenceReader) -> bool:
+    """Whether a reader has found the new primary."""
+    with suppress(RedisError):
+        return reader.bans() != []
+    return False
+
+
+def test_bans_on_a_cluster() -> None:
+    with Cluster() as cluster, running_server("--redis", cluster.url, "--idle-timeout", "8") as server:
+        with PresenceReader(cluster.url) as reader:
+            ban.ban(cluster.url, reader, ["ann"], by="op", wait_s=0)
+            assert [each.uid for each in reader.bans()] == ["ann"]
+            wait_for(lambda: refused_everywhere(server, "ann"))
+            assert not refused_everywhere(server, "bob")
+            assert ban.unban(cluster.url, reader, ["ann"], by="op") == {"ann": [None]}
+            wait_for(lambda: not refused_everywhere(server, "ann"))
+
+
+def test_bans_outlive_a_failover_behind_sentinels() -> None:
+    with (
+        SentinelSetup() as setup,
+        running_server("--redis", setup.url, "--idle-timeout", "8") as server,
+        PresenceReader(setup.url) as reader,
+    ):
+        ban.ban(setup.url, reader, ["ann"], by="op", wait_s=0)
+        wait_for(lambda: refused_everywhere(server, "ann"))
+        former = setup.primary
+        assert former.client.wait(1, 5000) >= 1, "a replica has it"
+        former.kill()
+        setup.wait_until_replaced(former)
+        assert refused_everywhere(server, "ann")
+        wait_for(lambda: can_be_read(reader))
+        ban.ban(setup.url, reader, ["bob"], by="op", wait_s=0)
+        assert {each.uid for each in reader.bans()} == {"ann", "bob"}
+        wait_for(lambda: refused_everywhere(server, "bob"))
