@@ -105,7 +105,7 @@ def at(url: str, positions: Mapping[int, str]) -> tuple[dict[str, Period], dict[
                         del online[event.uid], shown[event.uid]
                     case other:
                         raise AssertionError(other)
-    return online, {uid: how for uid, how in shown.items() if how.status == "away" or how.meta}
+    return online, {uid: how for uid, how in shown.items() if how.status != "online" or how.meta}
 
 
 @pytest.fixture

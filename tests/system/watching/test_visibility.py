@@ -112,10 +112,12 @@ def online(server: PresenceServer, uid: str, see: list[str] | None = None, **log
 
 @pytest.fixture
 def bob(server: PresenceServer) -> Iterator[Line]:
-    """bob, whom a query by someone who may see him finds online."""
+    """bob, whom a query by someone who may see him finds online until he logs out."""
     with online(server, "bob", meta={"push": "secret"}) as line, online(server, "probe", ["*"]) as probe:
         wait_for(lambda: probe.status("bob")["status"] == "online")
         yield line
+        line.ask(protocol.logout())
+        wait_for(lambda: probe.status("bob")["status"] == "offline")
 
 
 NOT_BOB: tuple[list[str] | None, ...] = None, [], ["eve"], ["bob-"]
