@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import jwt
@@ -155,7 +154,7 @@ def test_a_hidden_user_and_one_that_does_not_exist_look_the_same(server: Presenc
                     took.append(time.perf_counter() - started)
                     answers.add(repr({**answer.payload}).replace(uid, "UID"))
             assert len(answers) == 1, answers
-            there, absent = (median(took) for took in times.values())
+            there, absent = (min(took) for took in times.values())  # the median is of waits
             assert 0.5 < there / absent < 2, "nothing is looked up for either"
 
 
