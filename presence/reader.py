@@ -69,7 +69,7 @@ class PresenceReader:
     def states(self, uids: Iterable[str]) -> dict[str, State]:
         """Return the state of each user, in the order of `uids`.
 
-        As of `read_states`, but `meta` and `private` are maps.
+        As of `read_states`, but `meta` and `private` are maps, and there is no `public`: this is the truth.
         """
         wanted = list(uids)
         return _with_maps(self._clients.read(lambda clients: read_states(clients, self._keys(), wanted)))
@@ -152,8 +152,9 @@ class PresenceReader:
 
 
 def _with_maps(states: dict[str, State]) -> dict[str, State]:
-    """Replace the JSON texts of `meta` and `private` by maps; a damaged text counts as absent."""
+    """Replace JSON texts by maps, where a damaged text counts as absent; drop what clients are shown."""
     for state in states.values():
+        state.pop("public", None)
         for each in (state, *state["sessions"]):
             for name in ("meta", "private"):
                 if (text := each.pop(name, None)) is None:

@@ -73,9 +73,12 @@ class Code(IntEnum):
         return self in _RECONNECT
 
 
-Status = Literal["online", "away", "busy", "dnd"]
-STATUSES: Final[tuple[Status, ...]] = ("dnd", "busy", "online", "away")
-"""Of a user with several sessions, the first of these that one of them has is shown."""
+Status = Literal["online", "away", "busy", "dnd", "invisible"]
+STATUSES: Final[tuple[Status, ...]] = ("invisible", "dnd", "busy", "online", "away")
+"""Of a user with several sessions, the first of these that one of them has is shown.
+
+Clients are shown an invisible user as offline, and the application's backend as online and invisible.
+"""
 
 _RECONNECT: Final = frozenset(
     {

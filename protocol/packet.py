@@ -44,7 +44,7 @@ def login(
     until_ms: int | None = None,
     v: int | None = None,
 ) -> Packet:
-    """Begin a session, by default one that is ``"online"``, not ``"away"``, ``"busy"`` or ``"dnd"``.
+    """Begin a session, by default one that is ``"online"``, not ``"away"``, ``"busy"``, ``"dnd"`` or ``"invisible"``.
 
     ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds; ``until_ms``, Unix
     milliseconds, ends the status.

@@ -41,17 +41,17 @@ STDIN = 0
 READ_BYTES = 65_536
 MAX_LINE_BYTES = 65_536  # more than a frame holds
 HELP = (
-    "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /busy | /dnd | /back | "
-    "/status [TEXT] | /quit [background]"
+    "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /busy | /dnd | /invisible | "
+    "/back | /status [TEXT] | /quit [background]"
 )
-SETS_STATUS = {"/away": "away", "/busy": "busy", "/dnd": "dnd", "/back": "online"}
+SETS_STATUS = {"/away": "away", "/busy": "busy", "/dnd": "dnd", "/back": "online", "/invisible": "invisible"}
 
 
 _DESCRIPTION = (
     "Each line of input 'TO text' sends a message; the commands are /query, /watch, /unwatch, /who, /away, "
-    "/busy, /dnd, /back, /status and /quit. Ctrl-C, Ctrl-D and /quit log out. At the end of other input than "
-    "a terminal's the device stays online. A token comes from a file, standard input or PRESENCE_TOKEN, not "
-    "an argument."
+    "/busy, /dnd, /invisible, /back, /status and /quit. Ctrl-C, Ctrl-D and /quit log out. At the end of "
+    "other input than a terminal's the device stays online. A token comes from a file, standard input or "
+    "PRESENCE_TOKEN, not an argument."
 )
 _SETTINGS = {
     "host": "address of the server",

@@ -83,17 +83,18 @@ def _list_online(reader: PresenceReader, *, as_json: bool) -> None:
 
 def _described(state: dict[str, Any]) -> str:
     status = state["status"]
+    hidden = "  invisible to clients" if "invisible" in state else ""
     devices = ", ".join(_session(session, status) for session in state["sessions"])
     if status in STATUSES:
         meta = f"  {printable(meta_json.to_text(state['meta']))}" if "meta" in state else ""
-        return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{meta}"
+        return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{meta}{hidden}"
     if status == "unknown":  # the leases of all these nodes have expired, and none is swept yet
         return f"unknown  online since {utc_time(state['since_ms'])}, but its nodes are silent: {devices}"
     if state["last_seen_ms"] is None:
         return "offline  never seen, or long ago"
     since = f"since {utc_time(state['since_ms'])}  " if state["since_ms"] is not None else ""
     why = f"  {state['reason']}" if "reason" in state else ""
-    return f"offline  {since}last seen {utc_time(state['last_seen_ms'])}{why}"
+    return f"offline  {since}last seen {utc_time(state['last_seen_ms'])}{why}{hidden}"
 
 
 def _session(session: dict[str, Any], status: str) -> str:

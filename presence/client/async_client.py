@@ -58,7 +58,7 @@ async def connect(
         idle_timeout: requested seconds; the server decides, and `Connected` has the result.
         meta: shown to others with the user's state: a map of at most 256 bytes packed.
         private: as `meta`, but for the application's backend only.
-        status: ``online``, also for None; ``away``, ``busy`` or ``dnd`` (do not disturb).
+        status: ``online``, also for None; ``away``, ``busy``, ``dnd`` (do not disturb) or ``invisible``.
         tls: for a server behind TLS: True for the system's authorities, or a context of your own; both check
             that the certificate names `host`.
         wait: enter the block when the first login is granted, and raise if the first attempt fails. With
@@ -221,9 +221,9 @@ class Client:
 
         Once granted, later logins carry it too, so a user who is away is still away after a reconnect. `meta`
         and `private` replace the previous one, an empty one removes it. `status` is ``online``, ``away``,
-        ``busy`` or ``dnd``; with `until_ms`, Unix milliseconds by the server's clock, the status from before
-        returns then. The server may also set the user away after a time with nothing but keepalives; any
-        request ends that.
+        ``busy``, ``dnd`` or ``invisible``; with `until_ms`, Unix milliseconds by the server's clock, the
+        status from before returns then. The server may also set the user away after a time with nothing but
+        keepalives; any request ends that.
 
         Raises as `send_message`, and then later logins do not carry it.
         """

@@ -13,7 +13,8 @@ from presence.store.nodes import ended_leases
 from presence.store.shard_clients import ShardClients
 
 State = dict[str, Any]
-_LEFT: Final = re.compile(rb"(\d{1,15}) (\d{1,15})-(\d{1,15}) (-?\d{1,15})")
+_LEFT: Final = re.compile(rb"(\d{1,15}) (\d{1,15})-(\d{1,15}) (-?\d{1,15})(?: (.*))?")
+_PUBLIC: Final = re.compile(r"(\d{1,15}) (\d{1,15}-\d{1,15}) (\d{1,15}) (\d{1,15})", re.ASCII)
 
 
 def stored_shards(clients: ShardClients, prefix: str) -> int | None:
@@ -33,12 +34,13 @@ def stored_shards(clients: ShardClients, prefix: str) -> int | None:
 def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
-    A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there are any, `meta` and
-    `private`. `status` is that of `online_state`, ``offline`` or ``unknown``; a user without any data is
-    offline. Unknown: the same, but the leases of all nodes of the sessions have expired. Those nodes
-    return, or others sweep them and the user goes offline. (While the server of a cluster with the lease
-    table is unreachable, such a user counts as online.) Offline: what is not known of the last event is
-    None, and there is its `reason`, if it is known. Times are Unix milliseconds.
+    A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there are any, `meta`, `private`
+    and ``invisible: True``. `status` is that of `online_state`, ``offline`` or ``unknown``; a user without
+    any data is offline. Unknown: the same, but the leases of all nodes of the sessions have expired. Those
+    nodes return, or others sweep them and the user goes offline. (While the server of a cluster with the
+    lease table is unreachable, such a user counts as online.) Offline: what is not known of the last event is
+    None, and there is its `reason`, if it is known. Of one who is invisible, or was at the end, `public` is
+    the state that clients are shown. Times are Unix milliseconds.
 
     This takes one round trip, and a second one if any user is online. In a cluster it takes one per shard,
     because a transaction cannot span shards.
@@ -107,12 +109,13 @@ def _mark_unknown(clients: ShardClients, keys: Keys, states: Collection[State]) 
 def online_state(text: bytes | None) -> State | None:
     """Return the state in a record; None if there is no record, or it is damaged.
 
-    The status is the first of `presence.protocol.constants.STATUSES` that a session has. `since_ms` is the
-    start of that status, `id` the entry id of the event that led to the state, `last_seen_ms` None. `meta`
-    and `private` are JSON texts, see `presence.common.meta_json`: of the sessions with that status, those of
-    the latest login. `sessions` is a list of ``{device, session, node, login_ms}`` by device; one that is
-    away has ``away: True``, one that is busy or dnd a `status`, and one that has them, its own `meta` and
-    `private`.
+    The status is the first of `presence.protocol.constants.STATUSES` that a session has; an invisible user
+    is online, with ``invisible: True``, and `public` is what clients are shown. `since_ms` is the start of
+    that status, `id` the entry id of the event that led to the state, `last_seen_ms` None. `meta` and
+    `private` are JSON texts, see `presence.common.meta_json`: of the sessions with that status, those of the
+    latest login. `sessions` is a list of ``{device, session, node, login_ms}`` by device; one that is away
+    has ``away: True``, one with another status than online a `status`, and one that has them, its own `meta`
+    and `private`.
     """
     try:
         record = json.loads(text or b"null")
@@ -121,12 +124,15 @@ def online_state(text: bytes | None) -> State | None:
         if not isinstance(shown_since, dict) or not {"id", "since_ms"} <= shown_since.keys():
             shown_since = record
         since_ms, entry_id = int(shown_since["since_ms"]), str(shown_since["id"])
+        public = record.get("public")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     if not sessions:
         return None
     shown = max(sessions, key=_precedence)
     state = _state(status_of(shown), since_ms, None, entry_id, sessions)
+    if state["status"] == "invisible":
+        state |= {"status": "online", "invisible": True, "public": public_state(public)}
     return {**state, **{name: shown[name] for name in ("meta", "private") if name in shown}}
 
 
@@ -139,7 +145,7 @@ def _session(device: str, fields: dict[str, Any]) -> State:
     }
     if fields.get("away") is True:
         session["away"] = True
-    elif (status := fields.get("status")) in {"busy", "dnd"}:
+    elif (status := fields.get("status")) in {"busy", "dnd", "invisible"}:
         session["status"] = status
     for name in ("meta", "private"):
         if isinstance(text := fields.get(name), str):
@@ -175,8 +181,24 @@ def offline_state(score: float | None, left: bytes | None) -> State:
     found = _LEFT.fullmatch(left or b"")
     if found is None:
         return _state("offline", None, last_seen_ms, None, [])
-    code, id_ms, id_number, since = map(int, found.groups())
-    state = _state("offline", id_ms + since, last_seen_ms, f"{id_ms}-{id_number}", [])
+    code, id_ms, id_number, since = map(int, found.groups()[:4])
+    state = _offline(code, f"{id_ms}-{id_number}", id_ms + since, last_seen_ms)
+    if (public := found[5]) is not None:
+        state |= {"invisible": True, "public": public_state(public.decode("utf-8", "replace"))}
+    return state
+
+
+def public_state(text: object) -> State:
+    """Return how an invisible user is shown to clients: offline, as `public` of a record says."""
+    found = _PUBLIC.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return _state("offline", None, None, None, [])
+    code, entry_id, since_ms, last_seen_ms = found.groups()
+    return _offline(int(code), entry_id, int(since_ms), int(last_seen_ms))
+
+
+def _offline(code: int, entry_id: str, since_ms: int, last_seen_ms: int | None) -> State:
+    state = _state("offline", since_ms, last_seen_ms, entry_id, [])
     return {**state, "reason": Code(code).reason} if code in list(Code) else state
 
 

@@ -146,7 +146,13 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     return msgpack.packb(values), msgpack.packb(texts)
 
 
-_LETTERS: Final = {"online": "-", "away": "a", "busy": "b", "dnd": "d"}  # of statuses, in packed profiles
+_LETTERS: Final = {
+    "online": "-",
+    "away": "a",
+    "busy": "b",
+    "dnd": "d",
+    "invisible": "i",
+}  # of statuses, in packed profiles
 
 
 def _packed_profile(profile: Profile) -> str:

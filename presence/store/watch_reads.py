@@ -120,6 +120,7 @@ def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> UserEvent | None:
 
 
 def _state(found: Mapping[str, Any]) -> WatchedState:
+    found = found.get("public", found)
     return WatchedState(
         found["status"],
         found["since_ms"],

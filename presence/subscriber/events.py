@@ -59,6 +59,7 @@ class Online(_Transition):
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)
     private: Meta = field(default_factory=lambda: NO_META, hash=False)  # for the application's backend only
     address: str = ""  # of the client, if the server's setting `event_address` asks for it
+    invisible: bool = False  # to clients, who are shown the user as offline
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Offline(_Transition):
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)  # of the session that ended last
     private: Meta = field(default_factory=lambda: NO_META, hash=False)  # of the same
     address: str = ""  # as of `Online`
+    invisible: bool = False  # to clients until now
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Away(_Transition):
 class Updated(_Transition):
     """A user who is not away has another status, or has other `meta` or `private`; `code` is 5.
 
-    Also one who is away, and has other `meta` or `private`.
+    Also one who is away, and has other `meta` or `private`; and one who becomes invisible or visible.
     """
 
     since_id: str  # as of `Away`
@@ -105,6 +107,7 @@ class Updated(_Transition):
     deliveries: int = 1
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)
     private: Meta = field(default_factory=lambda: NO_META, hash=False)  # as of `Online`
+    invisible: bool = False  # as of `Online`
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +154,23 @@ def _event_of(entry: Entry, fields: Mapping[str, str]) -> Event | None:
     if kind == "gap":
         span = (int(fields["dropped"]), int(fields["from_ms"]), int(fields["to_ms"]))
         return Gap(entry.shard, entry.id, "dropped", *span, deliveries)
-    common = _common(entry)
+    common, is_invisible = _common(entry), "invisible" in fields
     if kind == "offline":
         grace_ms = int(fields.get("grace_ms", 0))
         address = fields.get("address", "")
-        return Offline(*common, fields["since_id"], deliveries, grace_ms, *_said(fields), address)
+        said = _said(fields)
+        return Offline(*common, fields["since_id"], deliveries, grace_ms, *said, address, is_invisible)
     status: Status = fields.get("status", "online")  # type: ignore[assignment]  # or one of a newer server
     match kind:
         case "online":
-            return Online(*common, deliveries, status, *_said(fields), fields.get("address", ""))
+            address = fields.get("address", "")
+            return Online(*common, deliveries, status, *_said(fields), address, is_invisible)
         case "away":
             return Away(*common, fields["since_id"], status, deliveries, *_said(fields))
         case "update":
             status_ms = int(fields["status_ms"])
-            return Updated(*common, fields["since_id"], status, status_ms, deliveries, *_said(fields))
+            said = _said(fields)
+            return Updated(*common, fields["since_id"], status, status_ms, deliveries, *said, is_invisible)
         case _:
             return None
 
@@ -239,6 +245,8 @@ def entry_values(entry: Entry) -> dict[str, object]:
     for name, text in entry.fields.items():
         is_number = name in ENTRY_NUMBERS or name.endswith("_ms")
         values[name] = parsed_number(text) if is_number else text
+    if "invisible" in values:
+        values["invisible"] = True
     for name in ("meta", "private"):
         if said := entry.fields.get(name):
             with suppress(ValueError, RecursionError):

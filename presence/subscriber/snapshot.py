@@ -44,20 +44,24 @@ class Period(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """An online user's status, `meta` and `private`, and since when the status holds, Unix milliseconds."""
+    """An online user's status, `meta` and `private`, and since when the status holds, Unix milliseconds.
+
+    `invisible`: to clients, who are shown the user as offline.
+    """
 
     status: Status
     since_ms: int
     meta: Meta = NO_META
     private: Meta = NO_META
+    invisible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Who was online at one moment of each shard's stream.
 
-    `shown` has the users who are not plainly online, or have `meta` or `private`. It is empty unless
-    requested.
+    `shown` has the users who are not plainly online, are invisible, or have `meta` or `private`. It is
+    empty unless requested.
     """
 
     online: Mapping[str, Period]
@@ -155,11 +159,13 @@ def _apply(online: dict[str, Period], shown: dict[str, Shown], items: list[Item]
         match decode(item):
             case Online() as event:
                 online[event.uid] = Period(event.since_ms, event.id)
-                _show(shown, event.uid, Shown(event.status, event.since_ms, event.meta, event.private))
+                how = Shown(event.status, event.since_ms, event.meta, event.private, event.invisible)
+                _show(shown, event.uid, how)
             case Away() as event:
                 _show(shown, event.uid, Shown(event.status, event.at_ms, event.meta, event.private))
             case Updated() as event:
-                _show(shown, event.uid, Shown(event.status, event.status_ms, event.meta, event.private))
+                how = Shown(event.status, event.status_ms, event.meta, event.private, event.invisible)
+                _show(shown, event.uid, how)
             case Offline() as event:
                 online.pop(event.uid, None)
                 shown.pop(event.uid, None)
@@ -168,7 +174,7 @@ def _apply(online: dict[str, Period], shown: dict[str, Shown], items: list[Item]
 
 
 def _show(shown: dict[str, Shown], uid: str, how: Shown) -> None:
-    if how.status != "online" or how.meta or how.private:
+    if how != Shown("online", how.since_ms):
         shown[uid] = how
     else:
         shown.pop(uid, None)
@@ -191,5 +197,5 @@ def _shown(text: bytes) -> Shown | None:
     if state is None:
         return None
     meta, private = (read_meta(state.get(name, "")) for name in ("meta", "private"))
-    how = Shown(state["status"], state["since_ms"], meta, private)
+    how = Shown(state["status"], state["since_ms"], meta, private, "invisible" in state)
     return None if how == Shown("online", how.since_ms) else how

@@ -14,6 +14,7 @@ EntryId: TypeAlias = tuple[int, int]
 
 NO_ENTRY: Final[EntryId] = (0, 0)
 REASON_CHARS: Final = 64  # far more than any code has
+_PUBLIC_ID: Final = "*"  # in the entry with which a user becomes invisible: its own id
 ONLINE, AWAY, OFFLINE, UNKNOWN, HIDDEN = "online", "away", "offline", "unknown", "not_allowed"
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
@@ -52,6 +53,11 @@ class UserEvent(NamedTuple):
     id: EntryId
     state: WatchedState  # of the user from then on
     reason: str  # name of its code
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the user was invisible before, and is still: clients see the state from before that."""
+        return self.state.status == OFFLINE and self.state.id != id_text(self.id)
 
 
 class ShardSnapshot(NamedTuple):
@@ -106,11 +112,25 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
                 state = state._replace(reason=_reason(fields))
             case _:
                 return None
-        return (
-            UserEvent(uid, order, state, _reason(fields) or reason_for(state)) if type(uid) is str else None
-        )
+        reason = _reason(fields)
+        if (public := fields.get("public")) is not None:
+            if fields.get("invisible"):
+                state = _public_state(public, entry_id)
+                reason = state.reason
+            else:  # visible again: as if the user came now
+                reason = Code(int(public)).reason
+        return UserEvent(uid, order, state, reason or reason_for(state)) if type(uid) is str else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
+
+
+def _public_state(text: str, entry_id: str) -> WatchedState:
+    """Return how clients see an invisible user; see lib/shown_state.lua for `text`."""
+    if not text:
+        return WatchedState(OFFLINE)
+    code, said_id, since_ms, last_seen_ms = text.split(" ")
+    public_id = entry_id if said_id == _PUBLIC_ID else said_id
+    return WatchedState(OFFLINE, int(since_ms), int(last_seen_ms), public_id, reason=Code(int(code)).reason)
 
 
 def _reason(fields: Mapping[str, Any]) -> str:

@@ -307,6 +307,15 @@ class ShardView:
         if entry.id <= user.as_of:
             self.statistics.stale += 1
             return None
+        known = user.state
+        if (
+            entry.is_hidden
+            and known is not None
+            and known.status == OFFLINE
+            and _entry_of(entry.state) <= user.as_of
+        ):
+            user.as_of = entry.id
+            return None
         user.state, user.as_of = entry.state, entry.id
         self.statistics.changes += 1
         return entry

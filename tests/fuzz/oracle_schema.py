@@ -160,7 +160,7 @@ _RULES: Final[dict[str, Rule]] = {
     "presence": _states,
     "reconnect": _bool,
     "retry_after": _at_least_0,
-    "status": _word("online", "away", "busy", "dnd"),
+    "status": _word("online", "away", "busy", "dnd", "invisible"),
     "token": _token,
     "pass": _pass,
     "uids": _uids,

@@ -252,12 +252,15 @@ def play(hands: dict[str, Hand], step: str) -> Reply:
 def rows(text: str) -> list[tuple[str, str, str]]:
     """Parse a table: each row has a name, then indented steps and the expected outcome.
 
-    The outcome is the last line, or starts at the line that begins with ``->``.
+    The outcome is the last line, or starts at the line that begins with ``->``. Lines that begin with ``…``
+    continue the one before.
     """
     found: list[list[str]] = []
     for line in text.strip().splitlines():
         if line.startswith(" ") and found[-1][-1].startswith("->"):
             found[-1][-1] += f" {line.strip()}"
+        elif line.strip().startswith("…"):
+            found[-1][-1] += line.strip().removeprefix("…")
         elif line.startswith(" "):
             found[-1].append(line.strip())
         elif not line.startswith("#"):

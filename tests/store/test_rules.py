@@ -12,6 +12,8 @@ from presence.store.keys import Keys
 from presence.store.records import offline_state, online_state
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
+from presence.store.watch_reads import read_snapshot
+from presence.watching.user_states import OFFLINE, WatchedState, read_entry
 from tests.store.driving import (
     Hand,
     brief_events,
@@ -171,6 +173,36 @@ online outranks away on another device
 who is away comes back as busy
     a login u s1 as=away & update u s1 as=busy & update u s1 as=away
     online u login away; away u back busy; away u away away -> u//s1
+who becomes invisible, and visible again
+    a login u s1 & update u s1 as=invisible & update u s1
+    online u login; update u updated online invisible; update u updated online -> u//s1
+one invisible device is enough
+    a login u s1 phone & login u s2 desk as=invisible; a update u s1 phone as=dnd; a end u s2 desk
+    online u login; update u updated online invisible; update u updated dnd -> u/phone/s1
+who comes as invisible is shown as before
+    a login u s1 & end u s1; a login u s2 as=invisible & update u s2 as=invisible,m
+    online u login; offline u logout; online u login invisible; update u updated online m invisible -> u//s2
+until the end
+    a login u s1 as=invisible,m; a end u s1; a login u s2 as=invisible; a end u s2
+    online u login m invisible; offline u logout m invisible
+    …; online u login invisible; offline u logout invisible ->
+and after it
+    a login u s1 & update u s1 as=invisible & end u s1; a login u s2 as=invisible
+    online u login; update u updated online invisible; offline u logout invisible
+    …; online u login invisible -> u//s2
+who was never seen comes as invisible, and becomes visible
+    a login u s1 as=invisible & update u s1 as=away
+    online u login invisible; update u updated away -> u//s1
+who was never seen comes as invisible, and leaves
+    a login u s1 as=invisible & end u s1
+    online u login invisible; offline u logout invisible ->
+an invisible user of a node that dies
+    a login u s1; a end u s1; a login u s2 as=invisible; a is fenced; a is swept
+    online u login; offline u logout; online u login invisible; offline u node_down invisible ->
+a visible user of a node that dies has an invisible login elsewhere
+    b login u sb phone; a hold u sa desk age=5 as=invisible; b end u sb phone age=1;
+    a login u sa desk age=5 as=invisible
+    online u login; update u updated online invisible -> u/desk/sa
 what is private is in the entries of its session
     a login u s1 private=p & update u s1 private=q & end u s1
     online u login {p}; update u updated online {q}; offline u logout {q} ->
@@ -271,9 +303,21 @@ sessions of a fenced node do not count
 
 def line(event: dict[str, str]) -> str:
     words = [event.get(name, "").strip('"') for name in ("type", "uid", "reason", "status", "meta")]
+    if "invisible" in event:
+        words.append("invisible")
     if private := event.get("private"):
         words.append("{" + private.strip('"') + "}")
     return " ".join(word for word in words if word)
+
+
+def watched(stream: Iterable[dict[str, str]], uid: str) -> WatchedState:
+    """Return how a watcher sees a user after these events."""
+    known = WatchedState(OFFLINE)
+    for each in stream:
+        event = read_entry(each["id"], each)
+        if event is not None and event.uid == uid and not (event.is_hidden and known.status == OFFLINE):
+            known = event.state
+    return known
 
 
 def named(sessions: Iterable[tuple[str, ...]]) -> set[str]:
@@ -315,6 +359,9 @@ def test_a_rule(store: RedisStore, server: Server, rule: str, steps: str, outcom
         assert {name: str(state[name]) for name in names} == {a: event[b] for a, b in names.items()}
     assert named(set().union(*(owned(server.client, name) for name in NODES))) == online
     assert yielded == may_return
+    uids = [*{event["uid"]: None for event in stream if "uid" in event}]
+    queried = read_snapshot(server.client, Keys(), 0, uids).states if uids else {}
+    assert queried == {uid: watched(stream, uid) for uid in uids}, "a query and a watch show the same"
 
 
 @pytest.mark.parametrize(("rule", "steps", "outcome"), rows(LIMITS))

@@ -176,9 +176,9 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
     end
   end
   if not record then
-    local id = go_online(uid, device, session, code, reason, at_ms, status_of(entry), entry.meta, entry.private,
+    local id, public = go_online(uid, device, session, code, reason, at_ms, status_of(entry), entry.meta, entry.private,
       entry.address)
-    record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}}
+    record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}, public = public}
   else
     local before = {shown(record)}
     local shows_otherwise = not present or present.session ~= session or status_of(present) ~= status_of(entry)

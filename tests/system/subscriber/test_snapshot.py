@@ -96,16 +96,20 @@ def at(url: str, positions: Mapping[int, str]) -> tuple[dict[str, Period], dict[
                 match decode(read_entry(shard, raw)):
                     case Online() as event:
                         online[event.uid] = Period(event.since_ms, event.id)
-                        shown[event.uid] = Shown(event.status, event.since_ms, event.meta)
+                        shown[event.uid] = Shown(
+                            event.status, event.since_ms, event.meta, invisible=event.invisible
+                        )
                     case Away() as event:
                         shown[event.uid] = Shown(event.status, event.at_ms, event.meta)
                     case Updated() as event:
-                        shown[event.uid] = Shown(event.status, event.status_ms, event.meta)
+                        shown[event.uid] = Shown(
+                            event.status, event.status_ms, event.meta, invisible=event.invisible
+                        )
                     case Offline() as event:
                         del online[event.uid], shown[event.uid]
                     case other:
                         raise AssertionError(other)
-    return online, {uid: how for uid, how in shown.items() if how.status != "online" or how.meta}
+    return online, {uid: how for uid, how in shown.items() if how != Shown("online", how.since_ms)}
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ local function needed_commands()
   return {
     {'XADD', events_key}, {'XTRIM', events_key}, {'HGET', online_key}, {'HSET', online_key}, {'HDEL', online_key},
     {'HEXISTS', node_key}, {'HMGET', node_key}, {'ZADD', seen_key}, {'ZREM', seen_key}, {'ZRANGEBYSCORE', seen_key},
+    {'ZSCORE', seen_key}, {'HGET', left_key},
     {'SADD', holding_key}, {'SREM', holding_key}, {'HGETALL', traces_key}, {'PUBSUB', 'NUMSUB'}, {'PUBSUB', 'NUMPAT'},
     {'PUBLISH', ARGV[5]}, {'PUBLISH', ARGV[6]}, {'PUBLISH', ARGV[7] .. node}, {'PUBLISH', user_prefix},
   }
@@ -108,7 +109,7 @@ local function remove_session(record, uid, device, code, reason, at_ms, last_see
     write_record(uid, record)
   else
     go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms,
-      grace_ms, text_or_nil(present.meta), text_or_nil(present.private), text_or_nil(present.address))
+      grace_ms, record.public, text_or_nil(present.meta), text_or_nil(present.private), text_or_nil(present.address))
   end
 end
 

@@ -3,7 +3,7 @@
 -- Prefix of the channels of users: of the same database as the channel of online events, with the shard's tag.
 local user_prefix = string.sub(ARGV[5], 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}') .. ':user:'
 
-local CODE_RETURNED, CODE_NODE_DOWN = '2', '402'
+local CODE_LOGIN, CODE_RETURNED, CODE_LOGOUT, CODE_NODE_DOWN = '1', '2', '100', '402'
 local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
 
 local highest_id = ''  -- of the entries of this call
@@ -79,9 +79,36 @@ local function said(meta, private, address)
   return with('meta', meta, with('private', private, with('address', address)))
 end
 
+-- Two fields of the events of an invisible user, before others. `public`: see lib/shown_state.lua; nil: not invisible.
+local function invisible_fields(public, ...)
+  return with('invisible', public and '1', with('public', public, ...))
+end
+
+-- Returns the status in events, where an invisible user is online.
+local function said_status(status)
+  return status == 'invisible' and 'online' or status
+end
+
 -- The fields of an online event for sessions that are not plain.
-local function show_fields(status, ...)
-  return with('status', status ~= 'online' and status, said(...))
+local function show_fields(status, public, ...)
+  return with('status', said_status(status) ~= 'online' and status, invisible_fields(public, said(...)))
+end
+
+-- Returns what clients are shown of an offline user who comes as invisible: how they left when they were visible.
+local function public_of_offline(uid)
+  local text, last_seen_ms = left[uid], seen[uid]
+  if text == nil then
+    text, last_seen_ms = redis.call('HGET', left_key, uid), redis.call('ZSCORE', seen_key, uid)
+  end
+  if not text or not last_seen_ms then return '' end
+  local public = string.match(text, '^%S+ %S+ %S+ (.*)$')
+  if not public then
+    local code, id, ms = string.match(text, '^(%d+) (%d+%-%d+) (%-?%d+)$')
+    if not code then return '' end
+    public = table.concat({code, id, digits(string.match(id, '^%d+') + ms), digits(tonumber(last_seen_ms))}, ' ')
+  end
+  local public_ms = tonumber(string.match(public, '(%d+)$'))
+  return public_ms and public_ms >= now_ms - ARGV[9] and public or ''
 end
 
 -- Writes an entry about a user; returns its id. The code and the times are digits, because Redis converts Lua numbers to
@@ -109,21 +136,26 @@ local function emit(channel, type, code, reason, uid, device, session, since_ms,
   return id
 end
 
--- Writes the online event of a user; returns its entry id. From `status` on: the profile of the session.
+-- Writes the online event of a user; returns its entry id and, of an invisible user, `public` of the record. From
+-- `status` on: the profile of the session.
 local function go_online(uid, device, session, code, reason, at_ms, status, ...)
+  local public = status == 'invisible' and public_of_offline(uid) or nil
   seen[uid], left[uid] = false, false
-  return emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms, status, at_ms,
-    show_fields(status, ...))
+  local id = emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms, status, at_ms,
+    show_fields(status, public, ...))
+  return id, public
 end
 
 -- Writes the offline event of a user whose online event was entry `since_id`. `grace_ms`: digits of the grace of the lost
--- connection if it was lengthened, otherwise "" or nil. After it: the TEXTS of the session, where it had them.
-local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms, ...)
+-- connection if it was lengthened, otherwise "" or nil. After it: `public` of the record, and the TEXTS of the session.
+local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms, public,
+    ...)
   -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
   if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
   if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
   written[uid], seen[uid] = false, last_seen_ms
   local id = emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
-    'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, said(...)))
+    'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, invisible_fields(public, said(...))))
   left[uid] = code .. ' ' .. id .. ' ' .. string.format('%.0f', tonumber(at_ms) - tonumber(string.match(id, '^%d+')))
+    .. (public and ' ' .. (public ~= '' and public or '-') or '')
 end

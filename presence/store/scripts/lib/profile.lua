@@ -1,7 +1,7 @@
--- What a session shows. In a record `away` is true, or `status` is "busy" or "dnd"; without them it is online.
+-- What a session shows. In a record `away` is true, or `status` is another one; without them it is online.
 
-local STATUSES = {a = 'away', b = 'busy', d = 'dnd'}
-local LETTERS = {online = '-', away = 'a', busy = 'b', dnd = 'd'}
+local STATUSES = {a = 'away', b = 'busy', d = 'dnd', i = 'invisible'}
+local LETTERS = {online = '-', away = 'a', busy = 'b', dnd = 'd', invisible = 'i'}
 
 local TEXTS = {'meta', 'private', 'address'}
 

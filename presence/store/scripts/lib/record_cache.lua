@@ -51,6 +51,7 @@ local function read_record(uid)
       and type(state.since_ms) == 'number') then
     record.state = nil
   end
+  if type(record.public) ~= 'string' then record.public = nil end
   return record
 end
 

@@ -5,7 +5,8 @@
 --   2 online   hash: uid -> JSON record {id, since_ms, sessions: {device: {session, node, generation,
 --              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock. Optional:
 --              a session has `away` (true) and `meta` (a text, opaque here), the record has `state`: {id, since_ms},
---              its latest "away" or "update" entry and the start of the present status
+--              its latest "away" or "update" entry and the start of the present status; and that of an invisible user has
+--              `public` (a text, see lib/shown_state.lua)
 --   3 seen     sorted set: uid -> ms last seen, of users offline
 --   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n. `trail`: the counters of
 --              previous generations; `complete`: the generation in which all its live sessions have been registered;
@@ -18,7 +19,7 @@
 --   8 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --              script works on half of a shard: undeclared keys would fail it midway
 --   9 left     hash: uid -> "<code> <entry id> <ms>" of the last offline event, of users in `seen`; `ms`: its time, from that
---              of the entry id on
+--              of the entry id on. After it, of a user who left invisible: a space, and `public` of the record, or "-"
 -- ARGV
 --   1 node id
 --   2 generation

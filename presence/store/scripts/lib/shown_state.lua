@@ -1,6 +1,11 @@
 -- What a user shows to others: the status and `meta` of the session that takes precedence.
+--
+-- One invisible session makes its user invisible. Clients are shown such a user as offline since then or, who came as
+-- invisible, as before; `public` of the record says how: "" (nothing known) or "<code> <entry id> <since_ms> <last_seen_ms>".
+-- The events of an invisible user have it, too; there "*" is the id of the entry itself. The entry with which the user
+-- becomes visible has as `public` the code that clients are told.
 
-local RANKS = {dnd = 4, busy = 3, online = 2, away = 1}
+local RANKS = {invisible = 5, dnd = 4, busy = 3, online = 2, away = 1}
 
 -- Whether a text is before another by its bytes, independent of the locale of this server.
 local function is_before(text, other)
@@ -36,13 +41,18 @@ local function emit_if_shown_changed(uid, record, before, device, session, at_ms
   if status == before[1] then
     if meta == before[2] and private == before[3] then return end
     status_ms = digits(record.state and record.state.since_ms or record.since_ms)
+  elseif status == 'invisible' or before[1] == 'invisible' then
+    record.public = status == 'invisible' and table.concat({CODE_LOGOUT, '*', at_ms, at_ms}, ' ') or nil
   elseif status == 'away' then
     type, code, reason = 'away', CODE_AWAY, 'away'
   elseif before[1] == 'away' then
     type, code, reason = 'away', CODE_BACK, 'back'
   end
   local id = emit(nil, type, code, reason, uid, device, session, digits(record.since_ms), at_ms, at_ms, status, status_ms,
-    'since_id', record.id, 'status', status, 'status_ms', status_ms, said(meta, private))
+    'since_id', record.id, 'status', said_status(status), 'status_ms', status_ms,
+    with('invisible', status == 'invisible' and '1',
+      with('public', record.public or before[1] == 'invisible' and CODE_LOGIN, said(meta, private))))
   record.state = {id = id, since_ms = tonumber(status_ms)}
+  if record.public then record.public = string.gsub(record.public, '%*', id) end
 end
 

@@ -26,7 +26,7 @@ export interface Identity {
   readonly untilMs?: number | undefined;
 }
 
-export type Status = "online" | "away" | "busy" | "dnd";
+export type Status = "online" | "away" | "busy" | "dnd" | "invisible";
 
 /** What can change while online and for later logins; fields left out stay as they are. */
 export interface Change {

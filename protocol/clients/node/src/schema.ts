@@ -165,7 +165,7 @@ const states: Check = (value, name) => {
   }
 };
 
-const status = oneOf("online", "away", "busy", "dnd");
+const status = oneOf("online", "away", "busy", "dnd", "invisible");
 
 const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fields>([
   [
