@@ -101,6 +101,7 @@ def endpoints(handlers: Handlers, page: PageFiles) -> list[Endpoint]:
         Endpoint("GET", "/v1/live", "read", handlers.live),
         Endpoint("GET", "/v1/explain/{uid}", "read", handlers.explain),
         Endpoint("POST", "/v1/kick", "act", handlers.kick, act="kick"),
+        Endpoint("POST", "/v1/message", "act", handlers.message, act="message"),
         Endpoint("GET", "/openapi.json", "read", page.describe),
         Endpoint("GET", "/", "read", page.index),
         Endpoint("GET", "/static/{file}", "read", page.file),

@@ -25,6 +25,7 @@ ROUTES: Final = (
     "/v1/events",
     "/v1/live",
     "/v1/kick",
+    "/v1/message",
     "/v1/explain/{uid}",
     OTHER,
 )
@@ -38,6 +39,7 @@ REFUSALS: Final = (
     "content_type",
     "body",
     "uids",
+    "messages",  # too many in a request, or per second
     "viewers",
     "connections",
     "slow_viewer",
@@ -45,7 +47,7 @@ REFUSALS: Final = (
     OTHER,
 )
 VIEWS: Final = ("events", "live")
-VERBS: Final = ("kick", OTHER)
+VERBS: Final = ("kick", "message", OTHER)
 OUTCOMES: Final = ("done", "failed", "refused", OTHER)
 # From responses out of memory to the time-out of Redis.
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
