@@ -79,9 +79,9 @@ _FINAL: Final = frozenset({"delivered", "unknown"})  # these must not be sent ag
 class PresenceSender:
     """Sends messages to the users of presence servers, through their Redis.
 
-    Every call may be made from any thread. Each takes `wait_s` at most if Redis answers, and a quarter of a
-    second more where the recipient is not found at first, because a login reaches Redis a moment after its
-    answer.
+    Every call may be made from any thread. While Redis answers, each takes `wait_s` at most, usually a few
+    milliseconds. A message that nobody got is sent a second time after a quarter of a second, because a login
+    reaches Redis a moment after its answer; a call with such messages may take the same time again.
 
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://`` or ``redis+sentinel://``, as
