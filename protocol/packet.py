@@ -44,7 +44,7 @@ def login(
     until_ms: int | None = None,
     v: int | None = None,
 ) -> Packet:
-    """Begin a session, by default one that is ``"online"``, not ``"away"``, ``"busy"``, ``"dnd"`` or ``"invisible"``.
+    """Begin a session, by default one that is ``"online"``; see `presence.protocol.constants.STATUSES`.
 
     ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds; ``until_ms``, Unix
     milliseconds, ends the status.

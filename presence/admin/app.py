@@ -104,6 +104,7 @@ def endpoints(handlers: Handlers, page: PageFiles) -> list[Endpoint]:
         Endpoint("GET", "/v1/bans", "read", handlers.bans),
         Endpoint("POST", "/v1/ban", "act", handlers.ban, act="ban"),
         Endpoint("POST", "/v1/unban", "act", handlers.unban, act="unban"),
+        Endpoint("POST", "/v1/message", "act", handlers.message, act="message"),
         Endpoint("GET", "/openapi.json", "read", page.describe),
         Endpoint("GET", "/", "read", page.index),
         Endpoint("GET", "/static/{file}", "read", page.file),

@@ -1,10 +1,11 @@
 """The handlers of all endpoints; access is checked before, in `presence.admin.auth_middleware`."""
 
+import math
 import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import trio
@@ -24,7 +25,9 @@ from presence.admin.sampler import Sampler
 from presence.admin.sse import MAX_EVENTS_SHOWN, EventStream, ViewerMailbox, message
 from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
+from presence.common.rate_limit import KeyedRateLimiter
 from presence.config.settings import Settings
+from presence.sender import MAX_MESSAGES, Message
 from presence.server.stats_socket import Readiness
 from presence.subscriber.events import entry_values
 
@@ -71,6 +74,8 @@ class Handlers:
         self._context = context
         self._sources = sources
         self._begun_at: float | None = None
+        rate = context.settings.admin_message_rate
+        self._messages: KeyedRateLimiter[str] = KeyedRateLimiter(rate, max(rate, MAX_MESSAGES))
 
     def begin(self) -> None:
         """Record the start of the process, because workers need time for their first answer."""
@@ -227,6 +232,48 @@ class Handlers:
             raise
         log_action(operator, scope, "unban", "done", lifted=sum(map(len, lifted.values())), **users)
         return json_answer({"lifted": lifted})
+
+    async def message(self, request: Request) -> Response:
+        """Send messages to users."""
+        operator, scope, audit = operator_of(request.scope), request.scope, self._sources.audit
+        try:
+            body = await requests.json_object(request, "from", "to", "device", "body", "messages")
+            name, checked = requests.sender_of(body), requests.messages_of(body)
+            self._take_messages(operator.name, len(checked))
+        except ApiError as error:
+            audit.log_refusal(scope, "message", error.code, operator)
+            raise
+
+        def log(message: Message, size: int, status: str) -> None:
+            done: Outcome = "done" if status == "delivered" else "failed"
+            details = {"sender": name, "bytes": size, "status": status}
+            uid, device = message.to, message.device
+            audit.log_action(operator, scope, "message", done, uid=uid, device=device, **details)
+
+        try:
+            outcomes = await self._sources.queries.send([message for message, _ in checked], name)
+        except ApiError as error:
+            for message, size in checked:
+                log(message, size, error.code)
+            raise
+        answers = []
+        for (message, size), outcome in zip(checked, outcomes, strict=True):
+            log(message, size, outcome.status)
+            answers.append({"to": message.to, **asdict(outcome)})
+        return json_answer({"messages": answers} if "messages" in body else answers[0])
+
+    def _take_messages(self, operator: str, count: int) -> None:
+        """Count messages of an operator.
+
+        Raises:
+            ApiError: they exceed the rate.
+        """
+        now = trio.current_time()
+        wait_s = self._messages.wait_s(operator, now, count)
+        if not self._messages.take(operator, now, count):
+            text = f"at most {self._context.settings.admin_message_rate} messages per second"
+            after = max(1, math.ceil(wait_s))
+            raise ApiError(429, "too_many_messages", text, reason="messages", retry_after=after)
 
     async def events(self, request: Request) -> Response:
         """A stream of events, from now on or from an earlier one."""

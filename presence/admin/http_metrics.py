@@ -28,6 +28,7 @@ ROUTES: Final = (
     "/v1/bans",
     "/v1/ban",
     "/v1/unban",
+    "/v1/message",
     "/v1/explain/{uid}",
     OTHER,
 )
@@ -41,6 +42,7 @@ REFUSALS: Final = (
     "content_type",
     "body",
     "uids",
+    "messages",  # too many in a request, or per second
     "viewers",
     "connections",
     "slow_viewer",
@@ -48,7 +50,7 @@ REFUSALS: Final = (
     OTHER,
 )
 VIEWS: Final = ("events", "live")
-VERBS: Final = ("kick", "ban", "unban", OTHER)
+VERBS: Final = ("kick", "ban", "unban", "message", OTHER)
 OUTCOMES: Final = ("done", "failed", "refused", OTHER)
 # From responses out of memory to the time-out of Redis.
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -1,6 +1,7 @@
 """Validates requests: uids, bodies, parameters. All functions raise `ApiError`."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -10,6 +11,7 @@ from presence.admin.access import JSON
 from presence.admin.responses import ApiError, bad_request, not_found
 from presence.protocol import Kind
 from presence.protocol.schema import SCHEMA
+from presence.sender import MAX_MESSAGES, Message, check_message, check_name
 from presence.store.bans import MAX_DURATION_S, MAX_REASON_CHARS
 
 MAX_UIDS: Final = 500  # as in a query of a client
@@ -72,6 +74,44 @@ def device_of(body: dict[str, Any]) -> str | None:
     """Return the `device`: "" for the default one, None for all."""
     device = body.get("device")
     return None if device is None else "" if device == "" else _checked(device, "bad_device", _check_device)
+
+
+def sender_of(body: Mapping[str, Any]) -> str:
+    """Return the `from` of messages."""
+    name = body.get("from")
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise bad_request("bad_from", str(error)) from None
+    return str(name)
+
+
+def messages_of(body: Mapping[str, Any]) -> list[tuple[Message, int]]:
+    """Return the messages of a request, each with its size in bytes: its `messages`, or itself as one."""
+    if "messages" not in body:
+        return [_message_of({name: value for name, value in body.items() if name != "from"})]
+    messages = body["messages"]
+    if not isinstance(messages, list) or not messages:
+        raise bad_request("bad_messages", "messages must be a list, and not empty")
+    if others := sorted(set(body).difference({"from", "messages"})):
+        raise bad_request("bad_messages", f"beside messages there must be no {others[0]}")
+    if len(messages) > MAX_MESSAGES:
+        text = f"at most {MAX_MESSAGES} messages per request"
+        raise ApiError(413, "too_many_messages", text, reason="messages")
+    return [_message_of(each) for each in messages]
+
+
+def _message_of(given: object) -> tuple[Message, int]:
+    if not isinstance(given, dict) or set(given).difference(Message._fields):
+        names = ", ".join(Message._fields)
+        raise bad_request("bad_messages", f"a message must be an object with no other names than {names}")
+    if "body" not in given:
+        raise bad_request("bad_body", "a message must have a body, which may be null")
+    message = Message(checked_uid(given.get("to")), given["body"], device_of(given))
+    try:
+        return message, check_message(message)
+    except ValueError as error:
+        raise bad_request("bad_body", str(error)) from None
 
 
 def wait_of(body: dict[str, Any]) -> float:

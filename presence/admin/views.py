@@ -4,7 +4,8 @@ When Redis hangs, the threads hang with it for as long as a call may take. Reque
 answer in time are refused because Redis is unreachable.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
@@ -17,12 +18,15 @@ from presence.ops.ban import BanResult, ban, unban
 from presence.ops.explain import Explainer
 from presence.ops.kick import KickResult, kick
 from presence.reader import Page, PresenceReader
+from presence.sender import Message, Outcome, PresenceSender
 from presence.store.bans import TooManyBans
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 
 THREADS: Final = 8
 KICK_THREADS: Final = 4  # separate threads, because a kick may wait for long
+SEND_THREADS: Final = 16  # separate threads, because a message may wait for the reports of nodes
+SEND_TIMEOUT_S: Final = 5.0
 QUERY_TIMEOUT_S: Final = 1.8  # so that a request is answered or refused within 2 s
 EXPLAIN_TIMEOUT_S: Final = 5.0  # nodes on other machines are asked through Redis
 
@@ -30,14 +34,16 @@ T = TypeVar("T")
 
 
 class RedisQueries:
-    """Queries of Redis, kicks and bans. All raise `ApiError` if Redis does not answer."""
+    """Queries of Redis, kicks, bans and messages. All raise `ApiError` if Redis does not answer."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self.reader = PresenceReader(redis_url, prefix=prefix)
         self._url = redis_url
+        self._sender = PresenceSender(redis_url, "-", prefix=prefix)  # each request has a name of its own
         self._explainer = Explainer(redis_url, prefix=prefix)
         self._limiter = trio.CapacityLimiter(THREADS)
         self._acting = trio.CapacityLimiter(KICK_THREADS)
+        self._sending = trio.CapacityLimiter(SEND_THREADS)
 
     async def states(self, uids: Iterable[str]) -> dict[str, Any]:
         """Return the states of users, as ``presence status --json`` does."""
@@ -109,6 +115,19 @@ class RedisQueries:
         """Lift bans of users; return the devices of each whose bans were lifted."""
         return await self._call(lambda: unban(self._url, self.reader, uids, device=device, by=by))
 
+    async def send(self, messages: Sequence[Message], name: str) -> list[Outcome]:
+        """Send messages to users under the name of a sender; an `ApiError` means that none was sent."""
+        await self.count()  # detects a hanging Redis before anything is sent
+        if self._sending.available_tokens < 1:
+            raise busy(f"{SEND_THREADS} requests with messages are pending already")
+
+        def send() -> list[Outcome]:
+            return self._sender.send_all(messages, name=name)
+
+        with trio.move_on_after(SEND_TIMEOUT_S):  # not a time-out of the call: they may have been sent
+            return await self._call(send, within_s=math.inf, limiter=self._sending)
+        return [Outcome("unknown")] * len(messages)
+
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
         """Return why a user is online or offline.
 
@@ -125,6 +144,7 @@ class RedisQueries:
         """Close the connections; calls in progress fail."""
         self.reader.close()
         self._explainer.close()
+        self._sender.close()
 
     async def _call(
         self,

@@ -244,6 +244,13 @@ class Settings:
     admin_tokens: Path | None = _server(  # noqa: RUF009 - declares a field, as dataclasses.field does
         None, "file with operator tokens; without it, every caller on a loopback address is an operator"
     )
+    admin_message_rate: int = _server(
+        200,
+        "sustained rate of messages to users per operator token; above it, 429",
+        unit="per second",
+        bounds=(1, 10**6),
+        expert=True,
+    )
     insecure: bool = _server(False, "allow listening beyond loopback without authentication")
 
     idle_timeout: float = _presence(

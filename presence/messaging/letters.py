@@ -6,11 +6,20 @@ from typing import NamedTuple, Protocol, TypeAlias
 from presence.common.errors import StoreError, StoreUnavailable
 
 
+class ReplyAddress(NamedTuple):
+    """Where nodes report what became of a message whose sender is no node."""
+
+    token: str  # random; names the Redis key for the reports, and nothing else
+    number: int  # of the message, among those with this token
+
+
 class OutgoingMessage(NamedTuple):
     """A message on its way to a user."""
 
     to: str
     frame: bytes  # the `deliver` packet for the recipient's connections, with its length
+    reply_to: ReplyAddress | None = None
+    device: str | None = None  # with `reply_to` only: to this device, not to all
 
 
 class RouteResult(NamedTuple):
@@ -21,6 +30,7 @@ class RouteResult(NamedTuple):
     # all devices that the record has on other nodes, whether these receive it or not; without those of fenced
     # nodes
     elsewhere: tuple[str, ...] = ()
+    is_hidden: bool = False  # the recipient is invisible: to the sender, offline
 
 
 class Delivery(NamedTuple):
@@ -29,6 +39,17 @@ class Delivery(NamedTuple):
     uid: str
     devices: tuple[str, ...]
     frame: bytes
+    reply_to: ReplyAddress | None = None
+
+
+class Report(NamedTuple):
+    """What became of a message at one node."""
+
+    uid: str
+    reply_to: ReplyAddress
+    devices: int  # for which the node got it
+    delivered: int  # of these, sessions to whose connections it was handed
+    grace_s: float  # how long a session of one of them may still return; 0 if none may
 
 
 Answer: TypeAlias = RouteResult | StoreUnavailable | StoreError

@@ -32,7 +32,7 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
 from presence.core.requests import Message
-from presence.messaging.letters import Answer, Delivery, MessageBus, OutgoingMessage, RouteResult
+from presence.messaging.letters import Answer, Delivery, MessageBus, OutgoingMessage, Report, RouteResult
 from presence.messaging.queue import MessageQueue, PendingMessage, QueueBounds
 from presence.protocol import Code, Packet
 
@@ -131,8 +131,8 @@ class MessageRouter:
 
     `shard_of` gives the shard of a uid: shards may be on several servers, of which one may be unreachable.
     `bus` is used by this router only. `node` gives this node's id at present, `ends_at` when a session that
-    lost its connection ends, monotonic seconds. If a message causes an error, `faults` contains it, and the
-    answer is `server_error`.
+    lost its connection ends, monotonic seconds. `report` takes what became of messages from senders that are
+    no nodes. If a message causes an error, `faults` contains it, and the answer is `server_error`.
     """
 
     def __init__(
@@ -145,6 +145,7 @@ class MessageRouter:
         *,
         node: Callable[[], str],
         ends_at: Callable[[Session], float],
+        report: Callable[[Report], object] = lambda _: None,
         bounds: QueueBounds = _DEFAULT_BOUNDS,
         faults: Faults | None = None,
     ) -> None:
@@ -155,6 +156,7 @@ class MessageRouter:
         self._runtime = runtime
         self._node = node
         self._ends_at = ends_at
+        self._report = report
         self._queue = MessageQueue(bounds)
         self._bell = runtime.wake_event()
         self._refusals, self._refusal_bell = ConnectionWrites(self._faults), runtime.wake_event()
@@ -180,14 +182,19 @@ class MessageRouter:
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Deliver messages of other nodes to sessions here, except to those without a connection."""
         writes = ConnectionWrites(self._faults)
-        for uid, devices, frame in deliveries:
+        for delivery in deliveries:
+            uid, devices, frame, reply_to = delivery
             with self._faults.contained("delivery"):
+                delivered = 0
                 for device in devices:
                     session = self._sessions.get((uid, device) if device else uid)
                     if session is not None and writes.add(session, frame):
-                        self._counters.delivered_here += 1
-                    else:
-                        self._counters.gone_meanwhile += 1
+                        delivered += 1
+                self._counters.delivered_here += delivered
+                self._counters.gone_meanwhile += len(devices) - delivered
+                if reply_to is not None:
+                    grace_s = 0.0 if delivered else self._grace_s(delivery)
+                    self._report(Report(uid, reply_to, len(devices), delivered, grace_s))
         writes.send()
 
     def statistics(self) -> RouterStatistics:
@@ -281,14 +288,14 @@ class MessageRouter:
             self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _UNKNOWN), writes)
         elif not isinstance(answer, RouteResult):
             self._refuse_busy(pending, _UNAVAILABLE, writes)
-        elif delivered := answer.handed + self._deliver_here(pending.message, answer.elsewhere, writes):
+        elif delivered := answer.handed + self._deliver_here(pending.message, answer, writes):
             self._counters.handed += 1
             self._answer(pending, protocol.ok(pending.id, delivered=delivered), writes)
         elif not pending.is_retry:
             return True
         elif answer.elsewhere:
             self._refuse_busy(pending, _UNREACHABLE, writes)
-        elif (ends_at := self._grace_ends_at(pending.message.to)) is not None:
+        elif not answer.is_hidden and (ends_at := self._grace_ends_at(pending.message.to)) is not None:
             self._counters.refused_disconnected += 1
             retry_after = round(max(MIN_RETURN_S, ends_at - self._clock.now()), 2)
             refusal = protocol.error(pending.id, Code.RECIPIENT_DISCONNECTED, _LOST, retry_after)
@@ -298,8 +305,19 @@ class MessageRouter:
             self._answer(pending, protocol.error(pending.id, Code.RECIPIENT_OFFLINE, _OFFLINE), writes)
         return False
 
+    def _grace_s(self, delivery: Delivery) -> float:
+        """Return how long a session of the delivery that lost its connection may return; 0 if none may."""
+        lost = [
+            self._ends_at(session)
+            for session in self._sessions.sessions_of(delivery.uid)
+            if session.link is None and session.device in delivery.devices
+        ]
+        return round(max(MIN_RETURN_S, max(lost) - self._clock.now()), 2) if lost else 0.0
+
     def _grace_ends_at(self, uid: str) -> float | None:
-        """Return when the last disconnected session of a user here ends; None if there is none."""
+        """Return when the last disconnected session here of a user ends; None if there is none to tell of."""
+        if self._is_invisible_here(uid):
+            return None
         lost = [session for session in self._sessions.sessions_of(uid) if session.link is None]
         return max((self._ends_at(session) for session in lost), default=None)
 
@@ -312,16 +330,24 @@ class MessageRouter:
                 self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _FAILED), writes)
         writes.send()
 
-    def _deliver_here(
-        self, message: OutgoingMessage, elsewhere: tuple[str, ...], writes: ConnectionWrites
-    ) -> int:
+    def _is_invisible_here(self, uid: str) -> bool:
+        """Whether a session here makes its user invisible; Redis may not know yet."""
+        profiles = self._sessions.profiles
+        return any(
+            profiles.get(session.number).status == "invisible" for session in self._sessions.sessions_of(uid)
+        )
+
+    def _deliver_here(self, message: OutgoingMessage, answer: RouteResult, writes: ConnectionWrites) -> int:
         """Deliver a message to all sessions here whose device is not on another node; return to how many.
 
-        The script says which devices are elsewhere. All others are ours, on record or about to be.
+        The script says which devices are elsewhere. All others are ours, on record or about to be. Nothing is
+        delivered to an invisible user.
         """
+        if answer.is_hidden or self._is_invisible_here(message.to):
+            return 0
         count = 0
         for session in self._sessions.sessions_of(message.to):
-            if session.device not in elsewhere:
+            if session.device not in answer.elsewhere:
                 count += writes.add(session, message.frame)
         self._counters.delivered_here += count
         return count

@@ -27,6 +27,7 @@ from presence.server import drain, listeners, startup
 from presence.server.bans import BanKeeper
 from presence.server.control import ControlListener
 from presence.server.credentials import Credentials
+from presence.server.delivery_reports import DeliveryReporter
 from presence.server.node import Node, Stores
 from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
@@ -36,6 +37,7 @@ from presence.store.ask_nodes import AnswerKeys
 from presence.store.bans import Bans
 from presence.store.channels import ControlChannel
 from presence.store.redis_store import Deliveries
+from presence.store.reports import ReportKeys
 from presence.store.watch_reads import StoredStates
 from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.epoll import EpollTransport
@@ -89,6 +91,10 @@ class Server:
         slots = self.node.ticker.slot_clock
         slots.credit(-(trio.current_time() % slots.slot_s))
         deliveries = Deliveries(redis_url, startup.shape(settings))
+        report_keys = ReportKeys(redis_url, self.node.keys)
+        self._delivery_reporter = DeliveryReporter(
+            report_keys, clock, TrioRuntime(), node=lambda: self.node.relay.node, faults=self.node.faults
+        )
         self._router = MessageRouter(
             self.node.engine.registry,
             self.node.keys.shard,
@@ -97,6 +103,7 @@ class Server:
             TrioRuntime(),
             node=lambda: self.node.relay.node,
             ends_at=self.node.engine.sessions.ends_at,
+            report=self._delivery_reporter.enqueue,
             faults=self.node.faults,
         )
         states = StoredStates(redis_url, self.node.keys)
@@ -122,7 +129,7 @@ class Server:
         channel = ControlChannel(redis_url, self.node.keys)
         bans = Bans(redis_url, self.node.keys)
         self._bans = BanKeeper(self.node, bans, clock, TrioRuntime())
-        closable = (*stores, deliveries, answer_keys, channel, bans)
+        closable = (*stores, deliveries, report_keys, answer_keys, channel, bans)
         self._close_redis: list[Callable[[], None]] = [each.shut_down for each in (*closable, states)]
         self._control = ControlListener(
             self.node,
@@ -150,6 +157,7 @@ class Server:
             self._router,
             self._watching,
             self._explain_responder,
+            self._delivery_reporter,
             self._credentials,
             self._followups,
             self._stats_responder,
@@ -198,6 +206,7 @@ class Server:
             self._control.run,
             self._bans.run,
             self._router.run,
+            self._delivery_reporter.run,
             self._explain_responder.run,
             self._watching.run,
             self._report,

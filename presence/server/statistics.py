@@ -9,6 +9,7 @@ from presence import __version__
 from presence.followups.scheduler_task import SchedulerTask
 from presence.messaging.router import MessageRouter
 from presence.server.credentials import Credentials
+from presence.server.delivery_reports import DeliveryReporter
 from presence.server.node import Node
 from presence.server.process_stats import ProcessStats
 from presence.server.stats_socket import SAMPLE_VERSION, ExplainResponder, StatsResponder
@@ -28,6 +29,7 @@ class ServerStatistics:
     router: MessageRouter
     watching: Watching
     explain_responder: ExplainResponder
+    delivery_reporter: DeliveryReporter
     credentials: Credentials
     followups: SchedulerTask | None
     stats_responder: StatsResponder | None
@@ -78,6 +80,7 @@ class ServerStatistics:
             "messages": asdict(self.router.statistics()),
             "watching": self.watching.report(),
             "answering": asdict(self.explain_responder.statistics),
+            "reports": asdict(self.delivery_reporter.statistics),
             **self.credentials.report(),
             **followups,
         }

@@ -20,13 +20,14 @@ import msgpack
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from presence.common.errors import StoreUnavailable
-from presence.messaging.letters import Delivery
+from presence.messaging.letters import Delivery, ReplyAddress
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
 from presence.store.ask_nodes import read_question
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
+from presence.store.reports import read_address
 from presence.store.script_arguments import read_ban_notice, read_erasure, read_message, read_notice
 from presence.store.watch_reads import read_last_id, read_replay, read_snapshot
 from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
@@ -190,12 +191,21 @@ def read_deliveries(packed: bytes) -> list[Delivery]:
     try:
         flat = msgpack.unpackb(packed, raw=True)
         return [
-            Delivery(uid.decode(), tuple([device.decode() for device in devices]), frame)
-            for uid, devices, frame in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-            if type(frame) is bytes
+            Delivery(uid.decode(), tuple([device.decode() for device in devices]), *content)
+            for uid, devices, given in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+            if (content := _content(given)) is not None
         ]
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return []
+
+
+def _content(given: Any) -> tuple[bytes, ReplyAddress | None] | None:
+    """Return the frame of a delivery and its address for reports; None if it has no frame."""
+    if type(given) is bytes:
+        return given, None
+    if type(given) is list and type(given[0]) is bytes and (address := read_address(given[1:])):
+        return given[0], address
+    return None
 
 
 class WatchChannel(RedisSubscription):

@@ -127,6 +127,14 @@ class RedisLeaseTable(Scripting):
         return answer.get("told", "") if answer["status"] == "ok" else None
 
 
+def _parts(message: OutgoingMessage) -> tuple[str, bytes | list[Any]]:
+    """Return what deliver.lua takes for one message."""
+    if message.reply_to is None:
+        return message.to, message.frame
+    only = [] if message.device is None else [message.device]
+    return message.to, [message.frame, *message.reply_to, *only]
+
+
 class Deliveries(Scripting):
     """A `MessageBus`: one script call per shard and batch.
 
@@ -149,7 +157,7 @@ class Deliveries(Scripting):
         in_cluster = "1" if self.is_cluster else ""
         calls = []
         for shard, some in places.items():
-            flat = [part for place in some for part in messages[place]]
+            flat = [part for place in some for part in _parts(messages[place])]
             ours = {to: here[to] for place in some if (to := messages[place].to) in here}
             # Lua's MessagePack knows one kind of string: old raw.
             packed = [msgpack.packb(each, use_bin_type=False) for each in (flat, ours)]
@@ -162,5 +170,5 @@ class Deliveries(Scripting):
             else:
                 flat = unpacked(answer[0])
                 for place, handed, devices in zip(some, flat[::2], flat[1::2], strict=True):
-                    answers[place] = RouteResult(handed, tuple(devices))
+                    answers[place] = RouteResult(handed, tuple(devices or ()), is_hidden=devices is False)
         return answers

@@ -148,11 +148,11 @@ class Scripting:
 
     def commands(self, key: str, commands: Sequence[Command]) -> list[Any]:
         """Run plain commands on keys of one slot, in one round trip; return the raw replies."""
-        return _raise_errors(self._exchange([key] * len(commands), commands))
+        return raise_errors(self._exchange([key] * len(commands), commands))
 
     def transact(self, key: str, commands: Sequence[Command]) -> list[Any]:
         """Run plain commands in one transaction; otherwise as `commands`."""
-        return _raise_errors(self.commands(key, [("MULTI",), *commands, ("EXEC",)])[-1])
+        return raise_errors(self.commands(key, [("MULTI",), *commands, ("EXEC",)])[-1])
 
     def _send(self, calls: Sequence[Call], command_of: Callable[[Call], Command]) -> list[Any]:
         return self._exchange([call.keys[0] for call in calls], [command_of(call) for call in calls])
@@ -183,7 +183,8 @@ class Scripting:
         return answers
 
 
-def _raise_errors(answers: list[Any]) -> list[Any]:
+def raise_errors(answers: list[Any]) -> list[Any]:
+    """Return the answers; if one is an exception, raise it as the failure that it means."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise as_failure(answer) from answer

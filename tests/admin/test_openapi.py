@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from openapi_schema_validator import OAS31Validator
@@ -12,6 +12,7 @@ from presence.admin.event_feed import TYPES
 from presence.admin.page_files import description
 from presence.admin.requests import MAX_UIDS, MAX_USERS, USERS_DEFAULT
 from presence.core.profiles import Profile
+from presence.sender import MAX_MESSAGES, Status
 from presence.server.stats_socket import Readiness
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.asking import Answered, Operators, operators
@@ -20,6 +21,8 @@ from tests.store.driving import end, login
 
 DESCRIBED = description()
 QUERY, KICK, BAN, UNBAN = "/v1/presence/query", "/v1/kick", "/v1/ban", "/v1/unban"
+MESSAGE = "/v1/message"
+ONE = {"from": "@shop", "to": "ann", "body": {"order": 7}}
 META = {"mood": "fine", "raw": {"$bin": "00ff"}}
 Asked = tuple[str, str, str, Any, int]
 """The path as it is described, what is asked, and the status."""
@@ -64,6 +67,15 @@ ASKED = [
     *gets("/v1/bans", 200),
     *posts(UNBAN, 200, {"uids": ["ann", "bob"], "device": ""}, {"uids": ["ann", "zoe"]}),
     *posts(UNBAN, 400, {"uids": ["ann"], "for_s": 1}),
+    *posts(
+        MESSAGE, 200, {**ONE, "to": "zoe"}, {**ONE, "device": "tv"}, {**ONE, "device": None, "body": None}
+    ),
+    *posts(
+        MESSAGE, 200, {"from": "@shop", "messages": [{"to": "zoe", "body": 1}, {"to": "bob", "body": []}]}
+    ),
+    *posts(MESSAGE, 413, {"from": "@shop", "messages": [{"to": "ann", "body": 1}] * 101}),
+    *posts(MESSAGE, 400, {"from": "@shop"}, {**ONE, "from": "the shop"}, {**ONE, "messages": []}),
+    *posts(MESSAGE, 415, b"{"),
     *gets("/static/{file}", 200, "main.js"),
     *gets("/static/{file}", 404, "../app.py", "%2e%2e/app.py"),
 ]
@@ -99,6 +111,10 @@ def test_the_description_is_valid_and_has_the_codes_limits() -> None:
     validate(DESCRIBED)
     uids = DESCRIBED["paths"][QUERY]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert uids["properties"]["uids"]["maxItems"] == MAX_UIDS
+    message = DESCRIBED["paths"][MESSAGE]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert message["oneOf"][1]["properties"]["messages"]["maxItems"] == MAX_MESSAGES
+    outcome = DESCRIBED["components"]["schemas"]["MessageOutcome"]["properties"]
+    assert outcome["status"]["enum"] == list(get_args(Status))
     limit = DESCRIBED["paths"]["/v1/online"]["get"]["parameters"][0]["schema"]
     assert (limit["maximum"], limit["default"]) == (MAX_USERS, USERS_DEFAULT)
     types = DESCRIBED["paths"]["/v1/events"]["get"]["parameters"][1]["schema"]

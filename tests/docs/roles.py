@@ -29,6 +29,7 @@ from presence.outbox.queue import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyStatus
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
+from presence.sender import PresenceSender
 from presence.store.ask_nodes import AnswerKeys
 from presence.store.bans import Bans
 from presence.store.channels import ControlChannel, WatchChannel
@@ -55,6 +56,7 @@ from presence.watching.channel import Pong, Subscribed, Unsubscribed
 from presence.watching.user_states import UserEvent as WatchedEntry
 from presence.webhooks.shard_locks import ShardLocks
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
+from tests.support.nodes_that_answer import ListeningNode, all_of
 
 KEYS = Keys()
 PAGE = (Path(presence.__file__).parents[1] / "docs" / "redis.md").read_text(encoding="utf-8")
@@ -186,6 +188,13 @@ def read(stage: Stage) -> None:
         assert [uid for page in reader.pages() for uid in page.states] == ["ann"]
         assert [each.node for each in reader.nodes()] == ["seed"]
         assert reader.bans() == []
+
+
+def send(stage: Stage) -> None:
+    """The work of `PresenceSender`."""
+    stage.hand.apply(login("ann", "s1"))
+    with ListeningNode(stage.hand.store.url, "seed", all_of), PresenceSender(stage.url, "@shop") as sender:
+        assert [sender.send(uid, "hello").status for uid in ("ann", "bob")] == ["delivered", "offline"]
 
 
 def follow(stage: Stage) -> None:
@@ -397,6 +406,7 @@ def send_webhooks(stage: Stage) -> None:
 ROLES: dict[str, Callable[[Stage], None]] = {
     "server": serve,
     "reader": read,
+    "sender": send,
     "subscriber": follow,
     "worker": share,
     "followups": follow_up,

@@ -1,17 +1,20 @@
-"""Nodes of which there is no more than what operators' questions meet: a channel, and an answer."""
+"""Nodes that are no more than a channel and an answer: for questions of operators, messages of backends."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
 import msgpack
 
+from presence import protocol
 from presence.common.errors import StoreUnavailable
+from presence.messaging.letters import Delivery, Report
 from presence.outbox.replies import Question
 from presence.store.ask_nodes import AnswerKeys
 from presence.store.channels import ControlChannel
 from presence.store.keys import Keys
+from presence.store.reports import ReportKeys
 
 NOW_MS = 1_700_000_030_000
 
@@ -106,3 +109,48 @@ def listening(
     finally:
         channel.close()
         thread.join()
+
+
+ReportOf = Callable[[Delivery], tuple[int, float] | None]
+"""Gives the sessions that got a delivery, and seconds of grace; None: there is no report."""
+
+
+class ListeningNode:
+    """A node that receives messages, and reports as told; it does not report on what it is told nothing of.
+
+    Attributes:
+        received: the bodies, in order.
+    """
+
+    def __init__(self, url: str, node: str, report: ReportOf, *, shards: int = 1) -> None:
+        self.received: list[Any] = []
+        self._url, self._node, self._report = url, node, report
+        self._keys = Keys(shards=shards)
+        self._channel = ControlChannel(url, self._keys)
+        self._channel.subscribe(node)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with closing(ReportKeys(self._url, self._keys)) as channel:
+            while True:
+                try:
+                    received = [each for each in self._channel.next() if isinstance(each, Delivery)]
+                except StoreUnavailable:
+                    return
+                for each in received:
+                    self.received.append(protocol.decode(each.frame[4:]).payload["body"])
+                    assert each.reply_to is not None
+                    if (told := self._report(each)) is not None:
+                        channel.write(self._node, [Report(each.uid, each.reply_to, len(each.devices), *told)])
+
+    def __enter__(self) -> "ListeningNode":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+        self._thread.join()
+
+
+def all_of(delivery: Delivery) -> tuple[int, float]:
+    return len(delivery.devices), 0.0

@@ -4,9 +4,12 @@
 -- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are used). ARGV
 --   10 the calling node's id: it delivers to its own sessions itself
 --   11 "1" in a cluster, whose servers do not know the subscribers of each other
---   12 messages, MessagePack: one flat array, of uid and frame for each, in order
+--   12 messages, MessagePack: one flat array, of uid and frame for each, in order. A caller that is no node has
+--      {frame, token, number} in place of a frame, and its node id is empty: nodes report under token and number what
+--      became of the message. A fourth element is the only device that gets it
 --   13 MessagePack: {uid = {device = ms since its login}} of the caller's sessions of recipients. A login later than
 --      the one in the record is still on its way here: that device is the caller's only
+-- A user who is invisible gets messages of callers that are no nodes only.
 -- Returns [answer, replication id of now]; answer is MessagePack: one flat array, of two values for each message: the
 -- number of devices of other nodes it was sent to, and all devices that the record has there, as an array. Both leave
 -- out fenced nodes, whose sessions are about to be swept.
@@ -23,14 +26,14 @@ local function is_fenced_cached(id)
   return fenced[id]
 end
 
-local targets = {}  -- uid -> {{node id, devices}...} on other nodes
-local devices = {}  -- uid -> all of these devices
-local function find_targets(uid)
+local targets = {}  -- recipient -> {{node id, devices}...} on other nodes
+local devices = {}  -- recipient -> all of these devices; false: the caller is not to know of any
+local function find_targets(recipient, uid, only)
   local by_node, found, all = {}, {}, {}
   local record, ages_ms = read_record(uid), here[uid] or {}
   for device, present in pairs(record and record.sessions or {}) do
     local is_own = present.node == own_id or (ages_ms[device] and now_ms - ages_ms[device] > present.login_ms)
-    if not is_own and not is_fenced_cached(present.node) then
+    if not is_own and (not only or device == only) and not is_fenced_cached(present.node) then
       local target = by_node[present.node]
       if not target then
         target = {present.node, {}}
@@ -39,18 +42,23 @@ local function find_targets(uid)
       target[2][#target[2] + 1], all[#all + 1] = device, device
     end
   end
-  targets[uid], devices[uid] = found, all
+  local is_hidden = record and record.public and own_id ~= ''
+  targets[recipient], devices[recipient] = is_hidden and {} or found, not is_hidden and all
 end
 
 local uids = {}
 for i = 1, #messages, 2 do uids[#uids + 1] = messages[i] end
 read_ahead(uids)
 
+local recipients = {}  -- of each message: the uid, or uid and device, of which neither has a space
 local per_node = {}  -- node id -> its packed message
 for i = 1, #messages, 2 do
-  local uid = messages[i]
-  if not targets[uid] then find_targets(uid) end
-  for _, target in ipairs(targets[uid]) do
+  local uid, recipient = messages[i], messages[i]
+  local only = type(messages[i + 1]) == 'table' and messages[i + 1][4]
+  if only then recipient = uid .. ' ' .. only end
+  recipients[#recipients + 1] = recipient
+  if not targets[recipient] then find_targets(recipient, uid, only) end
+  for _, target in ipairs(targets[recipient]) do
     local packed = per_node[target[1]]
     if not packed then
       packed = {}
@@ -67,11 +75,11 @@ for id, packed in pairs(per_node) do
 end
 
 local answer = {}
-for i, uid in ipairs(uids) do
+for i, recipient in ipairs(recipients) do
   local handed = 0
-  for _, target in ipairs(targets[uid]) do
+  for _, target in ipairs(targets[recipient]) do
     if was_received[target[1]] then handed = handed + #target[2] end
   end
-  answer[2 * i - 1], answer[2 * i] = handed, devices[uid]
+  answer[2 * i - 1], answer[2 * i] = handed, devices[recipient]
 end
 return {cmsgpack.pack(answer), history}

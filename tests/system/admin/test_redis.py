@@ -28,6 +28,7 @@ NEEDS_REDIS = [
     ("/v1/events", "HEAD", b""),
     ("/v1/events?from=0", "HEAD", b""),
     ("/v1/kick", "POST", {"uid": "ann"}),
+    ("/v1/message", "POST", {"from": "@shop", "to": "ann", "body": 1}),
 ]
 
 
