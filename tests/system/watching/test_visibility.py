@@ -3,7 +3,6 @@
 ann asks about bob, who is online.
 """
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +15,12 @@ import pytest
 from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.passes import PassIssuer
-from presence.protocol import Code, Decoder, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 from tests.support.credentials import AUDIENCE, SECRET, write_keys
+from tests.support.line import Line
 from tests.support.waiting import wait_for
 
 HIDDEN = {"status": "not_allowed"}
-ANSWER_TIMEOUT_S = 5.0
 VERBS: tuple[Callable[[str], Packet], ...] = (
     lambda uid: protocol.query([uid]),
     lambda uid: protocol.watch([uid]),
@@ -34,57 +33,6 @@ def token(uid: str, see: list[str] | None = None, ttl_s: float = 3600) -> str:
     if see is not None:
         claims["see"] = see
     return jwt.encode(claims, SECRET, "HS256", headers={"kid": "a"})
-
-
-class Line:
-    """A connection on which a test sends packets and reads what comes."""
-
-    def __init__(self, address: tuple[str, int], login: Packet) -> None:
-        self._sock = socket.create_connection(address)
-        self._decoder = Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
-        self._ids = iter(range(1, 1_000_000))
-        self.pushed: list[Packet] = []
-        self.answer = self.ask(login)
-
-    def ask(self, packet: Packet) -> Packet:
-        """Send a request; return its answer, and keep what is pushed before."""
-        asked = packet._replace(id=next(self._ids))
-        self._sock.sendall(protocol.encode(asked))
-        while (got := self.read(ANSWER_TIMEOUT_S)).id != asked.id or got.kind not in {Kind.OK, Kind.ERROR}:
-            self.pushed.append(got)
-        return got
-
-    def read(self, timeout_s: float) -> Packet:
-        """Return the next packet; raises TimeoutError."""
-        while (packet := self._decoder.next()) is None:
-            self._sock.settimeout(timeout_s)
-            data = self._sock.recv(65536)
-            assert data, "the connection ended"
-            self._decoder.feed(data)
-        return packet
-
-    def pushes(self, wait_s: float = 0.5) -> list[tuple[str, str, str]]:
-        """Return the user, status and reason of what was pushed, waiting for so long for more."""
-        try:
-            while True:
-                self.pushed.append(self.read(wait_s))
-        except TimeoutError:
-            pushed, self.pushed = self.pushed, []
-            fields = ("uid", "status", "reason")
-            return [tuple(each.payload[name] for name in fields) for each in pushed]
-
-    def status(self, uid: str, verb: str = "query") -> dict[str, Any]:
-        packet = protocol.query([uid]) if verb == "query" else protocol.watch([uid])
-        states: dict[str, dict[str, Any]] = self.ask(packet).payload["presence"]
-        return states[uid]
-
-    def message(self, to: str) -> int:
-        """Send a message; return 0, or the code of the refusal."""
-        answer = self.ask(protocol.message(to, "hello"))
-        return int(answer.payload.get("code", 0))
-
-    def close(self) -> None:
-        self._sock.close()
 
 
 @pytest.fixture(scope="module")
