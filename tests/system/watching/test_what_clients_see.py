@@ -25,7 +25,7 @@ from tests.support.line import Line
 from tests.support.waiting import wait_for
 
 USERS = 20
-CYCLES = 2
+CYCLES = 1
 HIDDEN_PER_CYCLE = 10  # transitions in `cycle` while the user is invisible
 MOMENTS = 1000
 FLAGS = "--workers", "2", "--disconnect-grace", "0.5", "--idle-timeout", "300", "--packet-rate", "1000"
