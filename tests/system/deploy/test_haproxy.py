@@ -158,10 +158,11 @@ def test_tls_is_passed_through_with_the_clients_address(proxy: Haproxy) -> None:
             plain = stack.enter_context(dial(proxy.secured, source))
             return stack.enter_context(context.wrap_socket(plain, server_hostname=certificates.HOST))
 
-        assert answer(client("127.0.0.5"), "ann").kind == Kind.OK
-        assert answer(client("127.0.0.6"), "bob").kind == Kind.OK
+        # Addresses of this test only: the server may not have seen yet that other tests have closed theirs.
+        assert answer(client("127.0.0.40"), "ann").kind == Kind.OK
+        assert answer(client("127.0.0.41"), "bob").kind == Kind.OK
         with pytest.raises((ssl.SSLEOFError, ConnectionError)):  # there is no key yet to say a word with
-            client("127.0.0.5")
+            client("127.0.0.40")
 
 
 def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Haproxy) -> None:

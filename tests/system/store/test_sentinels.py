@@ -45,8 +45,8 @@ def test_watches_and_reads_go_on_after_a_failover(setup: SentinelSetup) -> None:
         reader = stack.enter_context(PresenceReader(setup.url))
         ann = stack.enter_context(connect_blocking(*server.address, uid="ann"))
         bob = stack.enter_context(connect_blocking(*server.address, uid="bob"))
-        assert ann.watch(["bob", "eve"])["bob"].status == "online"
         wait_for(lambda: reader.state("bob")["status"] == "online", 5)
+        assert ann.watch(["bob", "eve"])["bob"].status == "online"
         assert check(setup).status is CheckStatus.OK
 
         setup.sentinels[0].freeze()
