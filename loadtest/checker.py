@@ -25,7 +25,7 @@ from presence.protocol import Code
 EPSILON_S: Final = 0.002  # times travel in whole milliseconds
 TRANSITIONS: Final = frozenset({"online", "offline"})
 AWAY, BACK = "3", "4"  # codes of an "away" entry
-UPDATED: Final = "5"
+UPDATED, LOGOUT = "5", "100"
 
 
 class Broken(NamedTuple):
@@ -105,7 +105,7 @@ class ShownState(NamedTuple):
     """How a user is shown to others.
 
     Attributes:
-        status: "online", "away", "busy" or "dnd".
+        status: "online", "away", "busy", "dnd" or "invisible".
         since_ms: Unix ms since when the status holds, as digits.
         said: the texts of `meta` and `private`; "" without any.
         id: the entry that reported it last.
@@ -119,53 +119,84 @@ class ShownState(NamedTuple):
     period: str
 
 
+class ShownStates(NamedTuple):
+    """How all users are shown at one moment; see `Showing`."""
+
+    shown: dict[str, ShownState]
+    offline: dict[str, str]
+
+
 class Showing:
     """Follows the events of all users.
 
     Attributes:
         shown: by uid; only of users who are online.
+        offline: by uid, how clients are shown a user who is offline or invisible, as `public` in an entry has
+            it; "" if nothing is known.
     """
 
     def __init__(self) -> None:
         self.shown: dict[str, ShownState] = {}
+        self.offline: dict[str, str] = {}
 
-    def snapshot(self) -> dict[str, ShownState]:
+    def snapshot(self) -> ShownStates:
         """Return what `data_lost` needs if Redis goes back to this moment."""
-        return dict(self.shown)
+        return ShownStates(dict(self.shown), dict(self.offline))
 
-    def data_lost(self, snapshot: Mapping[str, ShownState] | None) -> None:
+    def data_lost(self, snapshot: ShownStates | None) -> None:
         """Redis went back to its state of a snapshot; None: it is empty."""
-        self.shown = dict(snapshot) if snapshot else {}
+        shown, offline = snapshot or ShownStates({}, {})
+        self.shown, self.offline = dict(shown), dict(offline)
 
     def check_entry(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
         """Check an entry of a user, of any type."""
         uid = fields["uid"]
+        broken = self._check_public(entry_id, fields)
         match fields["type"]:
             case "online":
-                status = fields.get("status", "online")
-                self.shown[uid] = ShownState(status, fields["since_ms"], _said(fields), entry_id, entry_id)
+                said = _said(fields)
+                self.shown[uid] = ShownState(_status(fields), fields["since_ms"], said, entry_id, entry_id)
             case "offline":
                 self.shown.pop(uid, None)
             case "away" | "update":
-                return self._check_change(entry_id, fields)
-        return []
+                broken += self._check_change(entry_id, fields)
+        return broken
+
+    def _check_public(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
+        """Check what clients are shown of a user who is offline or invisible."""
+        uid, at_ms = fields["uid"], fields["at_ms"]
+        if "invisible" not in fields:
+            if fields["type"] == "offline":
+                self.offline[uid] = f"{fields['code']} {entry_id} {at_ms} {fields['last_seen_ms']}"
+            return []
+        before, public = self.shown.get(uid), fields["public"].replace("*", entry_id)
+        wanted = self.offline.get(uid, "")
+        if fields["type"] == "update" and before is not None and before.status != "invisible":
+            wanted = f"{LOGOUT} {entry_id} {at_ms} {at_ms}"
+        self.offline[uid] = public
+        return [] if public == wanted else [Broken("shown", f"{entry_id}: {uid} as {public}, not {wanted}")]
 
     def _check_change(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
         uid, before = fields["uid"], self.shown.get(fields["uid"])
         if before is None or before.period != fields["since_id"]:
             text = f"{entry_id} of {uid} is of the period {fields['since_id']}, not {before}"
             return [Broken("shown", text)]
-        after = ShownState(fields["status"], fields["status_ms"], _said(fields), entry_id, before.period)
+        after = ShownState(_status(fields), fields["status_ms"], _said(fields), entry_id, before.period)
         self.shown[uid] = after
         is_new = after.status != before.status and after.since_ms == fields["at_ms"]
+        is_hidden = "invisible" in {after.status, before.status}
         if fields["type"] == "away":
             code = AWAY if after.status == "away" else BACK if before.status == "away" else ""
-            is_right = is_new and fields["code"] == code
+            is_right = is_new and fields["code"] == code and not is_hidden
         else:
-            is_new = is_new and "away" not in {after.status, before.status}
+            is_new = is_new and (is_hidden or "away" not in {after.status, before.status})
             is_right = is_new or (after[:2] == before[:2] and after.said != before.said)
             is_right = is_right and fields["code"] == UPDATED
         return [] if is_right else [Broken("shown", f"{fields['type']} {after} of {uid} after {before}")]
+
+
+def _status(fields: Mapping[str, str]) -> str:
+    return "invisible" if "invisible" in fields else fields.get("status", "online")
 
 
 def _said(fields: Mapping[str, str]) -> tuple[str, str]:

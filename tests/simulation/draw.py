@@ -75,6 +75,7 @@ def _statuses(random: Random, start: float, heal_at: float, t: float) -> tuple[S
 def _status(random: Random, at: float, t: float) -> ShownStatus:
     dice, meta = random.random(), random.choice(("", "", "here", 'é"\\'))
     status: Status = "away" if dice < 0.5 else "busy" if dice < 0.6 else "dnd" if dice < 0.7 else "online"
+    status = "invisible" if dice > 0.85 else status
     private = f"{at:.0f}" if dice % 0.1 < 0.03 else ""
     # Mostly shorter or longer by a half, now and then as usual.
     wish = t * (0.6 + dice * 1e4 % 1) if at > 0 and dice * 1e3 % 1 < 0.4 else None

@@ -11,7 +11,7 @@ from loadtest.checker import RemainingEvent, check_last_events, differences
 from presence.common import meta_json
 from presence.core.profiles import Profile
 from presence.core.registry import Session
-from presence.store.records import online_state, status_of
+from presence.store.records import State, offline_state, online_state, public_state, status_of
 from tests.simulation.fake.values import Hash, Members, Sorted, Stream
 from tests.simulation.truth import LONG_AGO
 
@@ -132,9 +132,12 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
                     known = profiles.get(each["session"])
                     judge.add_violation("converged", text_of, each["session"], uid, recorded, known)
             said = state.get("meta", ""), state.get("private", "")
-            shows = state["status"], str(state["since_ms"]), said, state["id"]
+            status = "invisible" if "invisible" in state else state["status"]
+            shows = status, str(state["since_ms"]), said, state["id"]
             if uid not in shown or shown[uid][:4] != shows:
                 judge.add_violation("converged", "{} shows {}, told was {}", uid, shows, shown.get(uid))
+            if "invisible" in state:
+                _check_public(judge, uid, state)
         seen = world.redis.data.get(world.keys.seen(shard).encode(), Sorted())
         left = world.redis.data.get(world.keys.left(shard).encode(), Hash())
         assert isinstance(seen, Sorted)
@@ -142,9 +145,18 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
         if seen.scores.keys() != left.keys():
             both = sorted(seen.scores.keys() ^ left.keys())
             judge.add_violation("converged", "of these only one is known, seen or left: {}", both)
+        for name, score in seen.scores.items():
+            _check_public(judge, name.decode(), offline_state(score, left.get(name)))
     for host in _running_hosts(world):
         for connection in host.connections:
             _check_profile(world, judge, host, connection)
+
+
+def _check_public(judge: SimulationJudge, uid: str, state: State) -> None:
+    """Compare what clients are shown of a user who is offline or invisible with what they were told."""
+    shown, told = state.get("public", state), public_state(judge.showing.offline.get(uid))
+    if shown != told:
+        judge.add_violation("converged", "{} is shown as {}, told was {}", uid, shown, told)
 
 
 def _check_profile(

@@ -240,6 +240,27 @@ GUARDS: Final = (
         seed=1,
     ),
     Guard(
+        "invisible-as-before-the-login",
+        (
+            SourceChange(
+                "lib/events",
+                "local public = status == 'invisible' and public_of_offline(uid) or nil",
+                "local public = status == 'invisible' and '' or nil",
+            ),
+        ),
+        seed=1,
+    ),
+    Guard(
+        "invisible-after-the-end",
+        (SourceChange("lib/events", " .. (public and ' ' .. (public ~= '' and public or '-') or '')", ""),),
+        seed=1,
+    ),
+    Guard(
+        "invisible-with-one-device",
+        (SourceChange("lib/shown_state", "invisible = 5", "invisible = 0"),),
+        seed=1,
+    ),
+    Guard(
         "shown-by-the-latest-login",
         (
             SourceChange(

@@ -61,7 +61,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from loadtest.checker import EPSILON_S, Broken, Given, Periods, Promised, Showing, ShownState, is_justified
+from loadtest.checker import EPSILON_S, Broken, Given, Periods, Promised, Showing, ShownStates, is_justified
 from presence.cluster.membership import RENEWALS_PER_LEASE
 from presence.core.changes import Change, Op
 from presence.protocol import Code
@@ -84,7 +84,7 @@ class KnownState(NamedTuple):
 
     at: float  # true time
     online: dict[str, str]  # see `Periods`
-    shown: dict[str, ShownState]  # see `Showing`
+    shown: ShownStates  # see `Showing`
     renewed_at: dict[str, float]  # by node, when its lease was renewed last
 
 

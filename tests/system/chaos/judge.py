@@ -23,7 +23,7 @@ from loadtest.checker import (
     Periods,
     Promised,
     Showing,
-    ShownState,
+    ShownStates,
     is_false_offline,
     is_justified,
 )
@@ -65,7 +65,7 @@ class ChaosJudge:
         self._users = users
         self._troubles = troubles
         self._setup = setup
-        self._snapshots: dict[int, tuple[dict[str, str], dict[str, ShownState]]] = {}
+        self._snapshots: dict[int, tuple[dict[str, str], ShownStates]] = {}
         self._reported: dict[str, str] = {}  # by user, what was reported already, until it is right again
         self._bounds = Bounds(setup, [])
 
