@@ -15,6 +15,7 @@ from presence.protocol.codec import (
     keepalive_answer,
 )
 from presence.protocol.constants import (
+    CLASS_MAX_BYTES,
     DEPTH_MAX,
     DEVICE_MAX_BYTES,
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
@@ -53,6 +54,7 @@ from presence.protocol.reactions import TABLE, ConnectionState, Other, Reaction,
 from presence.protocol.schema import check_payload
 
 __all__ = [
+    "CLASS_MAX_BYTES",
     "DEPTH_MAX",
     "DEVICE_MAX_BYTES",
     "FRAME_LIMIT_BEFORE_LOGIN_BYTES",

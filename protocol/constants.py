@@ -105,6 +105,7 @@ SERVER_FRAME_LIMIT_BYTES: Final = 256 * 1024  # 500 states with long uids and fu
 UIDS_MAX: Final = 500  # bounds the work that one packet causes
 UID_MAX_BYTES: Final = 128  # a UUID, an e-mail address or a hashed id fits; it becomes part of Redis keys
 DEVICE_MAX_BYTES: Final = 64  # a UUID or a vendor's installation id fits
+CLASS_MAX_BYTES: Final = 32  # of a device: phone, desktop, web
 META_MAX_BYTES: Final = 256  # packed; kept in memory per session, and sent with each state
 META_DEPTH_MAX: Final = 8  # meta itself counted as the first; an answer to a query nests it three deep
 TOKEN_MAX_BYTES: Final = 768  # fits into a login frame of 1 KiB with the longest uid and device

@@ -42,12 +42,13 @@ def login(
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
     until_ms: int | None = None,
+    device_class: str | None = None,
     v: int | None = None,
 ) -> Packet:
     """Begin a session, by default one that is ``"online"``; see `presence.protocol.constants.STATUSES`.
 
     ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds; ``until_ms``, Unix
-    milliseconds, ends the status.
+    milliseconds, ends the status; ``device_class`` says what the device is: ``"phone"``, ``"web"``.
     """
     return _packet(
         Kind.LOGIN,
@@ -61,6 +62,7 @@ def login(
         status=status,
         until_ms=until_ms,
         v=v,
+        **{"class": device_class},
     )
 
 
@@ -79,9 +81,9 @@ def logout(reason: str | None = None, *, id: int | None = None) -> Packet:
     return _packet(Kind.LOGOUT, id, reason=reason)
 
 
-def query(uids: Iterable[str], *, id: int | None = None) -> Packet:
-    """Request the current states of some users."""
-    return Packet(Kind.QUERY, id, {"uids": list(uids)})
+def query(uids: Iterable[str], *, id: int | None = None, detail: bool | None = None) -> Packet:
+    """Request the current states of some users, with ``detail`` also those of their devices."""
+    return _packet(Kind.QUERY, id, uids=list(uids), detail=detail)
 
 
 def watch(uids: Iterable[str], *, id: int | None = None, visibility_pass: str | None = None) -> Packet:

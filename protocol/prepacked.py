@@ -23,11 +23,12 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
     """Return a state as an answer contains it.
 
     Raises:
-        EncodeError: an answer with it would violate the protocol, or it takes more than `STATE_MAX_BYTES`.
+        EncodeError: an answer with it would violate the protocol, or it takes more than `STATE_MAX_BYTES`
+            without devices.
     """
     encode(ok(None, presence={_ANY_UID: state}))
     packed: bytes = msgpack.packb(state)
-    if len(packed) > STATE_MAX_BYTES:
+    if len(packed) > STATE_MAX_BYTES and "devices" not in state:
         raise EncodeError(f"a state takes {len(packed)} bytes")
     return packed
 

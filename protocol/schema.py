@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, get_args
 import msgpack
 
 from presence.protocol.constants import (
+    CLASS_MAX_BYTES,
     DEVICE_MAX_BYTES,
     META_DEPTH_MAX,
     META_MAX_BYTES,
@@ -167,7 +168,27 @@ class Field(NamedTuple):
 
 Fields = Mapping[str, Field]
 
-_STATE: Final[Fields] = {
+_DEVICE: Final[Fields] = {
+    "device": Field("device or empty", _check_string, required=True),
+    "status": Field("string", _check_string, required=True),
+    "since_ms": Field("uint", _check_uint, required=True),
+    "class": Field("class", _check_string),
+    "meta": Field("meta", _check_meta),
+}
+
+
+def _check_devices(value: object) -> Complaint | None:
+    if type(value) is not list:
+        return _wrong("must be a list of devices")
+    for each in value:
+        if type(each) is not dict:
+            return _wrong("has a device that is no map")
+        if complaint := _complaint(each, _DEVICE):
+            return complaint[0], f"has a device whose {complaint[1]}"
+    return None
+
+
+_SHOWN: Final[Fields] = {
     # Any string: a status added by a later server must not end an older client's connection.
     "status": Field("string", _check_string, required=True),
     "since_ms": Field("uint or nil", _or_nil(_check_uint)),
@@ -176,6 +197,7 @@ _STATE: Final[Fields] = {
     "meta": Field("meta", _check_meta),
     "reason": Field("string", _check_string),
 }
+_STATE: Final[Fields] = {**_SHOWN, "devices": Field("list of devices", _check_devices)}
 
 
 def _check_states(value: object) -> Complaint | None:
@@ -208,6 +230,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
     Kind.LOGIN: {
         "uid": _UID._replace(unless="token"),
         "device": Field("device", _name(DEVICE_MAX_BYTES)),
+        "class": Field("class", _name(CLASS_MAX_BYTES)),
         "token": _TOKEN,
         "idle_timeout": _SECONDS,
         "meta": _META,
@@ -219,7 +242,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
     Kind.MESSAGE: {"to": _UID, "body": _BODY},
     Kind.KEEPALIVE: {},
     Kind.LOGOUT: {"reason": Field("`logout` or `background`", _one_of("logout", "background"))},
-    Kind.QUERY: {"uids": _UIDS},
+    Kind.QUERY: {"uids": _UIDS, "detail": Field("boolean", _check_bool)},
     Kind.WATCH: {"uids": _UIDS, "pass": Field("pass", _token(PASS_MAX_BYTES))},
     Kind.UNWATCH: {"uids": _UIDS._replace(required=False)},
     Kind.UPDATE: {
@@ -245,7 +268,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "message": _STRING,
         "retry_after": _RETRY_AFTER,
     },
-    Kind.PRESENCE: {"uid": _UID, **_STATE, "reason": _STRING},
+    Kind.PRESENCE: {"uid": _UID, **_SHOWN, "reason": _STRING},
     Kind.DELIVER: {"from": _UID, "body": _BODY, "at_ms": _UINT._replace(required=True)},
     Kind.GOODBYE: {
         "code": _UINT._replace(required=True),

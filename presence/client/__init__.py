@@ -42,6 +42,7 @@ from presence.client.errors import (
 from presence.client.pushes import (
     Connected,
     Delivered,
+    DeviceState,
     Disconnected,
     Goodbye,
     PresenceChanged,
@@ -61,6 +62,7 @@ __all__ = [
     "Connected",
     "ConnectionLost",
     "Delivered",
+    "DeviceState",
     "Disconnected",
     "EncodeError",
     "Ended",

@@ -26,6 +26,7 @@ async def connect(
     *,
     uid: str | None = None,
     device: str | None = None,
+    device_class: str | None = None,
     token: str | TokenSource | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
@@ -50,6 +51,7 @@ async def connect(
         port: its TCP port.
         uid: the user; may be None if a token names it.
         device: which of the user's devices; None means the default device.
+        device_class: what the device is, such as ``phone`` or ``web``; the server may limit sessions by it.
         token: the user's token, if the server asks for one; or a function, plain or async, that returns one.
             It is called before each login, and again before a token expires whose expiry can be read (`exp`
             of a JSON Web Token): the new one is sent on the same connection. If it raises, the attempt has
@@ -81,6 +83,7 @@ async def connect(
     login = {
         "uid": uid,
         "device": device,
+        "device_class": device_class,
         "idle_timeout": idle_timeout,
         "meta": meta,
         "private": private,
@@ -150,9 +153,12 @@ class Client:
         """
         return delivered_count(await self._request(protocol.message(to, body), retries=retry))
 
-    async def query(self, uids: Iterable[str]) -> dict[str, UserState]:
-        """Return the states of at most 500 users. Raises as `send_message`."""
-        return user_states(await self._request(protocol.query(uids)))
+    async def query(self, uids: Iterable[str], *, detail: bool = False) -> dict[str, UserState]:
+        """Return the states of at most 500 users, with `detail` also those of their devices.
+
+        Raises as `send_message`; `LimitReached`: with their devices, so many users do not fit into an answer.
+        """
+        return user_states(await self._request(protocol.query(uids, detail=detail or None)))
 
     async def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users; `PresenceChanged` follows for each change.

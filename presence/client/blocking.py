@@ -27,6 +27,7 @@ def connect_blocking(
     *,
     uid: str | None = None,
     device: str | None = None,
+    device_class: str | None = None,
     token: str | BlockingTokenSource | None = None,
     idle_timeout: float | None = None,
     meta: Mapping[str, Any] | None = None,
@@ -61,6 +62,7 @@ def connect_blocking(
             port,
             uid=uid,
             device=device,
+            device_class=device_class,
             token=source,
             idle_timeout=idle_timeout,
             meta=meta,
@@ -94,9 +96,9 @@ class BlockingClient:
         """Send `body` to all sessions of a user; return their number. See `Client.send_message`."""
         return self._call(partial(self._client.send_message, to, body, retry=retry))
 
-    def query(self, uids: Iterable[str]) -> dict[str, UserState]:
-        """Return the states of at most 500 users."""
-        return self._call(partial(self._client.query, uids))
+    def query(self, uids: Iterable[str], *, detail: bool = False) -> dict[str, UserState]:
+        """Return the states of at most 500 users, with `detail` also those of their devices."""
+        return self._call(partial(self._client.query, uids, detail=detail))
 
     def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users; `PresenceChanged` follows. See `Client.watch`."""

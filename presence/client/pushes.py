@@ -76,11 +76,23 @@ class UserState:
     id: str | None = None  # of the event that led to it; None: not known
     meta: Mapping[str, Any] = field(default_factory=dict)
     reason: str | None = None  # why the user is offline: the name of a code; None: not known, or not offline
+    devices: "tuple[DeviceState, ...] | None" = None  # by name; None: the query did not ask for them
 
     def is_newer_than(self, other: "UserState") -> bool:
         """Whether this is newer than another state of the same user; True if one of them has no id."""
         mine, others = _id_numbers(self.id), _id_numbers(other.id)
         return mine is None or others is None or mine > others
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """A device of a user who is online."""
+
+    device: str  # "": the default one
+    status: str  # as of `UserState`
+    since_ms: int  # when it logged in, Unix milliseconds
+    device_class: str | None = None  # what it is, as it says: phone, web; None if it does not
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +140,14 @@ def user_state(payload: Mapping[str, Any]) -> UserState:
         payload.get("id"),
         payload.get("meta", {}),
         payload.get("reason") if payload["status"] == "offline" else None,
+        tuple(map(_device_state, payload["devices"])) if "devices" in payload else None,
     )
+
+
+def _device_state(payload: Mapping[str, Any]) -> DeviceState:
+    since_ms = payload["since_ms"]
+    device_class, meta = payload.get("class"), payload.get("meta", {})
+    return DeviceState(payload["device"], payload["status"], since_ms, device_class, meta)
 
 
 def user_states(answer: Mapping[str, Any]) -> dict[str, UserState]:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from presence.common import networks, redis_url
 from presence.config.followup_rules import Rule
+from presence.protocol.constants import CLASS_MAX_BYTES
 
 VARIABLE_PREFIX = "PRESENCE_"
 
@@ -97,6 +98,7 @@ _SHARED = (
     "disconnect_grace",
     "max_sessions",
     "session_policy",
+    "class_sessions",
     "stream_maxlen",
     "seen_retention_days",
     "visibility",
@@ -166,6 +168,32 @@ def _names(text: str) -> None:
 def comma_separated(text: str) -> tuple[str, ...]:
     """Return the elements of a list in one text."""
     return tuple(each.strip() for each in text.split(","))
+
+
+MAX_SESSIONS = 64  # of a user
+_POLICIES = "oldest", "newest"
+
+
+def class_limits(text: str | None) -> dict[str, tuple[int, str]]:
+    """Return the most sessions and the policy by class of device, from text like ``phone=1,web=3:newest``.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    limits: dict[str, tuple[int, str]] = {}
+    for each in comma_separated(text) if text else ():
+        name, _, limit = each.partition("=")
+        most, _, policy = limit.partition(":")
+        _name(name)
+        is_number = most.isascii() and most.isdigit() and 1 <= int(most) <= MAX_SESSIONS
+        if not (name and is_number and policy in {"", *_POLICIES} and len(name.encode()) <= CLASS_MAX_BYTES):
+            raise ValueError(f"must be like phone=1 or web=3:newest, with numbers from 1 to {MAX_SESSIONS}")
+        limits[name] = int(most), policy or "oldest"
+    return limits
+
+
+def _class_limits(text: str) -> None:
+    class_limits(text)
 
 
 def _networks(text: str) -> None:
@@ -272,9 +300,16 @@ class Settings:
     event_address: bool = _presence(
         False, "whether events have the client's address: of IPv6, its network of 64 bits"
     )
-    max_sessions: int = _presence(8, "concurrent sessions per user", bounds=(1, 64))
+    max_sessions: int = _presence(8, "concurrent sessions per user", bounds=(1, MAX_SESSIONS))
     session_policy: str = _presence(
-        "oldest", "which session ends when a login exceeds max_sessions", choices=("oldest", "newest")
+        "oldest", "which session ends when a login exceeds max_sessions", choices=_POLICIES
+    )
+    class_sessions: str | None = _presence(
+        None,
+        "concurrent sessions per user and class of device, and which ends when a login exceeds them, as "
+        "phone=1,web=3:newest; without it, only max_sessions holds",
+        form=_class_limits,
+        is_list=True,
     )
     away_after: float = _presence(
         0.0,
@@ -488,6 +523,11 @@ class Settings:
     def token_audiences(self) -> tuple[str, ...]:
         """The audiences, one of which a token must name."""
         return comma_separated(self.token_audience)
+
+    @property
+    def class_limits(self) -> dict[str, tuple[int, str]]:
+        """The limits of `class_sessions`, by class."""
+        return class_limits(self.class_sessions)
 
     @property
     def shard_count(self) -> int:

@@ -5,7 +5,7 @@ By token or certificate, bans, the order of logins, the number of sessions, and 
 `LoginPolicy` decides; it reads the registry and changes nothing but the counts of limits. The engine acts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
@@ -60,6 +60,7 @@ class LoginPolicy:
     admission: Admission  # limits logins
     _: KW_ONLY
     session_limit: SessionQuota = NO_LIMIT
+    class_limits: Mapping[str, SessionQuota] = field(default_factory=dict)  # by class of device
     authenticator: Authenticator | None = None  # checks tokens; None: they are not checked
     certificates: CertificateAuthenticator | None = None  # None: clients have no certificates
     bans: BanList = field(default_factory=BanList)  # users and devices that are kept out
@@ -83,9 +84,9 @@ class LoginPolicy:
         if existing is not None and existing.login_at > now - waited + ARRIVAL_ERROR_S:
             # After a pause connections are read in no particular order; the client is at the later login.
             return Refusal(Code.REPLACED, "a later login of this device is here already")
-        excess = self._excess_sessions(uid) if existing is None else []
-        if excess and self.session_limit.refuse_new:
-            return Refusal(Code.SESSION_LIMIT, "this user has the maximum number of sessions")
+        excess = self._excess_sessions(uid, login.shows.device_class or "") if existing is None else []
+        if isinstance(excess, Refusal):
+            return excess
         address = guest.link.address(guest.handle) if self.admission.counts_logins else ""
         if (refusal := self.admission.admit_login(now, address, uid)) is not None:
             return refusal
@@ -150,15 +151,25 @@ class LoginPolicy:
             return Refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid")
         return login.uid, None, NO_SIGHT
 
-    def _excess_sessions(self, uid: str) -> list[Session]:
-        """Return the user's oldest sessions beyond the quota if one more device logs in."""
+    def _excess_sessions(self, uid: str, device_class: str) -> list[Session] | Refusal:
+        """Return the user's oldest sessions beyond the limits if one more device logs in, or its refusal."""
         if not self.registry.has_user(uid):
             return []
         others = self.registry.sessions_of(uid)
-        excess = len(others) + 1 - self.session_limit.max_sessions
-        if excess <= 0:
-            return []
-        return sorted(others, key=lambda session: (session.login_at, session.number))[:excess]
+        checks = [(self.session_limit, others)]
+        if device_class in self.class_limits:
+            profiles = self.registry.profiles
+            same = [each for each in others if profiles.get(each.number).device_class == device_class]
+            checks.append((self.class_limits[device_class], same))
+        excess: dict[Session, None] = {}
+        for limit, sessions in checks:
+            if (number := len(sessions) + 1 - limit.max_sessions) <= 0:
+                continue
+            if limit.refuse_new:
+                return Refusal(Code.SESSION_LIMIT, "this user has the maximum number of sessions")
+            by_age = sorted(sessions, key=lambda session: (session.login_at, session.number))
+            excess |= dict.fromkeys(by_age[:number])
+        return [*excess]
 
 
 def _first_to_expire(certified: AuthResult | None, granted: AuthResult) -> AuthResult:

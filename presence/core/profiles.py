@@ -17,6 +17,7 @@ class Profile(NamedTuple):
     meta: str = ""  # for everybody; "" if none
     private: str = ""  # for the application's backend only
     address: str = ""  # of the client, for the backend, where a setting asks for it
+    device_class: str = ""  # what the device is, as its login says: phone, web; "" if it does not
 
 
 class ProfileChange(NamedTuple):
@@ -27,6 +28,7 @@ class ProfileChange(NamedTuple):
     meta: str | None = None
     private: str | None = None
     address: str | None = None
+    device_class: str | None = None
 
 
 PLAIN = Profile()
@@ -65,20 +67,13 @@ class Profiles:
         before = self.get(number)
         set_before: Status = "online" if number in self._auto_away else before.status
         self._auto_away.discard(number)
-        status, until_ms, meta, private, address = change
+        status, until_ms, *texts = change
         if status is not None and until_ms is not None:
             self._returns_to.setdefault(number, set_before)
         elif status is not None:
             self._returns_to.pop(number, None)
-        return self._show(
-            number,
-            Profile(
-                status or set_before,
-                before.meta if meta is None else meta,
-                before.private if private is None else private,
-                before.address if address is None else address,
-            ),
-        )
+        kept = (old if new is None else new for old, new in zip(before[1:], texts, strict=True))
+        return self._show(number, Profile(status or set_before, *kept))
 
     def end_status(self, number: int) -> Code | None:
         """End a status that has an end: the one from before is back."""

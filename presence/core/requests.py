@@ -27,6 +27,7 @@ class Query(NamedTuple):
 
     id: int | None
     uids: list[str]
+    detail: bool = False  # with those of their devices
 
 
 class Watch(NamedTuple):
@@ -54,7 +55,7 @@ def parse_request(packet: Packet) -> Request:
         case Kind.MESSAGE:
             return Message(id, payload["to"], payload["body"])
         case Kind.QUERY:
-            return Query(id, payload["uids"])
+            return Query(id, payload["uids"], payload.get("detail", False))
         case Kind.WATCH:
             return Watch(id, payload["uids"], payload.get("pass"))
         case _:

@@ -19,7 +19,7 @@ from presence.core.requests import REQUEST_KINDS, Request, parse_request
 from presence.protocol import Code, Kind, Packet, ProtocolError
 
 _KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
-_PROFILE_KEYS = frozenset({"status", "meta", "private"})
+_PROFILE_KEYS = frozenset({"status", "meta", "private", "class"})
 _SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE)
 _MISPLACED = {  # kinds that a logged-in client must not send
     Kind.LOGIN: "this connection has logged in already",
@@ -171,6 +171,7 @@ def _shows(payload: Mapping[str, Any]) -> ProfileChange:
         payload.get("until_ms"),
         meta_json.to_text(payload["meta"]) if "meta" in payload else None,
         meta_json.to_text(payload["private"]) if "private" in payload else None,
+        device_class=payload.get("class"),
     )
 
 

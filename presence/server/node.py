@@ -144,6 +144,10 @@ class Node:
             settings.login_timeout,
             self.admission,
             session_limit=SessionQuota(settings.max_sessions, settings.session_policy == "newest"),
+            class_limits={
+                name: SessionQuota(most, policy == "newest")
+                for name, (most, policy) in settings.class_limits.items()
+            },
             authenticator=authenticator,
             certificates=certificates,
         )

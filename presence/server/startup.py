@@ -71,6 +71,7 @@ def shape(settings: Settings) -> Shape:
         seen_retention_ms=settings.seen_retention_days * 86_400_000,
         max_sessions=settings.max_sessions,
         session_policy=settings.session_policy,
+        class_limits=settings.class_limits,
     )
 
 

@@ -114,8 +114,8 @@ def online_state(text: bytes | None) -> State | None:
     that status, `id` the entry id of the event that led to the state, `last_seen_ms` None. `meta` and
     `private` are JSON texts, see `presence.common.meta_json`: of the sessions with that status, those of the
     latest login. `sessions` is a list of ``{device, session, node, login_ms}`` by device; one that is away
-    has ``away: True``, one with another status than online a `status`, and one that has them, its own `meta`
-    and `private`.
+    has ``away: True``, one with another status than online a `status`, and one that has them, its own `meta`,
+    `private` and `class`.
     """
     try:
         record = json.loads(text or b"null")
@@ -147,7 +147,7 @@ def _session(device: str, fields: dict[str, Any]) -> State:
         session["away"] = True
     elif (status := fields.get("status")) in {"busy", "dnd", "invisible"}:
         session["status"] = status
-    for name in ("meta", "private"):
+    for name in ("meta", "private", "class"):
         if isinstance(text := fields.get(name), str):
             session[name] = text
     return session

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
@@ -56,6 +56,7 @@ class Shape:
     seen_retention_ms: int  # how long `last_seen` of offline users is kept
     max_sessions: int = 8  # of a user, on all nodes together
     session_policy: str = "oldest"  # sessions to end if there are more: the "oldest" or the "newest"
+    class_limits: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # both, by class of device
 
     def key_names(self, shard: int, node: str) -> list[str]:
         """Return KEYS of all scripts."""
@@ -91,7 +92,8 @@ class Shape:
         node, generation = step.counter.node, step.counter.generation
         arguments = [*self._common(step.shard, node, generation, step.replication_id), *_own_arguments(step)]
         if isinstance(step, Batch):
-            arguments += [self.max_sessions, self.session_policy, step.sent_ms]
+            by_class = msgpack.packb(self.class_limits) if self.class_limits else b""
+            arguments += [self.max_sessions, self.session_policy, step.sent_ms, by_class]
         return Call(step.script, self.key_names(step.shard, node), arguments)
 
     def operator_call(self, script: str, shard: int, arguments: Iterable[Any]) -> Call:
@@ -159,7 +161,7 @@ def _packed_profile(profile: Profile) -> str:
     """Return a profile for `show_as` of lib/shown_state.lua; a JSON text holds no NUL."""
     if profile == PLAIN:
         return ""
-    texts = "\0".join((profile.meta, profile.private, profile.address)).rstrip("\0")
+    texts = "\0".join(profile[1:]).rstrip("\0")
     return f"{_LETTERS[profile.status]}{texts}"
 
 

@@ -7,11 +7,12 @@ from typing import Any, Final
 from presence.store.client import Redis, RedisError, ResponseError
 from presence.store.error_classes import as_failure, passes
 from presence.store.keys import Keys
-from presence.store.records import offline_state, online_state, read_states
+from presence.store.records import offline_state, online_state, read_states, status_of
 from presence.store.shard_clients import ShardClients
 from presence.watching.channel import Replay
 from presence.watching.user_states import (
     NO_ENTRY,
+    DeviceState,
     EntryId,
     ShardSnapshot,
     UserEvent,
@@ -37,13 +38,16 @@ class StoredStates:
         self._clients = ShardClients(url)
         self._keys = keys
 
-    def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
+    def read(self, uids: Sequence[str], *, detail: bool = False) -> Mapping[str, WatchedState]:
         """Return the state of each user; in a cluster with a second try, because a shard may have moved."""
         try:
             found = self._clients.read(lambda clients: read_states(clients, self._keys, uids))
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
-        return {uid: _state(each) for uid, each in found.items()}
+        states = {uid: _state(each) for uid, each in found.items()}
+        if detail:
+            return {uid: state._replace(devices=_devices(found[uid])) for uid, state in states.items()}
+        return states
 
     def shut_down(self) -> None:
         """Close the connections for good; a call that waits in another thread fails."""
@@ -117,6 +121,16 @@ def _first_id(stream: Mapping[str, Any] | None) -> EntryId | None:
 def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> UserEvent | None:
     text = partial(bytes.decode, encoding="utf-8", errors="backslashreplace")
     return read_entry(text(entry_id), {text(name): text(value) for name, value in fields.items()})
+
+
+def _devices(found: Mapping[str, Any]) -> tuple[DeviceState, ...]:
+    """Return the devices that clients are shown: none of an invisible user."""
+    return tuple(
+        DeviceState(
+            each["device"], status_of(each), each["login_ms"], each.get("class", ""), each.get("meta", "")
+        )
+        for each in found.get("public", found)["sessions"]
+    )
 
 
 def _state(found: Mapping[str, Any]) -> WatchedState:

@@ -60,6 +60,7 @@ class Online(_Transition):
     private: Meta = field(default_factory=lambda: NO_META, hash=False)  # for the application's backend only
     address: str = ""  # of the client, if the server's setting `event_address` asks for it
     invisible: bool = False  # to clients, who are shown the user as offline
+    device_class: str = ""  # what the device is, if its login says so: phone, web
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Offline(_Transition):
     private: Meta = field(default_factory=lambda: NO_META, hash=False)  # of the same
     address: str = ""  # as of `Online`
     invisible: bool = False  # to clients until now
+    device_class: str = ""  # as of `Online`
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +157,24 @@ def _event_of(entry: Entry, fields: Mapping[str, str]) -> Event | None:
         span = (int(fields["dropped"]), int(fields["from_ms"]), int(fields["to_ms"]))
         return Gap(entry.shard, entry.id, "dropped", *span, deliveries)
     common, is_invisible = _common(entry), "invisible" in fields
+    address, device_class = fields.get("address", ""), fields.get("class", "")
     if kind == "offline":
         grace_ms = int(fields.get("grace_ms", 0))
-        address = fields.get("address", "")
-        said = _said(fields)
-        return Offline(*common, fields["since_id"], deliveries, grace_ms, *said, address, is_invisible)
+        return Offline(
+            *common,
+            fields["since_id"],
+            deliveries,
+            grace_ms,
+            *_said(fields),
+            address,
+            is_invisible,
+            device_class,
+        )
     status: Status = fields.get("status", "online")  # type: ignore[assignment]  # or one of a newer server
     match kind:
         case "online":
-            address = fields.get("address", "")
-            return Online(*common, deliveries, status, *_said(fields), address, is_invisible)
+            said = _said(fields)
+            return Online(*common, deliveries, status, *said, address, is_invisible, device_class)
         case "away":
             return Away(*common, fields["since_id"], status, deliveries, *_said(fields))
         case "update":

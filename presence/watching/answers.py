@@ -36,9 +36,10 @@ def encodable(state: WatchedState) -> WatchedState:
     """Return as much of a state as a packet can encode.
 
     The record of one user must not spoil the answer about all others: what cannot be encoded is left out,
-    first the client's `meta`, then everything except that the state is unknown.
+    first the `meta` of devices, then that of the user, then everything except that the state is unknown.
     """
-    for each in (state, state._replace(meta="")):
+    bare = state.devices and tuple(each._replace(meta="") for each in state.devices)
+    for each in (state, state._replace(devices=bare), state._replace(meta="", devices=bare)):
         try:
             pack_state(each.shown())
         except protocol.EncodeError:

@@ -11,12 +11,15 @@ from typing import Final, Protocol
 
 import trio
 
+from presence import protocol
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
+from presence.core import requests
 from presence.core.registry import Session
 from presence.core.requests import Query
 from presence.core.visibility import Visibility
+from presence.protocol import Code
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.pending_watches import RequestTimeouts
 from presence.watching.user_states import WatchedState
@@ -30,8 +33,10 @@ QUERY_TIMEOUT_S: Final = 4.5
 class States(Protocol):
     """The states of users in Redis: blocking calls, made from one thread at a time."""
 
-    def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
+    def read(self, uids: Sequence[str], *, detail: bool) -> Mapping[str, WatchedState]:
         """Return the state of each user, `unknown` if the leases of their nodes have expired.
+
+        `detail`: with those of their devices.
 
         Raises:
             StoreUnavailable, StoreError: Redis is unreachable, or refuses.
@@ -130,7 +135,8 @@ class Queries:
             return
         self.statistics.reads += 1
         try:
-            states = await self._thread.call(lambda: self._states.read(uids))
+            detail = any(pending.query.detail for pending in batch)
+            states = await self._thread.call(lambda: self._states.read(uids, detail=detail))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failures += 1
             message = "Redis is away" if isinstance(error, StoreUnavailable) else "Redis refuses"
@@ -158,7 +164,16 @@ class Queries:
         hidden = pending.hidden
         if self._visibility is not None:  # a fresh token may have hidden some meanwhile
             hidden = [*hidden, *self._visibility.hidden(pending.session, pending.uids)]
-        packet = states_packet(pending.query.id, {uid: states[uid] for uid in pending.uids}, hidden)
+        wanted = {uid: states[uid] for uid in pending.uids}
+        if not pending.query.detail:
+            wanted = {uid: state._replace(devices=None) for uid, state in wanted.items()}
+        try:
+            packet = states_packet(pending.query.id, wanted, hidden)
+        except protocol.EncodeError:  # only devices take so much
+            self._settle(pending)
+            self.statistics.refused += 1
+            requests.send_error(pending.session, pending.query.id, Code.TOO_LARGE, "ask for fewer users")
+            return
         self._settle(pending)
         self.statistics.answered += 1
         send(pending.session, packet)

@@ -19,6 +19,25 @@ ONLINE, AWAY, OFFLINE, UNKNOWN, HIDDEN = "online", "away", "offline", "unknown",
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
 
+class DeviceState(NamedTuple):
+    """A device of a user who is online, as others see it."""
+
+    device: str  # "": the default one
+    status: str
+    since_ms: int  # when it logged in, Unix milliseconds
+    device_class: str  # as its login says; "" if it does not
+    meta: str  # JSON text set by the client; "" if none
+
+    def shown(self) -> dict[str, Any]:
+        """Return the device as packets have it."""
+        shown: dict[str, Any] = {"device": self.device, "status": self.status, "since_ms": self.since_ms}
+        if self.device_class:
+            shown["class"] = self.device_class
+        if self.meta and (said := _meta(self.meta)):
+            shown["meta"] = said
+        return shown
+
+
 class WatchedState(NamedTuple):
     """The state of a user as others see it."""
 
@@ -28,6 +47,7 @@ class WatchedState(NamedTuple):
     id: str = ""  # entry id of the event that led to it; "" if not known
     meta: str = ""  # JSON text set by the client; "" if none
     reason: str = ""  # of an offline user, the name of the code of the event; "" if not known
+    devices: tuple[DeviceState, ...] | None = None  # None: they are not asked for
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
@@ -43,6 +63,8 @@ class WatchedState(NamedTuple):
             state["reason"] = self.reason
         if self.meta and (said := _meta(self.meta)):
             state["meta"] = said
+        if self.devices is not None:
+            state["devices"] = [each.shown() for each in self.devices]
         return state
 
 

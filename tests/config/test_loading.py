@@ -45,6 +45,16 @@ BAD = {
     "disconnect_grace": ["301"],
     "batch_window_ms": ["251"],
     "session_policy": ["Oldest"],
+    "class_sessions": [
+        "phone",
+        "phone=0",
+        "phone=65",
+        "=1",
+        "phone=1:older",
+        "a b=1",
+        "phone=1,,",
+        "x" * 33 + "=1",
+    ],
     "token_keys": ["http://h/keys", "https://", "https://h:x/", "ftp://h/", "https://u:p@h/", "https://h/ k"],
     "token_issuer": ["a b"],
     "token_audience": ["a b", "a\x07", "a,,b", ","],
@@ -132,6 +142,14 @@ def test_a_list_is_comma_separated_text_or_a_list_of_the_file(tmp_path: Path) ->
     for invalid in ('["web", 7]', "[]", '["web", ""]', '["a b"]'):
         assert problems({"config": written(tmp_path, f"token_audience = {invalid}")}), invalid
     assert problems({"config": written(tmp_path, 'redis = ["redis://h"]')}), "it is no list"
+
+
+def test_the_limits_of_classes_are_read(tmp_path: Path) -> None:
+    wanted = {"phone": (1, "oldest"), "web": (3, "newest")}
+    assert load({"class_sessions": "phone=1, web=3:newest"}, {}).settings.class_limits == wanted
+    path = written(tmp_path, 'class_sessions = ["phone=1:oldest", "web=3:newest"]')
+    assert load({"config": path}, {}).settings.class_limits == wanted
+    assert load({}, {}).settings.class_limits == {}
 
 
 def test_all_problems_are_reported_together_and_unknown_names_with_the_nearest(tmp_path: Path) -> None:

@@ -72,6 +72,28 @@ def test_a_session_beyond_the_cluster_wide_quota_ends_for_good() -> None:
     assert not world.engine.terminator.limit(("ada", "phone"), name), "it has ended"
 
 
+PHONE = {"device_class": "phone"}
+
+
+def test_a_limit_of_a_class_ends_or_refuses_sessions_of_that_class_only() -> None:
+    world = World(session_limit=SessionQuota(4), class_limits={"phone": SessionQuota(1)})
+    desk = world.login(device="desk")
+    old = world.login(device="old", **PHONE)
+    new = world.login(device="new", **PHONE)
+    assert [world.is_hung_up(each) for each in (desk, old, new)] == [False, True, False]
+    assert world.received(old)[-1] == TOO_MANY
+    world.login(device="desk2")
+    world.login(device="desk3")
+    assert not world.is_hung_up(desk)
+    last = world.login(device="desk4")  # beyond the limit of all sessions
+    assert [world.is_hung_up(each) for each in (desk, new, last)] == [True, False, False]
+    strict = World(class_limits={"phone": SessionQuota(1, refuse_new=True)})
+    first, second = (strict.login(device=name, **PHONE) for name in ("first", "second"))
+    assert [strict.is_hung_up(each) for each in (first, second)] == [False, True]
+    assert strict.received(second)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
+    assert not strict.is_hung_up(strict.login(device="third"))
+
+
 # Reconnects
 
 

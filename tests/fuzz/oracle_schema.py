@@ -83,6 +83,7 @@ def _name(max_bytes: int, forbidden: frozenset[str] = _FORBIDDEN) -> Rule:
 
 _uid: Final = _name(128)
 _device: Final = _name(64)
+_class: Final = _name(32)
 _token: Final = _name(768, frozenset())
 _pass: Final = _name(4096, frozenset())
 
@@ -146,14 +147,28 @@ def _states(value: Any) -> Iterator[int]:
             yield MALFORMED
 
 
+def _devices(value: Any) -> Iterator[int]:
+    if type(value) is not list:
+        yield MALFORMED
+        return
+    for each in value:
+        if type(each) is dict:
+            yield from _keys(each, *_DEVICE)
+        else:
+            yield MALFORMED
+
+
 _RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("uid", "to", "from"), _uid),
-    **dict.fromkeys(("session", "reason", "message", "shown"), _text),
-    **dict.fromkeys(("v", "time_ms", "until_ms", "delivered", "code", "at_ms"), _uint),
+    **dict.fromkeys(("session", "reason", "message", "shown", "words"), _text),
+    **dict.fromkeys(("v", "time_ms", "until_ms", "delivered", "code", "at_ms", "begun"), _uint),
     **dict.fromkeys(("idle_timeout", "keepalive"), _positive),
     **dict.fromkeys(("since_ms", "last_seen_ms"), _or_nil(_uint)),
     "body": _any,
     "device": _device,
+    "class": _class,
+    "detail": _bool,
+    "devices": _devices,
     "id": _or_nil(_text),
     "meta": _meta,
     "private": _meta,
@@ -179,12 +194,13 @@ def _payload(table: str) -> tuple[dict[str, Rule], set[str]]:
     return rules, required
 
 
-_STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta reason")
+_STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta reason devices")
+_DEVICE: Final = _payload("device=words! status=shown! since_ms=begun! class=words meta")
 _PAYLOADS: Final = {
-    1: _payload("uid! device token idle_timeout meta private status until_ms v"),
+    1: _payload("uid! device class token idle_timeout meta private status until_ms v"),
     2: _payload("to! body!"),
     4: _payload("reason=why"),
-    5: _payload("uids!"),
+    5: _payload("uids! detail"),
     6: _payload("uids! pass"),
     7: _payload("uids"),
     8: _payload("meta private token status until_ms idle_timeout"),

@@ -125,11 +125,12 @@ def test_printed_type_limits_equal_the_constants() -> None:
     rules = {row[0]: row[1] for row in _rows(_section("Types"))}
     printed = {
         name: int(re.findall(r"\d+", rules[name].split(" bytes")[0].split(" uids")[0])[-1])
-        for name in ("uid", "device", "token", "meta", "list of uids", "map of uids to states")
+        for name in ("uid", "device", "class", "token", "meta", "list of uids", "map of uids to states")
     }
     assert printed == {
         "uid": limits.UID_MAX_BYTES,
         "device": limits.DEVICE_MAX_BYTES,
+        "class": limits.CLASS_MAX_BYTES,
         "token": limits.TOKEN_MAX_BYTES,
         "meta": limits.META_MAX_BYTES,
         "list of uids": limits.UIDS_MAX,

@@ -226,7 +226,7 @@ def a_change(text: str) -> Change:
         age_s=float(options.get("age", 0)),
         at_ms=at_ms,
         last_seen_ms=NOW_MS + int(options["seen"]) if "seen" in options else at_ms,
-        profile=Profile(status, meta, private),
+        profile=Profile(status, meta, private, device_class=options.get("class", "")),
         grace_ms=int(options.get("grace", 0)),
     )
 

@@ -384,6 +384,40 @@ def test_the_session_limit_selects_the_sessions_to_end(
     assert found == outcome.removeprefix("->").split()
 
 
+CLASS_LIMITS = """
+only sessions of the class are counted and end
+    a login u s1 1 age=3 & login u s2 2 age=2 class=phone; b login u s9 9 class=phone
+    -> a2
+the newest ends
+    a login u s1 1 age=3 class=web & login u s2 2 age=2 class=web; b login u s9 9 class=web
+    -> b9
+other classes have no limit
+    a login u s1 1 age=3 class=tv & login u s2 2 age=2 class=tv; b login u s9 9 class=tv
+    ->
+a registration is counted, too
+    a login u s1 1 age=3 class=phone; b register u s9 9 age=1 class=phone
+    -> a1
+"""
+
+
+@pytest.mark.parametrize(("rule", "steps", "outcome"), rows(CLASS_LIMITS))
+def test_the_limit_of_a_class_selects_the_sessions_to_end(
+    server: Server, rule: str, steps: str, outcome: str
+) -> None:
+    limits = {"phone": (1, "oldest"), "web": (2, "newest")}
+    hands: dict[str, Hand] = {}
+    with ExitStack() as stack:
+        for name in NODES:
+            store = RedisStore(server.url, Shape(Keys(), 1000, 10**13, class_limits=limits))
+            hands[name] = Hand(stack.enter_context(closing(store)), name)
+            hands[name].open()
+        for step in steps.split("; "):
+            assert play(hands, step).status is ReplyStatus.OK
+        inboxes = {name: probed(hand.store, name).inbox for name, hand in hands.items()}
+    found = [node + each.device for node, inbox in inboxes.items() for each in inbox]
+    assert found == outcome.removeprefix("->").split()
+
+
 def test_a_batch_may_exceed_one_call(a: Hand, server: Server) -> None:
     users = [f"u{i}" for i in range(1100)]
     a.apply(*(login(uid, "s") for uid in users))

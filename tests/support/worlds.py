@@ -1,6 +1,6 @@
 """A core with everything around it replaced by something small: time by hand, sockets of bytes, a list."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from presence import protocol
@@ -132,6 +132,7 @@ class World:
         away_after: float = 0.0,
         returns: int = 0,  # so many per minute lengthen no grace; 0: any
         session_limit: SessionQuota = NO_LIMIT,
+        class_limits: Mapping[str, SessionQuota] | None = None,
         packet_rate: PacketRate | None = None,
         authenticator: Authenticator | None = None,
         restricts_sight: bool = False,  # whether tokens say whom a client may see
@@ -164,6 +165,7 @@ class World:
                 5.0,
                 Admission(AdmissionLimits(), 0.0),
                 session_limit=session_limit,
+                class_limits=class_limits or {},
                 authenticator=authenticator,
                 certificates=certificates,
             ),

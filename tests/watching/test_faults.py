@@ -25,10 +25,10 @@ def codes(packets: list[Packet]) -> list[tuple[int | None, int | None]]:
 class Poisoned(Records):
     """Reading one user's record fails."""
 
-    def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
+    def read(self, uids: Sequence[str], *, detail: bool) -> Mapping[str, WatchedState]:
         if "poison" in uids:
             raise LookupError("a mistake")
-        return super().read(uids)
+        return super().read(uids, detail=detail)
 
 
 async def test_only_the_failing_query_is_refused(autojump_clock: MockClock) -> None:

@@ -65,7 +65,7 @@ class Records:
         self.reads: list[list[str]] = []
         self.is_up = True
 
-    def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
+    def read(self, uids: Sequence[str], *, detail: bool) -> Mapping[str, WatchedState]:
         self.reads.append(list(uids))
         if not self.is_up:
             raise StoreUnavailable("away")

@@ -19,6 +19,7 @@
 --   15 most sessions of a user
 --   16 sessions to end if there are more: "oldest" or "newest"
 --   17 ms that this shard's clock had surely reached when the call was sent; 0: unknown
+--   18 "" or MessagePack: {class of device = {most sessions, "oldest" or "newest"}}
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
 --   {status = "ok", last_id, superseded = [[uid, device, session, may return]...], told = type, code, number... of the
 --   entries written}, and for an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
@@ -34,6 +35,7 @@ local ITEM_VALUES = 9
 local TRAIL_LIMIT = 4          -- lost answers of openings in a row
 
 local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
+local class_limits = ARGV[18] ~= '' and cmsgpack.unpack(ARGV[18])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence')
@@ -130,14 +132,16 @@ local function is_known(session)
   return count(counter[1]) == session.generation and not counter[2]
 end
 
--- Notifies nodes of sessions above the limit of a user. Repeated notices until they have ended are harmless.
+-- Notifies nodes of sessions above a limit of a user. Repeated notices until they have ended are harmless.
 -- A session that may have ended while its node was disconnected counts when that node registers it.
-local function enforce_session_limit(uid, record)
-  local sessions, names, devices = record.sessions, {}, 0
-  for _ in pairs(sessions) do devices = devices + 1 end
-  if devices <= max_sessions then return end
+local function enforce_session_limit(uid, sessions, most, policy, class)
+  local names, devices = {}, 0
+  for _, session in pairs(sessions) do
+    if not class or session.class == class then devices = devices + 1 end
+  end
+  if devices <= most then return end
   for device, session in pairs(sessions) do
-    if is_known(session) then names[#names + 1] = device end
+    if (not class or session.class == class) and is_known(session) then names[#names + 1] = device end
   end
   table.sort(names, function(device, other)
     if sessions[device].login_ms ~= sessions[other].login_ms then
@@ -145,8 +149,8 @@ local function enforce_session_limit(uid, record)
     end
     return is_before(device, other)
   end)
-  local first = ARGV[16] == 'newest' and max_sessions + 1 or 1
-  for i = first, first + #names - max_sessions - 1 do
+  local first = policy == 'newest' and most + 1 or 1
+  for i = first, first + #names - most - 1 do
     local victim = sessions[names[i]]
     notify(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
       return_allowed = false})
@@ -177,7 +181,7 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
   end
   if not record then
     local id, public = go_online(uid, device, session, code, reason, at_ms, status_of(entry), entry.meta, entry.private,
-      entry.address)
+      entry.address, entry.class)
     record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}, public = public}
   else
     local before = {shown(record)}
@@ -185,7 +189,9 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
       or present.meta ~= entry.meta or present.private ~= entry.private
     record.sessions[device] = entry
     if shows_otherwise then emit_if_shown_changed(uid, record, before, device, session, at_ms) end
-    enforce_session_limit(uid, record)
+    enforce_session_limit(uid, record.sessions, max_sessions, ARGV[16])
+    local limit = class_limits and class_limits[entry.class]
+    if limit then enforce_session_limit(uid, record.sessions, limit[1], limit[2], entry.class) end
   end
   write_record(uid, record)
   set_owned(node, field, digits(generation) .. ' ' .. session)

@@ -109,7 +109,8 @@ local function remove_session(record, uid, device, code, reason, at_ms, last_see
     write_record(uid, record)
   else
     go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms,
-      grace_ms, record.public, text_or_nil(present.meta), text_or_nil(present.private), text_or_nil(present.address))
+      grace_ms, record.public, text_or_nil(present.meta), text_or_nil(present.private), text_or_nil(present.address),
+      text_or_nil(present.class))
   end
 end
 

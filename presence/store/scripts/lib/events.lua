@@ -75,8 +75,8 @@ local function with(name, value, ...)
 end
 
 -- The fields of an event for a session that has set them.
-local function said(meta, private, address)
-  return with('meta', meta, with('private', private, with('address', address)))
+local function said(meta, private, address, class)
+  return with('meta', meta, with('private', private, with('address', address, with('class', class))))
 end
 
 -- Two fields of the events of an invisible user, before others. `public`: see lib/shown_state.lua; nil: not invisible.

@@ -3,7 +3,7 @@
 local STATUSES = {a = 'away', b = 'busy', d = 'dnd', i = 'invisible'}
 local LETTERS = {online = '-', away = 'a', busy = 'b', dnd = 'd', invisible = 'i'}
 
-local TEXTS = {'meta', 'private', 'address'}
+local TEXTS = {'meta', 'private', 'address', 'class'}
 
 -- Sets the profile of a session from its text: "" is plain, otherwise the letter of the status, followed by its TEXTS with
 -- a NUL between two; empty ones at the end are left out.
@@ -24,7 +24,7 @@ end
 
 local function is_plain_session(session)
   return session.away == nil and session.status == nil and session.meta == nil and session.private == nil
-    and session.address == nil
+    and session.address == nil and session.class == nil
 end
 
 local function text_or_nil(value)

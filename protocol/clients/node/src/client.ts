@@ -158,9 +158,14 @@ export class PresenceClient {
     return this.request(Kind.MESSAGE, { to, body }, count, retry);
   }
 
-  /** Resolves with the states of at most 500 users. */
-  query(uids: Iterable<string>): Promise<Map<string, UserState>> {
-    return this.request(Kind.QUERY, { uids: [...uids] }, parseUserStates);
+  /**
+   * Resolves with the states of at most 500 users.
+   *
+   * @param detail with those of their devices; then so many users may not fit into an answer (`too_large`).
+   */
+  query(uids: Iterable<string>, { detail = false }: { detail?: boolean } = {}): Promise<Map<string, UserState>> {
+    const payload = detail ? { uids: [...uids], detail } : { uids: [...uids] };
+    return this.request(Kind.QUERY, payload, parseUserStates);
   }
 
   /**

@@ -82,6 +82,7 @@ export const SERVER_FRAME_LIMIT_BYTES = 262_144;
 export const UIDS_MAX = 500;
 export const UID_MAX_BYTES = 128;
 export const DEVICE_MAX_BYTES = 64;
+export const CLASS_MAX_BYTES = 32;
 export const META_MAX_BYTES = 256; // in the shortest MessagePack encoding
 export const META_DEPTH_MAX = 8; // nested containers, including meta itself
 export const TOKEN_MAX_BYTES = 768;

@@ -10,6 +10,7 @@ export type { State } from "./machine.js";
 export type {
   Connected,
   Delivered,
+  DeviceState,
   Disconnected,
   Goodbye,
   PresenceChanged,

@@ -12,6 +12,8 @@ export interface Identity {
   readonly uid?: string | undefined;
   /** Which of the user's devices; the default device if left out. */
   readonly device?: string | undefined;
+  /** What the device is, such as phone or web; the server may limit sessions by it. */
+  readonly deviceClass?: string | undefined;
   /** Proof of identity, if the server requires it. */
   readonly token?: string | undefined;
   /** A request; the server decides, and `connected` has the result. */
@@ -97,7 +99,8 @@ function withChange(login: Identity, change: Change): Identity {
 /** @throws EncodeError the login breaks a rule of the protocol. */
 function loginFrame({ idleTimeoutMs, untilMs, ...rest }: Identity): Uint8Array {
   const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-  const { uid, device, token, meta, private: secret, status } = rest;
-  const payload = { uid, device, token, idle_timeout, meta, private: secret, status, until_ms: untilMs, v: VERSION };
+  const { uid, device, deviceClass, token, meta, private: secret, status } = rest;
+  const shown = { meta, private: secret, status, until_ms: untilMs };
+  const payload = { uid, device, class: deviceClass, token, idle_timeout, ...shown, v: VERSION };
   return encode(Kind.LOGIN, LOGIN_ID, payload, FRAME_LIMIT_BEFORE_LOGIN_BYTES);
 }

@@ -72,6 +72,21 @@ export interface UserState {
   readonly meta: ValueMap;
   /** Why the user is offline: the name of a code; null if unknown, or not offline. */
   readonly reason: string | null;
+  /** By name; null if the query did not ask for them. */
+  readonly devices: readonly DeviceState[] | null;
+}
+
+/** A device of a user who is online. */
+export interface DeviceState {
+  /** Empty: the default one. */
+  readonly device: string;
+  /** As of `UserState`. */
+  readonly status: string;
+  /** When it logged in, Unix milliseconds. */
+  readonly sinceMs: number;
+  /** What it is, as it says: phone, web; null if it does not. */
+  readonly deviceClass: string | null;
+  readonly meta: ValueMap;
 }
 
 /** A watched user's state has changed. */
@@ -107,6 +122,17 @@ export function parseUserState(map: ValueMap): UserState {
     id: (map["id"] ?? null) as string | null,
     meta: (map["meta"] ?? {}) as ValueMap,
     reason: map["status"] === "offline" ? ((map["reason"] ?? null) as string | null) : null,
+    devices: map["devices"] === undefined ? null : (map["devices"] as ValueMap[]).map(parseDeviceState),
+  };
+}
+
+function parseDeviceState(map: ValueMap): DeviceState {
+  return {
+    device: map["device"] as string,
+    status: map["status"] as string,
+    sinceMs: Number(map["since_ms"]),
+    deviceClass: (map["class"] ?? null) as string | null,
+    meta: (map["meta"] ?? {}) as ValueMap,
   };
 }
 

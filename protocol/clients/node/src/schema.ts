@@ -6,6 +6,7 @@
  */
 
 import {
+  CLASS_MAX_BYTES,
   Code,
   DEVICE_MAX_BYTES,
   Kind,
@@ -58,6 +59,7 @@ function boundedText(maxBytes: number, forbidden?: RegExp): Check {
 
 const uid = boundedText(UID_MAX_BYTES, FORBIDDEN);
 const device = boundedText(DEVICE_MAX_BYTES, FORBIDDEN);
+const deviceClass = boundedText(CLASS_MAX_BYTES, FORBIDDEN);
 const token = boundedText(TOKEN_MAX_BYTES);
 const visibilityPass = boundedText(PASS_MAX_BYTES);
 
@@ -139,7 +141,27 @@ function orNil(check: Check): Check {
   };
 }
 
-const STATE: Fields = {
+const DEVICE: Fields = {
+  device: { check: string },
+  status: { check: string },
+  since_ms: { check: uint },
+  class: string,
+  meta,
+};
+
+const devices: Check = (value, name) => {
+  if (!Array.isArray(value)) {
+    throw invalid(name, "must be a list of devices");
+  }
+  for (const each of value) {
+    if (!isMap(each)) {
+      throw invalid(name, "has a device that is no map");
+    }
+    checkFields(each, DEVICE, `a device of ${name}: `);
+  }
+};
+
+const SHOWN: Fields = {
   status: { check: string }, // any string: a newer status must not end the connection of an older client
   since_ms: orNil(uint),
   last_seen_ms: orNil(uint),
@@ -147,6 +169,8 @@ const STATE: Fields = {
   meta,
   reason: string,
 };
+
+const STATE: Fields = { ...SHOWN, devices };
 
 const states: Check = (value, name) => {
   if (!isMap(value)) {
@@ -173,6 +197,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
     {
       uid: { check: uid, unless: "token" },
       device,
+      class: deviceClass,
       token,
       idle_timeout: seconds,
       meta,
@@ -184,7 +209,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
   ],
   [Kind.MESSAGE, { to: { check: uid }, body: { check: any } }],
   [Kind.LOGOUT, { reason: oneOf("logout", "background") }],
-  [Kind.QUERY, { uids: { check: uids } }],
+  [Kind.QUERY, { uids: { check: uids }, detail: boolean }],
   [Kind.WATCH, { uids: { check: uids }, pass: visibilityPass }],
   [Kind.UNWATCH, { uids }],
   [Kind.UPDATE, { meta, private: meta, token, status, until_ms: uint, idle_timeout: seconds }],
@@ -204,7 +229,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
     Kind.ERROR,
     { code: { check: uint }, reason: { check: string }, message: { check: string }, retry_after: delay },
   ],
-  [Kind.PRESENCE, { uid: { check: uid }, ...STATE, reason: { check: string } }],
+  [Kind.PRESENCE, { uid: { check: uid }, ...SHOWN, reason: { check: string } }],
   [Kind.DELIVER, { from: { check: uid }, body: { check: any }, at_ms: { check: uint } }],
   [
     Kind.GOODBYE,

@@ -455,7 +455,7 @@ test("messages and changes are reported in order, unknown kinds are ignored", ()
     packet(99, null, { new: true }),
     packet(Kind.PRESENCE, null, { uid: "bob", status: "away", since_ms: 4, id: "4-0", reason: "away" }),
   );
-  const state = { status: "away", sinceMs: 4, lastSeenMs: null, id: "4-0", meta: {}, reason: null };
+  const state = { status: "away", sinceMs: 4, lastSeenMs: null, id: "4-0", meta: {}, reason: null, devices: null };
   assert.deepEqual(driver.pushes.slice(1), [
     { type: "message", from: "bob", body: { text: "hi" }, atMs: 5 },
     { type: "presence", uid: "bob", state, reason: "away" },

@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import {
+  CLASS_MAX_BYTES,
   Code,
   DEPTH_MAX,
   DEVICE_MAX_BYTES,
@@ -49,6 +50,7 @@ test("limits", () => {
   const rules: [RegExp, number][] = [
     [/^\| uid \| string of 1 to (\d+) bytes/m, UID_MAX_BYTES],
     [/^\| device \| like uid, up to (\d+) bytes/m, DEVICE_MAX_BYTES],
+    [/^\| class \| like uid, up to (\d+) bytes/m, CLASS_MAX_BYTES],
     [/^\| token \| string of 1 to (\d+) bytes/m, TOKEN_MAX_BYTES],
     [/^\| pass \| string of 1 to (\d+) bytes/m, PASS_MAX_BYTES],
     [/^\| meta \| map of at most (\d+) bytes/m, META_MAX_BYTES],

@@ -14,7 +14,7 @@ import {
 import { batches, differs, isNewer, WatchedUsers } from "../src/watches.js";
 
 function state(status: string, id: string | null, lastSeenMs: number | null = null): UserState {
-  return { status, sinceMs: null, lastSeenMs, id, meta: {}, reason: null };
+  return { status, sinceMs: null, lastSeenMs, id, meta: {}, reason: null, devices: null };
 }
 
 function watchedUsers(states: Record<string, UserState>): WatchedUsers {

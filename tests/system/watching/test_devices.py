@@ -1,0 +1,96 @@
+"""Devices of users, on a real server with two workers: their states in queries, and limits by class."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from loadtest.servers import PresenceServer
+from presence import protocol
+from presence.client import LimitReached, connect_blocking
+from presence.protocol import Code, Kind
+from presence.reader import PresenceReader
+from presence.subscriber import Offline, Online, subscribe_sync
+from tests.support.line import Line
+from tests.support.waiting import wait_for
+
+FLAGS = "--workers", "2", "--class-sessions", "phone=1,web=1:newest", "--max-sessions", "64"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PresenceServer]:
+    with PresenceServer(*FLAGS) as server:
+        yield server
+
+
+def test_a_query_with_detail_shows_each_device_and_none_of_an_invisible_user(server: PresenceServer) -> None:
+    with (
+        connect_blocking(*server.address, uid="asking") as asking,
+        connect_blocking(*server.address, uid="ann", device="desk", device_class="desktop", meta={"v": 1}),
+        connect_blocking(*server.address, uid="ann", status="away") as phone,
+    ):
+
+        def devices() -> list[tuple[str, str, str | None, dict[str, int]]]:
+            state = asking.query(["ann"], detail=True)["ann"]
+            assert state.devices is not None
+            assert all(abs(each.since_ms - (state.since_ms or 0)) < 10_000 for each in state.devices)
+            return [(each.device, each.status, each.device_class, dict(each.meta)) for each in state.devices]
+
+        both = [("", "away", None, {}), ("desk", "online", "desktop", {"v": 1})]
+        wait_for(lambda: devices() == both)
+        assert asking.query(["ann"])["ann"].devices is None
+        with PresenceReader(server.redis_url) as reader:
+            assert [each.get("class") for each in reader.state("ann")["sessions"]] == [None, "desktop"]
+        phone.update(status="invisible")
+        wait_for(lambda: asking.query(["ann"])["ann"].status == "offline")
+        assert devices() == []
+        assert asking.query(["nobody"], detail=True)["nobody"].devices == ()
+
+
+def test_an_answer_that_does_not_fit_is_refused(server: PresenceServer) -> None:
+    uids = [f"crowd{n}" for n in range(20)]
+    meta = {"text": 240 * "x"}
+    lines = [
+        Line(server.address, protocol.login(uid, device=f"d{n}", meta=meta))
+        for uid in uids
+        for n in range(50)
+    ]
+    with connect_blocking(*server.address, uid="asking") as asking:
+        wait_for(lambda: len(asking.query([uids[-1]], detail=True)[uids[-1]].devices or ()) == 50)
+        with pytest.raises(LimitReached):
+            asking.query(uids, detail=True)
+        assert {each.status for each in asking.query(uids).values()} == {"online"}
+    for line in lines:
+        line.close()
+
+
+def test_one_more_session_of_a_class_replaces_the_oldest_or_is_refused(server: PresenceServer) -> None:
+    with subscribe_sync(server.redis_url, after="0") as events:
+        first, second = (
+            Line(server.address, protocol.login("bob", device=name, device_class="phone"))
+            for name in ("a", "b")
+        )
+        ended = wait_for_end(first)
+        assert ended == Code.SESSION_LIMIT
+        second.ask(protocol.logout())
+        seen = [event for event in iter(events.poll, None) if getattr(event, "uid", "") == "bob"]
+        assert [type(each) for each in seen] == [Online, Offline]
+        assert {getattr(each, "device_class", "") for each in seen} == {"phone"}
+    webs = [
+        Line(server.address, protocol.login("cyd", device=name, device_class="web")) for name in ("a", "b")
+    ]
+    # On the worker of the first the second is refused; on the other one it ends as soon as Redis knows both.
+    refused = webs[1].answer.kind == Kind.ERROR
+    code = webs[1].answer.payload["code"] if refused else wait_for_end(webs[1])
+    assert code == Code.SESSION_LIMIT
+    assert webs[0].ask(protocol.query(["cyd"])).kind == Kind.OK
+    for line in (first, second, *webs):
+        line.close()
+
+
+def wait_for_end(line: Line) -> int:
+    """Return the code with which the server ends a connection."""
+    try:
+        while True:
+            line.pushed.append(line.read(10))
+    except ConnectionError:
+        return int(line.pushed[-1].payload["code"])
