@@ -136,7 +136,18 @@ SAID: Fields = {
     **{"status": "away", "status_ms": "5", "meta": "x"},
 }
 BACK: Fields = {**AWAY, "at_ms": "9", "code": "4", "status": "online", "status_ms": "9", "meta": "x"}
-OUT: Fields = {"type": "offline", "since_id": "1-0"}
+OUT: Fields = {"type": "offline", "since_id": "1-0", "at_ms": "9", "code": "0", "last_seen_ms": "8"}
+HIDDEN: Fields = {
+    **{"type": "update", "since_id": "1-0", "at_ms": "5", "code": "5"},
+    **{"status_ms": "5", "invisible": "1", "public": "100 * 5 5"},
+}
+HIDDEN_AGAIN: Fields = {
+    "type": "online",
+    "since_ms": "9",
+    "at_ms": "9",
+    "invisible": "1",
+    "public": "0 2-0 9 8",
+}
 
 
 def shown_by(showing: Showing, *entries: Fields) -> list[str]:
@@ -177,3 +188,17 @@ def test_states_of_a_user_are_followed_and_forgotten_with_redis() -> None:
 )
 def test_an_entry_without_a_change_or_a_period_is_found(entries: tuple[Fields, ...]) -> None:
     assert shown_by(Showing(), *entries)[-1:] == ["shown"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_right"),
+    [
+        ((IN, HIDDEN), True),
+        ((IN, {**HIDDEN, "public": "100 * 4 4"}), False),
+        ((IN, OUT, HIDDEN_AGAIN), True),
+        ((IN, OUT, {**HIDDEN_AGAIN, "public": "0 2-0 9 9"}), False),
+        ((IN, OUT, {**HIDDEN_AGAIN, "public": ""}), False),
+    ],
+)
+def test_what_is_shown_of_an_invisible_user_is_checked(entries: tuple[Fields, ...], is_right: bool) -> None:
+    assert shown_by(Showing(), *entries) == ([] if is_right else ["shown"])

@@ -232,7 +232,7 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/changes",
-                "    emit_if_shown_changed(uid, record, status, meta, device, present.session, at_ms)\n"
+                "    emit_if_shown_changed(uid, record, before, device, present.session, at_ms)\n"
                 "    write_record",
                 "    write_record",
             ),
@@ -248,7 +248,7 @@ GUARDS: Final = (
                 "local public = status == 'invisible' and '' or nil",
             ),
         ),
-        seed=1,
+        seed=3,
     ),
     Guard(
         "invisible-after-the-end",
@@ -258,13 +258,13 @@ GUARDS: Final = (
     Guard(
         "invisible-with-one-device",
         (SourceChange("lib/shown_state", "invisible = 5", "invisible = 0"),),
-        seed=1,
+        seed=6,
     ),
     Guard(
         "shown-by-the-latest-login",
         (
             SourceChange(
-                "lib/events",
+                "lib/shown_state",
                 "if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end",
                 "",
             ),
@@ -276,8 +276,8 @@ GUARDS: Final = (
         (
             SourceChange(
                 "apply",
-                "    enforce_session_limit(uid, record)\n",
-                "    if op == 'login' then enforce_session_limit(uid, record) end\n",
+                "enforce_session_limit(uid, record.sessions, max_sessions, ARGV[16])",
+                "if op == 'login' then enforce_session_limit(uid, record.sessions, max_sessions, '') end",
             ),
         ),
         seed=10928,
