@@ -16,6 +16,7 @@ converged  Records, nodes and clients agree, and so does the last event of each 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -26,6 +27,7 @@ EPSILON_S: Final = 0.002  # times travel in whole milliseconds
 TRANSITIONS: Final = frozenset({"online", "offline"})
 AWAY, BACK = "3", "4"  # codes of an "away" entry
 UPDATED, LOGOUT = "5", "100"
+CAME: Final = {"1", "2"}  # codes of a device that came: login and returned
 
 
 class Broken(NamedTuple):
@@ -110,6 +112,7 @@ class ShownState(NamedTuple):
         said: the texts of `meta` and `private`; "" without any.
         id: the entry that reported it last.
         period: the entry of this period's online event.
+        devices: the names of the user's devices; only with device events.
     """
 
     status: str
@@ -117,6 +120,7 @@ class ShownState(NamedTuple):
     said: tuple[str, str]
     id: str
     period: str
+    devices: frozenset[str] = frozenset()
 
 
 class ShownStates(NamedTuple):
@@ -155,11 +159,16 @@ class Showing:
         match fields["type"]:
             case "online":
                 said = _said(fields)
-                self.shown[uid] = ShownState(_status(fields), fields["since_ms"], said, entry_id, entry_id)
+                devices = frozenset({fields["device"]})
+                self.shown[uid] = ShownState(
+                    _status(fields), fields["since_ms"], said, entry_id, entry_id, devices
+                )
             case "offline":
                 self.shown.pop(uid, None)
             case "away" | "update":
                 broken += self._check_change(entry_id, fields)
+            case "device":
+                broken += self._check_device(entry_id, fields)
         return broken
 
     def _check_public(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
@@ -181,7 +190,7 @@ class Showing:
         if before is None or before.period != fields["since_id"]:
             text = f"{entry_id} of {uid} is of the period {fields['since_id']}, not {before}"
             return [Broken("shown", text)]
-        after = ShownState(_status(fields), fields["status_ms"], _said(fields), entry_id, before.period)
+        after = ShownState(_status(fields), fields["status_ms"], _said(fields), entry_id, *before[4:])
         self.shown[uid] = after
         is_new = after.status != before.status and after.since_ms == fields["at_ms"]
         is_hidden = "invisible" in {after.status, before.status}
@@ -193,6 +202,20 @@ class Showing:
             is_right = is_new or (after[:2] == before[:2] and after.said != before.said)
             is_right = is_right and fields["code"] == UPDATED
         return [] if is_right else [Broken("shown", f"{fields['type']} {after} of {uid} after {before}")]
+
+    def _check_device(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
+        """Check that a device came that was not there, or one that was there went."""
+        uid, device, before = fields["uid"], fields["device"], self.shown.get(fields["uid"])
+        if before is None or before.period != fields["since_id"]:
+            return [
+                Broken("shown", f"{entry_id} of {uid} is of the period {fields['since_id']}, not {before}")
+            ]
+        came = fields["code"] in CAME
+        devices = before.devices | {device} if came else before.devices - {device}
+        self.shown[uid] = before._replace(id=entry_id, devices=devices)
+        listed = {each["device"] for each in json.loads(fields["devices"])}
+        is_right = devices != before.devices and listed == devices
+        return [] if is_right else [Broken("shown", f"{entry_id} {fields} of {uid} after {before}")]
 
 
 def _status(fields: Mapping[str, str]) -> str:

@@ -86,9 +86,18 @@ def query(uids: Iterable[str], *, id: int | None = None, detail: bool | None = N
     return _packet(Kind.QUERY, id, uids=list(uids), detail=detail)
 
 
-def watch(uids: Iterable[str], *, id: int | None = None, visibility_pass: str | None = None) -> Packet:
-    """Request the states of some users, and each later change; a pass lets the client see more users."""
-    return _packet(Kind.WATCH, id, **{"uids": list(uids), "pass": visibility_pass})
+def watch(
+    uids: Iterable[str],
+    *,
+    id: int | None = None,
+    detail: bool | None = None,
+    visibility_pass: str | None = None,
+) -> Packet:
+    """Request the states of some users, and each later change; a pass lets the client see more users.
+
+    With ``detail`` the states have devices, from then on in all changes that this connection is sent.
+    """
+    return _packet(Kind.WATCH, id, **{"uids": list(uids), "detail": detail, "pass": visibility_pass})
 
 
 def unwatch(uids: Iterable[str] | None = None, *, id: int | None = None) -> Packet:

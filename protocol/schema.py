@@ -243,7 +243,11 @@ SCHEMA: Final[Mapping[int, Fields]] = {
     Kind.KEEPALIVE: {},
     Kind.LOGOUT: {"reason": Field("`logout` or `background`", _one_of("logout", "background"))},
     Kind.QUERY: {"uids": _UIDS, "detail": Field("boolean", _check_bool)},
-    Kind.WATCH: {"uids": _UIDS, "pass": Field("pass", _token(PASS_MAX_BYTES))},
+    Kind.WATCH: {
+        "uids": _UIDS,
+        "detail": Field("boolean", _check_bool),
+        "pass": Field("pass", _token(PASS_MAX_BYTES)),
+    },
     Kind.UNWATCH: {"uids": _UIDS._replace(required=False)},
     Kind.UPDATE: {
         "meta": _META,
@@ -268,7 +272,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "message": _STRING,
         "retry_after": _RETRY_AFTER,
     },
-    Kind.PRESENCE: {"uid": _UID, **_SHOWN, "reason": _STRING},
+    Kind.PRESENCE: {"uid": _UID, **_STATE, "reason": _STRING},
     Kind.DELIVER: {"from": _UID, "body": _BODY, "at_ms": _UINT._replace(required=True)},
     Kind.GOODBYE: {
         "code": _UINT._replace(required=True),

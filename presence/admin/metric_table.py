@@ -36,7 +36,7 @@ ENDS: Final = (
     *(Code.KICKED, Code.AUTH_EXPIRED, Code.SESSION_LIMIT, Code.PROTOCOL_ERROR, Code.RATE_LIMITED),
     *(Code.TOO_LARGE, Code.SERVER_ERROR, Code.BANNED),
 )
-# Types and reasons of events.
+# Types and reasons of events; those of devices appear when there are any.
 TRANSITIONS: Final = (
     *(("online", code.reason) for code in (Code.LOGIN, Code.RETURNED)),
     *(("offline", code.reason) for code in (*ENDS, Code.NODE_DOWN)),

@@ -14,7 +14,7 @@ from presence.ops.explain_text import moment
 from presence.subscriber import Entries, entries_sync
 from presence.subscriber.events import Entry, Gap, entry_values, gap_entry, parsed_number
 
-_TYPES = ("online", "offline", "away", "update")
+_TYPES = ("online", "offline", "away", "update", "device")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,7 @@ from presence.webhooks.receiver import Receiver
 from presence.webhooks.runner import Runner
 from presence.webhooks.sender import SendOptions
 
-TYPES: Final = ("online", "offline", "away", "update")
+TYPES: Final = ("online", "offline", "away", "update", "device")
 DEFAULT_TYPES: Final = ("online", "offline")
 MAX_BATCH: Final = 1000  # some 400 KB
 MAX_ATTEMPTS: Final = 10**6

@@ -32,6 +32,7 @@ async def connect(
     meta: Mapping[str, Any] | None = None,
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
+    watch_devices: bool = False,
     tls: bool | ssl.SSLContext = False,
     wait: bool = True,
     request_timeout: float = REQUEST_TIMEOUT_S,
@@ -61,6 +62,8 @@ async def connect(
         meta: shown to others with the user's state: a map of at most 256 bytes packed.
         private: as `meta`, but for the application's backend only.
         status: ``online``, also for None; ``away``, ``busy``, ``dnd`` (do not disturb) or ``invisible``.
+        watch_devices: whether the states of watched users have their devices, and a device that comes or goes
+            is a change; the server's operator has to allow it (`device_events`), or `devices` is None.
         tls: for a server behind TLS: True for the system's authorities, or a context of your own; both check
             that the certificate names `host`.
         wait: enter the block when the first login is granted, and raise if the first attempt fails. With
@@ -90,7 +93,15 @@ async def connect(
         "status": status,
     }
     server = f"{host}:{port}"
-    machine = new_machine(login, token, anyio.current_time(), server=server, wait=wait, ask_every=ask_every)
+    machine = new_machine(
+        login,
+        token,
+        anyio.current_time(),
+        server=server,
+        wait=wait,
+        ask_every=ask_every,
+        watch_devices=watch_devices,
+    )
     source = None if isinstance(token, str) else token
     opening = open_stream or partial(open_tcp, host, port, tls_context(tls))
     link = Link(machine, opening, source, max_pushes)
@@ -171,7 +182,8 @@ class Client:
         a connection.
         """
         machine = self._link.machine
-        id = machine.request(protocol.watch(uids), self._request_timeout_s, anyio.current_time())
+        request = machine.persistent_state.watch(uids)
+        id = machine.request(request, self._request_timeout_s, anyio.current_time())
         try:
             answer = await self._link.wait_for_answer(id)
         except anyio.get_cancelled_exc_class():

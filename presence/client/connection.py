@@ -13,7 +13,7 @@ from presence.client.errors import PresenceError, RequestFailed, Unsupported
 from presence.client.pushes import WatchEnded
 from presence.client.reconnect import Backoff, Chance
 from presence.client.session import ClientSession, Effects, Keepalives, Result
-from presence.client.state import PersistentState, WatchedUsers
+from presence.client.state import PersistentState
 from presence.client.tokens import checked_token, remaining_lifetime_s
 from presence.protocol import Code
 
@@ -32,12 +32,13 @@ class Resubscription:
     next request is due; infinite if none is.
     """
 
-    def __init__(self, session: ClientSession, watches: WatchedUsers, now: float, chance: Chance) -> None:
+    def __init__(self, session: ClientSession, state: PersistentState, now: float, chance: Chance) -> None:
         self._session = session
-        self._watches = watches
+        self._state = state
+        self._watches = state.watches
         self._chance = chance
         self._backoff = Backoff()
-        self._pending = deque(watches.batches())
+        self._pending = deque(self._watches.batches())
         self._in_flight = 0
         self.due_at = now if self._pending else math.inf
 
@@ -58,7 +59,7 @@ class Resubscription:
         while self._pending and self._in_flight < MAX_WATCHES_IN_FLIGHT:
             if uids := [uid for uid in self._pending.popleft() if uid in still]:
                 on_answer = partial(self._answered, uids)
-                self._session.request(protocol.watch(uids), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
+                self._session.request(self._state.watch(uids), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
                 self._in_flight += 1
 
     def _answered(self, uids: list[str], result: Result, now: float) -> Effects:
@@ -179,7 +180,7 @@ class Connection(ClientSession):
         chance: Chance,
     ) -> None:
         super().__init__(keepalives, now, ids, outgoing, persistent_state)
-        self.resubscription = Resubscription(self, persistent_state.watches, now, chance)
+        self.resubscription = Resubscription(self, persistent_state, now, chance)
         self.renewal = Renewal(self, token, time_ms, now, chance)
         for text in persistent_state.passes:
             on_answer = partial(self._pass_answered, text)

@@ -62,6 +62,7 @@ class ClientMachine:
         server, persistent: see `ReconnectPolicy`.
         fetches: whether the program is asked for a token before each login, and before a token expires.
         ask_every: see `Keepalives`.
+        watch_devices: see `presence.client.connect`.
         chance: uniform in [0, 1).
 
     Attributes:
@@ -81,9 +82,12 @@ class ClientMachine:
         persistent: bool = True,
         fetches: bool = False,
         ask_every: int = ASK_EVERY,
+        watch_devices: bool = False,
         chance: Chance = random.random,
     ) -> None:
-        self.persistent_state = PersistentState(login._replace(id=_LOGIN_ID), token_comes_later=fetches)
+        self.persistent_state = PersistentState(
+            login._replace(id=_LOGIN_ID), token_comes_later=fetches, watch_devices=watch_devices
+        )
         self._fetches = fetches
         self._ask_every = ask_every
         self._chance = chance
@@ -254,7 +258,7 @@ class ClientMachine:
         """
         if self.state is State.ENDED:
             raise self.end_error().with_traceback(None)
-        protocol.encode(protocol.watch(uids), protocol.FRAME_LIMIT_BYTES)
+        protocol.encode(self.persistent_state.watch(uids), protocol.FRAME_LIMIT_BYTES)
         new = self.persistent_state.watches.add(uids)
         if new and self._connection is not None and self.state is State.ONLINE:
             self._connection.resubscription.add(new, now)

@@ -76,7 +76,7 @@ class UserState:
     id: str | None = None  # of the event that led to it; None: not known
     meta: Mapping[str, Any] = field(default_factory=dict)
     reason: str | None = None  # why the user is offline: the name of a code; None: not known, or not offline
-    devices: "tuple[DeviceState, ...] | None" = None  # by name; None: the query did not ask for them
+    devices: "tuple[DeviceState, ...] | None" = None  # by name; None: not asked for, or not known
 
     def is_newer_than(self, other: "UserState") -> bool:
         """Whether this is newer than another state of the same user; True if one of them has no id."""
@@ -99,7 +99,8 @@ class DeviceState:
 class PresenceChanged:
     """A watched user's state has changed. Each change of a user is reported once, in order.
 
-    The reason is the name of the code that caused it; ``watched`` for the first state of a user given to
+    The reason is the name of the code that caused it, also of a device (see `watch_devices` of `connect`);
+    ``watched`` for the first state of a user given to
     `watch_nowait`; ``meanwhile`` for a change found after a lost connection (intermediate states are not
     reported).
     """

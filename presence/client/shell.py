@@ -22,6 +22,7 @@ def new_machine(
     server: str,
     wait: bool,
     ask_every: int,
+    watch_devices: bool,
 ) -> ClientMachine:
     """Return the machine for the arguments of `presence.client.connect`; `login`: fields of the login."""
     own = token if isinstance(token, str) else None
@@ -32,6 +33,7 @@ def new_machine(
         persistent=not wait,
         fetches=own is None and token is not None,
         ask_every=ask_every,
+        watch_devices=watch_devices,
     )
 
 

@@ -123,12 +123,15 @@ class PersistentState:
     """The login and the watches that the server has granted, to be restored on the next connection.
 
     A failed request changes nothing here. Only an unwatch takes effect as soon as it is sent, because no
-    answer can undo it. With `token_comes_later` the token is added to the login later. Raises `EncodeError`
-    if the login breaks a rule of the protocol.
+    answer can undo it. With `token_comes_later` the token is added to the login later, with `watch_devices`
+    watches ask for the devices of users. Raises `EncodeError` if the login breaks a rule of the protocol.
     """
 
-    def __init__(self, login: Packet, *, token_comes_later: bool = False) -> None:
+    def __init__(
+        self, login: Packet, *, token_comes_later: bool = False, watch_devices: bool = False
+    ) -> None:
         self._token_comes_later = token_comes_later
+        self._watch_devices = watch_devices
         self.login = self._validated(login)
         self.watches = WatchedUsers()
         self.passes: dict[str, None] = {}  # that the server has taken, in order
@@ -138,6 +141,10 @@ class PersistentState:
         """The newest token that the client has."""
         token: str | None = self.login.payload.get("token")
         return token
+
+    def watch(self, uids: Iterable[str]) -> Packet:
+        """Return the request to watch users."""
+        return protocol.watch(uids, detail=self._watch_devices or None)
 
     def log_in_with(
         self,

@@ -311,6 +311,9 @@ class Settings:
         form=_class_limits,
         is_list=True,
     )
+    device_events: bool = _presence(
+        False, "whether a device that comes or goes has an event while its user stays online"
+    )
     away_after: float = _presence(
         0.0,
         "time without packets other than keepalives after which a session is away; 0: never",

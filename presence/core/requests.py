@@ -35,6 +35,7 @@ class Watch(NamedTuple):
 
     id: int | None
     uids: list[str]
+    detail: bool = False  # with those of their devices, in all changes of this session
     visibility_pass: str | None = None  # lets the client see more users; see `presence.core.visibility`
 
 
@@ -57,7 +58,7 @@ def parse_request(packet: Packet) -> Request:
         case Kind.QUERY:
             return Query(id, payload["uids"], payload.get("detail", False))
         case Kind.WATCH:
-            return Watch(id, payload["uids"], payload.get("pass"))
+            return Watch(id, payload["uids"], payload.get("detail", False), payload.get("pass"))
         case _:
             return Unwatch(id, payload.get("uids"))
 

@@ -72,6 +72,7 @@ def shape(settings: Settings) -> Shape:
         max_sessions=settings.max_sessions,
         session_policy=settings.session_policy,
         class_limits=settings.class_limits,
+        device_events=settings.device_events,
     )
 
 
@@ -87,11 +88,12 @@ def watching(url: str, node: Node, states: StoredStates) -> Watching:
     settings, keys = node.settings, node.keys
     return Watching(
         keys.shard,
-        lambda shard: WatchChannel(url, keys, shard),
+        lambda shard: WatchChannel(url, keys, shard, detail=settings.device_events),
         states,
         max_watches=settings.max_watches,
         max_shared_watches=settings.max_shared_watches,
         absence_s=settings.lease + settings.idle_timeout,
+        device_events=settings.device_events,
         visibility=node.engine.visibility,
         faults=node.faults,
     )

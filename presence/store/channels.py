@@ -218,11 +218,15 @@ class WatchChannel(RedisSubscription):
         url, connect: see `RedisSubscription`.
         keys: channel names.
         shard: of the users.
+        detail: whether to read the devices of users.
     """
 
-    def __init__(self, url: str, keys: Keys, shard: int, connect: Connect = open_client) -> None:
+    def __init__(
+        self, url: str, keys: Keys, shard: int, connect: Connect = open_client, *, detail: bool = False
+    ) -> None:
         super().__init__(url, connect)
         self._keys = keys
+        self._detail = detail
         self._shard = shard
         self._shard_channel = keys.watchers_channel(shard).encode()  # prefix of the channels of its users
 
@@ -251,7 +255,9 @@ class WatchChannel(RedisSubscription):
 
     def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
         """See `ShardChannel`."""
-        return self.ask(partial(read_snapshot, keys=self._keys, shard=self._shard, uids=uids))
+        return self.ask(
+            partial(read_snapshot, keys=self._keys, shard=self._shard, uids=uids, detail=self._detail)
+        )
 
     def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
         """See `ShardChannel`."""

@@ -57,6 +57,7 @@ class Shape:
     max_sessions: int = 8  # of a user, on all nodes together
     session_policy: str = "oldest"  # sessions to end if there are more: the "oldest" or the "newest"
     class_limits: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # both, by class of device
+    device_events: bool = False  # whether a device that comes or goes has an entry
 
     def key_names(self, shard: int, node: str) -> list[str]:
         """Return KEYS of all scripts."""
@@ -94,6 +95,8 @@ class Shape:
         if isinstance(step, Batch):
             by_class = msgpack.packb(self.class_limits) if self.class_limits else b""
             arguments += [self.max_sessions, self.session_policy, step.sent_ms, by_class]
+        if isinstance(step, Batch | Retirement | Sweep):
+            arguments.append("devices" if self.device_events else "")
         return Call(step.script, self.key_names(step.shard, node), arguments)
 
     def operator_call(self, script: str, shard: int, arguments: Iterable[Any]) -> Call:

@@ -54,8 +54,10 @@ class StoredStates:
         self._clients.close()
 
 
-def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) -> ShardSnapshot:
-    """Read users of one shard, in one transaction."""
+def read_snapshot(
+    client: Redis, keys: Keys, shard: int, uids: Sequence[str], *, detail: bool = False
+) -> ShardSnapshot:
+    """Read users of one shard, with `detail` also their devices, in one transaction."""
     with client.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.online(shard), list(uids))
         pipe.zmscore(keys.seen(shard), list(uids))
@@ -64,7 +66,8 @@ def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) ->
         records, scores, lefts, stream = _answers(pipe)
     states = {}
     for uid, record, score, left in zip(uids, records, scores, lefts, strict=True):
-        states[uid] = _state(online_state(record) or offline_state(score, left))
+        found = online_state(record) or offline_state(score, left)
+        states[uid] = _state(found)._replace(devices=_devices(found) if detail else None)
     return ShardSnapshot(states, _last_id(stream))
 
 

@@ -16,8 +16,9 @@ trio::
 Without a group, a subscriber gets new events, or those after the last ids it has seen. `follow` and
 `follow_sync` begin with a snapshot of who is online. See `docs/subscribers.md`.
 
-With ``updates=True`` they also give `Away`, for users who went away or came back, and `Updated`, for users
-who changed their `meta`; users stay online through both. Without it, these entries are skipped.
+With ``updates=True`` they also give events of users who stay online: `Away`, who went away or came back;
+`Updated`, who changed their status or `meta`; and `Device`, a device of whom came or went. Without it, these
+entries are skipped.
 
 All survive an outage of Redis, with or without loss of its data. On a Redis Cluster, where no read can wait
 for streams of several slots, they poll: 20 ms after the last event, then with growing pauses up to 200 ms. An
@@ -33,6 +34,7 @@ from presence.subscriber.blocking import BlockingSubscription
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import (
     Away,
+    Device,
     Entry,
     Event,
     Gap,
@@ -50,6 +52,7 @@ from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollow
 __all__ = [
     "Away",
     "BlockingSubscription",
+    "Device",
     "Entries",
     "Entry",
     "Event",
@@ -95,8 +98,8 @@ def subscribe(
             entry id, or by shard the id of the last event seen, where a `Gap` reports that later events are
             missing. With a group, where it begins if it has to be created; not by shard.
         prefix: prefix of the server's keys.
-        updates: whether to give `Away` and `Updated`, too. Without it they are skipped, and entries that a
-            group has skipped do not come again.
+        updates: whether to give `Away`, `Updated` and `Device`, too. Without it they are skipped, and entries
+            that a group has skipped do not come again.
         max_deliveries: with a group, as the two below: after this many deliveries without acknowledgement an
             event becomes a dead letter, in the stream ``presence:{shard}:dead``.
         claim_idle_s: an event goes to another consumer after this many seconds without a sign of life of the
@@ -151,7 +154,7 @@ def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> Subs
 
     Args:
         url, prefix: see `subscribe`.
-        updates: whether to give `Away` and `Updated`, and to fill `Snapshot.shown`.
+        updates: whether to give `Away`, `Updated` and `Device`, and to fill `Snapshot.shown`.
 
     Raises:
         ValueError: the URL is invalid.

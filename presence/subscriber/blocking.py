@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from presence.store.client import RedisError
-from presence.subscriber.connection import Retry, Source, log
+from presence.subscriber.connection import BLOCK_MS, Retry, Source, log
 
 T = TypeVar("T")
 
@@ -71,14 +71,18 @@ class BlockingSubscription(SubscriptionBase[T]):
             ValueError: Redis does not hold data of a presence server.
         """
         self._source.ack()
-        if self._source.has_work:
-            try:
-                self._source.fetch()
-            except Exception as error:
-                time.sleep(self._retry.delay_after(error))
-                return None
-            self._retry.succeeded()
-        return self._next_event()
+        until = time.monotonic() + BLOCK_MS / 1000
+        while True:
+            if self._source.has_work:
+                try:
+                    self._source.fetch()
+                except Exception as error:
+                    time.sleep(self._retry.delay_after(error))
+                    return None
+                self._retry.succeeded()
+            event = self._next_event()
+            if event is not None or time.monotonic() >= until:  # all that came may have been skipped
+                return event
 
     def acknowledge(self) -> None:
         """Acknowledge the current event immediately, for example before a ``break``.

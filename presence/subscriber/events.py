@@ -17,6 +17,7 @@ NO_META: Final[Meta] = MappingProxyType({})
 GapReason = Literal["dropped", "trimmed", "lost_writes"]
 ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers, besides those in ``_ms``
 ZERO_ID = "0-0"
+_CAME: Final = {str(int(code)) for code in (Code.LOGIN, Code.RETURNED)}
 MAX_CACHED_NAMES = 64  # field names; each entry has the same dozen
 
 
@@ -113,6 +114,25 @@ class Updated(_Transition):
 
 
 @dataclass(frozen=True, slots=True)
+class Device(_Transition):
+    """A device of a user who stays online came or went, if the server's setting `device_events` asks for it.
+
+    `code` is 1 login or 2 returned of one that came, otherwise why its session ended, as of `Offline`.
+    """
+
+    since_id: str  # as of `Away`
+    status: Status  # the user's
+    came: bool  # whether it has a session now
+    devices: tuple[str, ...] = ()  # names of those that the user has now
+    deliveries: int = 1
+    meta: Meta = field(default_factory=lambda: NO_META, hash=False)  # the user's from now on
+    private: Meta = field(default_factory=lambda: NO_META, hash=False)  # the user's from now on
+    address: str = ""  # as of `Online`
+    invisible: bool = False  # as of `Online`
+    device_class: str = ""  # as of `Online`
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Events are missing here. A program that keeps a view of who is online should take a new snapshot.
 
@@ -131,13 +151,13 @@ class Gap:
     deliveries: int = 1
 
 
-Event = Online | Offline | Away | Updated | Gap
+Event = Online | Offline | Away | Updated | Device | Gap
 Item = Entry | Gap
 
 
 def decode_transition(item: Item) -> Event | None:
     """Like `decode`, but None for entries of users who stay online."""
-    is_other = isinstance(item, Entry) and item.fields.get("type") in {"away", "update"}
+    is_other = isinstance(item, Entry) and item.fields.get("type") in {"away", "update", "device"}
     return None if is_other else decode(item)
 
 
@@ -147,7 +167,7 @@ def decode(item: Item) -> Event | None:
         return item
     try:
         return _event_of(item, item.fields)
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         return None
 
 
@@ -156,33 +176,29 @@ def _event_of(entry: Entry, fields: Mapping[str, str]) -> Event | None:
     if kind == "gap":
         span = (int(fields["dropped"]), int(fields["from_ms"]), int(fields["to_ms"]))
         return Gap(entry.shard, entry.id, "dropped", *span, deliveries)
-    common, is_invisible = _common(entry), "invisible" in fields
-    address, device_class = fields.get("address", ""), fields.get("class", "")
-    if kind == "offline":
-        grace_ms = int(fields.get("grace_ms", 0))
-        return Offline(
-            *common,
-            fields["since_id"],
-            deliveries,
-            grace_ms,
-            *_said(fields),
-            address,
-            is_invisible,
-            device_class,
-        )
+    common, said = _common(entry), _said(fields)
     status: Status = fields.get("status", "online")  # type: ignore[assignment]  # or one of a newer server
+    is_invisible = "invisible" in fields
+    shown = (*said, fields.get("address", ""), is_invisible, fields.get("class", ""))
+    if kind == "online":
+        return Online(*common, deliveries, status, *shown)
+    if kind not in {"offline", "away", "update", "device"}:
+        return None
+    since_id = fields["since_id"]
+    event: Event
     match kind:
-        case "online":
-            said = _said(fields)
-            return Online(*common, deliveries, status, *said, address, is_invisible, device_class)
+        case "offline":
+            event = Offline(*common, since_id, deliveries, int(fields.get("grace_ms", 0)), *shown)
         case "away":
-            return Away(*common, fields["since_id"], status, deliveries, *_said(fields))
+            event = Away(*common, since_id, status, deliveries, *said)
         case "update":
             status_ms = int(fields["status_ms"])
-            said = _said(fields)
-            return Updated(*common, fields["since_id"], status, status_ms, deliveries, *said, is_invisible)
+            event = Updated(*common, since_id, status, status_ms, deliveries, *said, is_invisible)
         case _:
-            return None
+            came = fields["code"] in _CAME
+            names = tuple(str(each["device"]) for each in json.loads(fields.get("devices", "[]")))
+            event = Device(*common, since_id, status, came, names, deliveries, *shown)
+    return event
 
 
 def _said(fields: Mapping[str, str]) -> tuple[Meta, Meta]:
@@ -257,7 +273,7 @@ def entry_values(entry: Entry) -> dict[str, object]:
         values[name] = parsed_number(text) if is_number else text
     if "invisible" in values:
         values["invisible"] = True
-    for name in ("meta", "private"):
+    for name in ("meta", "private", "devices"):
         if said := entry.fields.get(name):
             with suppress(ValueError, RecursionError):
                 values[name] = json.loads(said)

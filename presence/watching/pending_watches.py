@@ -69,6 +69,7 @@ class PendingWatch:
     uids: list[str]  # to watch; each once
     missing: set[str]  # of these, users whose states are not known yet
     hidden: list[str] = field(default_factory=list)  # asked for, but not to be seen by this client
+    detail: bool = False  # with devices
     unwatched: set[str] = field(default_factory=set)  # of `uids`, unwatched by the session meanwhile
     is_over: bool = False  # answered, refused or dropped
 

@@ -21,6 +21,7 @@ from presence import protocol
 from presence.common.faults import Faults
 from presence.core.registry import Session
 from presence.protocol import UID_MAX_BYTES
+from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
 from presence.watching.answers import encodable
 from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState
@@ -49,18 +50,19 @@ _Frames: TypeAlias = list[tuple[str, bytes]]
 """Packets of one connection, in order, each with its user."""
 
 
+@dataclass(slots=True)
 class _Change:
-    """A queued change; `number`: see `Watches`."""
+    """A queued change."""
 
-    __slots__ = ("frame", "number", "uid")
-
-    def __init__(self, uid: str, frame: bytes, number: int) -> None:
-        self.uid, self.frame, self.number = uid, frame, number
+    uid: str
+    frame: bytes  # b"": only devices have changed
+    detailed: bytes  # with the devices; b"": they are not known, or nobody has asked for them
+    number: int  # see `Watches`
 
 
 def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
     frame = protocol.encode(protocol.presence(uid, state.shown(), reason))
-    if len(frame) > MAX_FRAME_BYTES:
+    if len(frame) > (MAX_FRAME_BYTES if state.devices is None else SERVER_FRAME_LIMIT_BYTES):
         raise protocol.EncodeError(f"a change takes {len(frame)} bytes")
     return frame
 
@@ -69,6 +71,9 @@ class Pushes:
     """Sends changes to watchers; a connection that cannot be written to is closed.
 
     A watch answered now covers all changes up to `number`, that of the latest change.
+
+    Attributes:
+        with_devices: the sessions whose packets have the devices of a user.
     """
 
     def __init__(self, watches: Watches, faults: Faults) -> None:
@@ -82,27 +87,38 @@ class Pushes:
         self._filled = trio.Event()
         self._statistics = PushStatistics()
         self.number = 0
+        self.with_devices: set[Session] = set()
 
     def push(self, change: UserEvent) -> None:
         """Queue a change for all clients that watch the user now."""
         uid = change.uid
         if not self._watches.is_watched(uid):
             return
+        if change.is_of_device and not self.with_devices:
+            return
         self._statistics.changes += 1
         self.number += 1
-        try:
-            frame = _packed(uid, change.state, change.reason)
-        except protocol.EncodeError:
-            self._statistics.damaged += 1
-            frame = _packed(uid, encodable(change.state), change.reason)
+        plain = change.state._replace(devices=None)
+        frame = b"" if change.is_of_device else self._frame(uid, plain, change.reason)
+        detailed = frame if change.state.devices is None else b""
+        if self.with_devices and not detailed:
+            detailed = self._frame(uid, change.state, change.reason)
         queued = self._last.get(uid)
         if queued is not None and len(self._queue) >= MAX_QUEUED_CHANGES:
-            queued.frame, queued.number = frame, self.number
+            queued.frame, queued.detailed = frame or queued.frame, detailed
+            queued.number = self.number
             self._statistics.replaced += 1
             return
-        self._last[uid] = _Change(uid, frame, self.number)
+        self._last[uid] = _Change(uid, frame, detailed, self.number)
         self._queue.append(self._last[uid])
         self._filled.set()
+
+    def _frame(self, uid: str, state: WatchedState, reason: str) -> bytes:
+        try:
+            return _packed(uid, state, reason)
+        except protocol.EncodeError:
+            self._statistics.damaged += 1
+            return _packed(uid, encodable(state), reason)
 
     async def run(self) -> None:
         """Send changes until cancelled."""
@@ -126,7 +142,10 @@ class Pushes:
             for session in turn:
                 # The session may have ended, or its watch been answered anew, since it was listed.
                 if self._watches.is_due(session, change.uid, change.number):
-                    gathered.setdefault(session, []).append((change.uid, change.frame))
+                    frame = change.detailed if session in self.with_devices else b""
+                    frame = frame or change.frame
+                    if frame:
+                        gathered.setdefault(session, []).append((change.uid, frame))
         for session, frames in gathered.items():
             # A lost change would leave a wrong view, so the client is disconnected, and asks anew.
             with self._faults.contained("push", partial(self._faults.disconnect, session)):

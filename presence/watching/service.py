@@ -28,7 +28,7 @@ from presence.core import requests
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
 from presence.core.visibility import Visibility
-from presence.protocol import UIDS_MAX, Code, encode, presence
+from presence.protocol import UIDS_MAX, Code, EncodeError, encode, presence
 from presence.watching.answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import ShardChannel
 from presence.watching.pending_watches import PendingWatch, PendingWatches, RequestTimeouts
@@ -54,8 +54,9 @@ class Watching:
 
     `shard_of` gives the shard of a user, `channel` makes the channel of a shard. One session may watch
     `max_watches` users, all together `max_shared_watches` beyond the `OWN_WATCHES` of each. `absence_s`: see
-    `ShardView`. `visibility`: whom each client may see; None: everybody. Errors in the handling of one
-    request or connection are contained.
+    `ShardView`. `device_events`: whether clients can watch devices; if not, a watch with `detail` is like any
+    other. `visibility`: whom each client may see; None: everybody. Errors in the handling of one request or
+    connection are contained.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Watching:
         max_watches: int,
         max_shared_watches: int,
         absence_s: float,
+        device_events: bool = False,
         visibility: Visibility | None = None,
         runtime: Runtime | None = None,
         faults: Faults | None = None,
@@ -78,6 +80,7 @@ class Watching:
         self._max_watches = max_watches
         self._max_shared_watches = max_shared_watches
         self._absence_s = absence_s
+        self._device_events = device_events
         self._watches = Watches()
         self._pending = PendingWatches()
         self._pushes = Pushes(self._watches, self._faults)
@@ -163,6 +166,7 @@ class Watching:
         """See `RequestHandler.session_disconnected`."""
         self.askers.discard(session)
         self._pushes.discard(session)
+        self._pushes.with_devices.discard(session)
         self._budget.drop(session)
         self._quota.set_count(session, 0)
         self._drop_unwanted([*self._watches.remove(session), *self._pending.remove_session(session)])
@@ -195,7 +199,8 @@ class Watching:
             return
         self._quota.set_count(session, count)
         missing = [uid for uid in uids if not self._is_known(uid)]
-        watch = PendingWatch(session, request.id, uids, set(missing), hidden)
+        detail = request.detail and self._device_events
+        watch = PendingWatch(session, request.id, uids, set(missing), hidden, detail)
         self._pending.add(watch)
         if missing:
             self._timeouts.add(watch)
@@ -226,8 +231,18 @@ class Watching:
         if self._visibility is not None:  # a fresh token may have hidden some meanwhile
             hidden = [*hidden, *self._visibility.hidden(session, watch.uids)]
         states = {uid: state for uid, state in latest.items() if state is not None}
-        packet = states_packet(watch.id, states, hidden)
+        if not watch.detail:
+            states = {uid: state._replace(devices=None) for uid, state in states.items()}
+        try:
+            packet = states_packet(watch.id, states, hidden)
+        except EncodeError:  # only devices take so much
+            self._refused += 1
+            self._release(session, watch.uids)
+            requests.send_error(session, watch.id, Code.TOO_LARGE, "ask for fewer users")
+            return
         wanted = list(watch.wanted)
+        if watch.detail:
+            self._pushes.with_devices.add(session)
         with self._faults.contained("watch", partial(self._faults.disconnect, session)):
             self._pushes.discard(session, wanted)
             self._watches.add(session, wanted, self._pushes.number)

@@ -75,6 +75,7 @@ class UserEvent(NamedTuple):
     id: EntryId
     state: WatchedState  # of the user from then on
     reason: str  # name of its code
+    is_of_device: bool = False  # a device came or went; the state is the same otherwise
 
     @property
     def is_hidden(self) -> bool:
@@ -124,14 +125,15 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
         kind, uid, order = fields["type"], fields["uid"], id_of(entry_id)
         since_ms = int(fields.get("status_ms") or fields.get("since_ms") or fields["at_ms"])
         match kind:
-            case "online" | "away" | "update":
+            case "online" | "away" | "update" | "device":
                 said = fields.get("meta")
                 state = WatchedState(str(fields.get("status") or ONLINE), since_ms, None, entry_id)
+                state = state._replace(devices=_devices(fields.get("devices")))
                 state = state._replace(meta=said) if isinstance(said, str) else state
             case "offline":
                 last_seen_ms = int(fields.get("last_seen_ms") or fields["at_ms"])
                 state = WatchedState(OFFLINE, int(fields["at_ms"]), last_seen_ms, entry_id)
-                state = state._replace(reason=_reason(fields))
+                state = state._replace(reason=_reason(fields), devices=())
             case _:
                 return None
         reason = _reason(fields)
@@ -141,7 +143,8 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
                 reason = state.reason
             else:  # visible again: as if the user came now
                 reason = Code(int(public)).reason
-        return UserEvent(uid, order, state, reason or reason_for(state)) if type(uid) is str else None
+        reason = reason or reason_for(state)
+        return UserEvent(uid, order, state, reason, kind == "device") if type(uid) is str else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
@@ -149,10 +152,27 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
 def _public_state(text: str, entry_id: str) -> WatchedState:
     """Return how clients see an invisible user; see lib/shown_state.lua for `text`."""
     if not text:
-        return WatchedState(OFFLINE)
+        return WatchedState(OFFLINE, devices=())
     code, said_id, since_ms, last_seen_ms = text.split(" ")
     public_id = entry_id if said_id == _PUBLIC_ID else said_id
-    return WatchedState(OFFLINE, int(since_ms), int(last_seen_ms), public_id, reason=Code(int(code)).reason)
+    reason = Code(int(code)).reason
+    return WatchedState(OFFLINE, int(since_ms), int(last_seen_ms), public_id, reason=reason, devices=())
+
+
+def _devices(text: str | None) -> tuple[DeviceState, ...] | None:
+    """Return the devices in an entry; None without them."""
+    if text is None:
+        return None
+    return tuple(
+        DeviceState(
+            str(each["device"]),
+            str(each["status"]),
+            int(each["since_ms"]),
+            str(each.get("class", "")),
+            str(each.get("meta", "")),
+        )
+        for each in json.loads(text)
+    )
 
 
 def _reason(fields: Mapping[str, Any]) -> str:

@@ -45,6 +45,7 @@ class Driven:
         persistent: bool = True,
         fetches: bool = False,
         ask_every: int = 3,
+        watch_devices: bool = False,
         chance: float = 1.0,
     ) -> None:
         self.now = 1000.0
@@ -55,6 +56,7 @@ class Driven:
             persistent=persistent,
             fetches=fetches,
             ask_every=ask_every,
+            watch_devices=watch_devices,
             chance=lambda: self.chance,
         )
         self.sent: list[Packet] = []

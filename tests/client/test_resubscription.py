@@ -3,7 +3,15 @@
 import pytest
 
 from presence import protocol
-from presence.client import Ended, LimitReached, NotConnected, RequestTimeout, UserState, WatchEnded
+from presence.client import (
+    DeviceState,
+    Ended,
+    LimitReached,
+    NotConnected,
+    RequestTimeout,
+    UserState,
+    WatchEnded,
+)
 from presence.client.connection import ANSWER_TIMEOUT_S, MAX_WATCHES_IN_FLIGHT
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import Driven
@@ -26,6 +34,22 @@ def online() -> Driven:
 
 def known(driven: Driven) -> dict[str, str]:
     return {uid: each.status for uid, each in driven.machine.persistent_state.watches.states().items()}
+
+
+def test_devices_are_asked_for_again_and_one_that_comes_is_a_change() -> None:
+    online = Driven(watch_devices=True)
+    online.log_in()
+    desk = {"device": "desk", "status": "online", "since_ms": 1}
+    online.ask(online.machine.persistent_state.watch(["bob"]))
+    assert online.sent[-1].payload == {"uids": ["bob"], "detail": True}
+    online.receive(
+        protocol.ok(online.sent[-1].id, presence={"bob": {**state("online", "1-0"), "devices": []}})
+    )
+    online.receive(protocol.presence("bob", {**state("online", "2-0"), "devices": [desk]}, "login"))
+    assert online.machine.persistent_state.watches.states()["bob"].devices == (
+        DeviceState("desk", "online", 1),
+    )
+    assert [each.payload for each in online.reconnect()] == [{"uids": ["bob"], "detail": True}]
 
 
 # Within one connection

@@ -126,7 +126,7 @@ def test_redis_may_lose_its_data_or_go_back_to_an_earlier_state() -> None:
 
 
 Fields = dict[str, str]
-IN: Fields = {"type": "online", "since_ms": "1", "at_ms": "1"}
+IN: Fields = {"type": "online", "device": "", "since_ms": "1", "at_ms": "1"}
 AWAY: Fields = {
     **{"type": "away", "since_id": "1-0", "at_ms": "5", "code": "3"},
     **{"status": "away", "status_ms": "5"},
@@ -143,11 +143,19 @@ HIDDEN: Fields = {
 }
 HIDDEN_AGAIN: Fields = {
     "type": "online",
+    "device": "",
     "since_ms": "9",
     "at_ms": "9",
     "invisible": "1",
     "public": "0 2-0 9 8",
 }
+
+
+JOINED: Fields = {
+    **{"type": "device", "since_id": "1-0", "at_ms": "5", "code": "1", "device": "tv"},
+    "devices": '[{"device":""},{"device":"tv"}]',
+}
+LEFT: Fields = {**JOINED, "code": "200", "devices": '[{"device":""}]'}
 
 
 def shown_by(showing: Showing, *entries: Fields) -> list[str]:
@@ -161,7 +169,8 @@ def shown_by(showing: Showing, *entries: Fields) -> list[str]:
 def test_states_of_a_user_are_followed_and_forgotten_with_redis() -> None:
     showing = Showing()
     assert shown_by(showing, IN, AWAY, SAID, BACK) == []
-    assert showing.shown["ann"] == ShownState("online", "9", ("x", ""), "4-0", "1-0")
+    wanted = ShownState("online", "9", ("x", ""), "4-0", "1-0", frozenset({""}))
+    assert showing.shown["ann"] == wanted
     kept = showing.snapshot()
     assert shown_by(showing, OUT) == []
     assert showing.shown == {}
@@ -184,6 +193,11 @@ def test_states_of_a_user_are_followed_and_forgotten_with_redis() -> None:
         (IN, AWAY, {**SAID, "meta": ""}),
         (IN, AWAY, {**SAID, "status_ms": "7"}),
         ({**IN, "status": "away"}, AWAY),
+        (JOINED,),
+        (IN, JOINED, JOINED),
+        (IN, LEFT),
+        (IN, {**JOINED, "devices": "[]"}),
+        (IN, {**JOINED, "since_id": "0-9"}),
     ],
 )
 def test_an_entry_without_a_change_or_a_period_is_found(entries: tuple[Fields, ...]) -> None:
@@ -202,3 +216,9 @@ def test_an_entry_without_a_change_or_a_period_is_found(entries: tuple[Fields, .
 )
 def test_what_is_shown_of_an_invisible_user_is_checked(entries: tuple[Fields, ...], is_right: bool) -> None:
     assert shown_by(Showing(), *entries) == ([] if is_right else ["shown"])
+
+
+def test_devices_come_and_go() -> None:
+    showing = Showing()
+    assert shown_by(showing, IN, JOINED, AWAY, LEFT) == []
+    assert showing.shown["ann"].devices == {""}

@@ -144,6 +144,7 @@ def test_counts_add_up_by_type_and_reason_including_unknown_codes() -> None:
         "offline": {"idle_timeout": 1, "999": 1},
         "away": {},
         "update": {},
+        "device": {},
         "gap": {"gap": 1},
         "sleeping": {"away": 1},
     }

@@ -28,7 +28,7 @@ NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
 def draw_plan(seed: int) -> SimulationPlan:
     random = Random(seed)
     crowd = seed % SEEDS_PER_CROWD == SEEDS_PER_CROWD - 1
-    settings = _settings(random, crowd=crowd)
+    settings = replace(_settings(random, crowd=crowd), device_events=seed % 2 == 1)
     heal_at = random.uniform(50.0, 80.0) if crowd else random.uniform(50.0, 130.0)
     nodes = random.randint(2, 4 if crowd else 5)
     rates = tuple(random.choice((1.0, 1.0, random.uniform(0.97, 1.03))) for _ in range(nodes))

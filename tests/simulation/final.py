@@ -134,7 +134,10 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
             said = state.get("meta", ""), state.get("private", "")
             status = "invisible" if "invisible" in state else state["status"]
             shows = status, str(state["since_ms"]), said, state["id"]
-            if uid not in shown or shown[uid][:4] != shows:
+            is_told = uid in shown and shown[uid][:4] == shows
+            if is_told and world.plan.settings.device_events:
+                is_told = shown[uid].devices == {each["device"] for each in state["sessions"]}
+            if not is_told:
                 judge.add_violation("converged", "{} shows {}, told was {}", uid, shows, shown.get(uid))
             if "invisible" in state:
                 _check_public(judge, uid, state)

@@ -272,6 +272,17 @@ GUARDS: Final = (
         seed=1,
     ),
     Guard(
+        "devices-that-go",
+        (
+            SourceChange(
+                "lib/changes",
+                "      emit_device(uid, record, device, present, code, reason, last_seen_ms, at_ms)\n",
+                "",
+            ),
+        ),
+        seed=1,
+    ),
+    Guard(
         "registrations-limited",
         (
             SourceChange(

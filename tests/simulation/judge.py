@@ -250,7 +250,7 @@ class SimulationJudge:
                 self._user_online(entry)
             case "offline":
                 self._user_offline(entry)
-            case "away" | "update":
+            case "away" | "update" | "device":
                 details = [fields[name] for name in ("uid", "reason", "status")]
                 self._world.note("{} {} {} {} by {}", *details, fields.get("meta", ""), entry.script)
 

@@ -1,6 +1,6 @@
 """The effect of node changes on a shard: each rule is a row, run on a real server."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -312,12 +312,20 @@ def line(event: dict[str, str]) -> str:
 
 def watched(stream: Iterable[dict[str, str]], uid: str) -> WatchedState:
     """Return how a watcher sees a user after these events."""
-    known = WatchedState(OFFLINE)
+    known = WatchedState(OFFLINE, devices=())
     for each in stream:
         event = read_entry(each["id"], each)
         if event is not None and event.uid == uid and not (event.is_hidden and known.status == OFFLINE):
             known = event.state
     return known
+
+
+def undated(states: Mapping[str, WatchedState]) -> dict[str, WatchedState]:
+    """Return the states without the times of devices: a new session of the same device is no event."""
+    return {
+        uid: state._replace(devices=tuple(each._replace(since_ms=0) for each in state.devices or ()))
+        for uid, state in states.items()
+    }
 
 
 def named(sessions: Iterable[tuple[str, ...]]) -> set[str]:
@@ -361,7 +369,42 @@ def test_a_rule(store: RedisStore, server: Server, rule: str, steps: str, outcom
     assert yielded == may_return
     uids = [*{event["uid"]: None for event in stream if "uid" in event}]
     queried = read_snapshot(server.client, Keys(), 0, uids).states if uids else {}
-    assert queried == {uid: watched(stream, uid) for uid in uids}, "a query and a watch show the same"
+    shown = {uid: watched(stream, uid)._replace(devices=None) for uid in uids}
+    assert queried == shown, "a query and a watch show the same"
+
+
+@pytest.mark.parametrize(("rule", "steps", "outcome"), rows(RULES))
+def test_device_events_tell_which_devices_are_on_record(
+    server: Server, rule: str, steps: str, outcome: str
+) -> None:
+    with closing(RedisStore(server.url, Shape(Keys(), 1000, 10**13, device_events=True))) as store:
+        hands = {name: Hand(store, name) for name in NODES}
+        for hand in hands.values():
+            hand.open()
+        for step in steps.split("; "):
+            play(hands, step)
+    stream = events(server.client)
+    others = [each for each in stream if each["type"] != "device"]
+    assert "; ".join(map(line, others)) == f" {outcome} ".split("->")[0].strip()
+    devices: dict[str, set[str]] = {}
+    for each in stream:
+        present = devices.setdefault(each.get("uid", ""), set())
+        if each["type"] in {"online", "offline"}:
+            present.clear()
+        if each["type"] == "online" or (each["type"] == "device" and each["reason"] in {"login", "returned"}):
+            assert each["device"] not in present
+            present.add(each["device"])
+        elif each["type"] == "device":
+            present.remove(each["device"])
+            assert each["reason"] in {"logout", "node_down"}
+    found = online_sessions(server.client)
+    assert {(uid, device) for uid, names in devices.items() for device in names} == {
+        each[:2] for each in found
+    }
+    if uids := [*{event["uid"]: None for event in stream if "uid" in event}]:
+        queried = read_snapshot(server.client, Keys(), 0, uids, detail=True).states
+        watch = {uid: watched(stream, uid) for uid in uids}
+        assert undated(queried) == undated(watch), "a query and a watch show the same"
 
 
 @pytest.mark.parametrize(("rule", "steps", "outcome"), rows(LIMITS))

@@ -14,7 +14,7 @@ COMMON = {"uid": "ann", "since_ms": "5", "last_seen_ms": "6", "at_ms": "7", "rea
     [
         ({"type": "online"}, WatchedState("online", 5, None, "9-1")),
         ({"type": "online", "status": "away", "meta": "{}"}, WatchedState("away", 5, None, "9-1", "{}")),
-        ({"type": "offline"}, WatchedState("offline", 7, 6, "9-1", reason="login")),
+        ({"type": "offline"}, WatchedState("offline", 7, 6, "9-1", reason="login", devices=())),
         ({"type": "away", "status": "away", "status_ms": "8"}, WatchedState("away", 8, None, "9-1")),
         (
             {"type": "update", "status": "online", "status_ms": "5", "meta": '{"a":1}'},

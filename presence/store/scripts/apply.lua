@@ -20,6 +20,7 @@
 --   16 sessions to end if there are more: "oldest" or "newest"
 --   17 ms that this shard's clock had surely reached when the call was sent; 0: unknown
 --   18 "" or MessagePack: {class of device = {most sessions, "oldest" or "newest"}}
+--   19 "devices" or "", see lib/shard.lua
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
 --   {status = "ok", last_id, superseded = [[uid, device, session, may return]...], told = type, code, number... of the
 --   entries written}, and for an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
@@ -181,7 +182,7 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
   end
   if not record then
     local id, public = go_online(uid, device, session, code, reason, at_ms, status_of(entry), entry.meta, entry.private,
-      entry.address, entry.class)
+      entry.address, entry.class, devices_text({[device] = entry}))
     record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}, public = public}
   else
     local before = {shown(record)}
@@ -189,6 +190,7 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
       or present.meta ~= entry.meta or present.private ~= entry.private
     record.sessions[device] = entry
     if shows_otherwise then emit_if_shown_changed(uid, record, before, device, session, at_ms) end
+    if not present then emit_device(uid, record, device, entry, code, reason, at_ms, at_ms) end
     enforce_session_limit(uid, record.sessions, max_sessions, ARGV[16])
     local limit = class_limits and class_limits[entry.class]
     if limit then enforce_session_limit(uid, record.sessions, limit[1], limit[2], entry.class) end
@@ -231,8 +233,11 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
     since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms, 'online')
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
-    if hand_to_pending_login(record, uid, now_ms - age_ms) then
+    if hand_to_pending_login(record, uid, device, now_ms - age_ms) then
       emit_if_shown_changed(uid, record, {'online'}, device, session, at_ms)
+      if not record.sessions[device] then
+        emit_device(uid, record, device, {session = session}, code, reason, last_seen_ms, at_ms)
+      end
       write_record(uid, record)
     else
       go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)

@@ -59,7 +59,7 @@ class Case:
         moment = at if decided is None else decided
         fields = {
             **{"type": kind, "uid": "ann", "code": str(int(code)), "since_id": since_id},
-            **{"since_ms": "1", "at_ms": "2", "status": "away", "status_ms": "2"},
+            **{"since_ms": "1", "at_ms": "2", "last_seen_ms": "2", "status": "away", "status_ms": "2"},
         }
         if kind in {"online", "offline"}:
             del fields["status"]

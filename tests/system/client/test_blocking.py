@@ -91,7 +91,7 @@ def test_no_thread_and_no_socket_is_left_behind(server: QuickServer, uid: str) -
         with connect_blocking(*server.address, uid=uid, wait=bool(number % 2)):
             pass
     assert set(threading.enumerate()) <= threads
-    assert open_files() == files
+    assert open_files() <= files  # fewer, if those of an earlier test are collected meanwhile
 
 
 def test_an_exception_leaves_without_a_logout(server: QuickServer, uid: str) -> None:

@@ -6,14 +6,22 @@ import pytest
 
 from loadtest.servers import PresenceServer
 from presence import protocol
-from presence.client import LimitReached, connect_blocking
+from presence.client import LimitReached, PresenceChanged, connect_blocking
 from presence.protocol import Code, Kind
 from presence.reader import PresenceReader
-from presence.subscriber import Offline, Online, subscribe_sync
+from presence.subscriber import Device, Offline, Online, subscribe_sync
 from tests.support.line import Line
 from tests.support.waiting import wait_for
 
-FLAGS = "--workers", "2", "--class-sessions", "phone=1,web=1:newest", "--max-sessions", "64"
+FLAGS = (
+    "--workers",
+    "2",
+    "--class-sessions",
+    "phone=1,web=1:newest",
+    "--max-sessions",
+    "64",
+    "--device-events",
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +93,57 @@ def test_one_more_session_of_a_class_replaces_the_oldest_or_is_refused(server: P
     assert webs[0].ask(protocol.query(["cyd"])).kind == Kind.OK
     for line in (first, second, *webs):
         line.close()
+
+
+def test_who_asks_is_told_of_each_device_that_comes_and_goes(server: PresenceServer) -> None:
+    told: list[tuple[str, list[tuple[str, str | None]] | None]] = []
+    with (
+        connect_blocking(*server.address, uid="asking", watch_devices=True) as asking,
+        connect_blocking(*server.address, uid="plain") as plain,
+        subscribe_sync(server.redis_url, after="0", updates=True) as events,
+    ):
+        assert asking.watch(["eve"])["eve"].devices == ()
+        assert plain.watch(["eve"])["eve"].devices is None
+
+        def wait_for_push(name: str) -> None:
+            while not told or told[-1][0] != name:
+                push = asking.receive(10)
+                if isinstance(push, PresenceChanged):
+                    devices = push.state.devices
+                    shown = devices and [(each.device, each.device_class) for each in devices]
+                    told.append((push.reason, list(shown or ())))
+
+        with connect_blocking(*server.address, uid="eve", device="desk"):
+            wait_for_push("login")
+            phone = Line(server.address, protocol.login("eve", device="phone", device_class="tv"))
+            told.clear()
+            wait_for_push("login")
+            assert told == [("login", [("desk", None), ("phone", "tv")])]
+            phone.ask(protocol.logout())
+            phone.close()
+            wait_for_push("logout")
+            assert told[1:] == [("logout", [("desk", None)])]
+            state = asking.query(["eve"])["eve"]
+            assert (state.id, state.status) == (asking.watched["eve"].id, "online")
+        told.clear()
+        wait_for_push("logout")
+        assert told == [("logout", [])]
+        # Who does not ask is told of the user only.
+        pushed: list[PresenceChanged] = []
+        while not pushed or pushed[-1].reason != "logout":
+            if isinstance(push := plain.receive(10), PresenceChanged):
+                pushed.append(push)
+        assert [(each.reason, each.state.devices) for each in pushed] == [("login", None), ("logout", None)]
+        seen = [each for each in iter(events.poll, None) if getattr(each, "uid", "") == "eve"]
+        assert [type(each) for each in seen] == [Online, Device, Device, Offline]
+        came, went = (each for each in seen if isinstance(each, Device))
+        assert (came.came, came.device, came.device_class, came.devices) == (
+            True,
+            "phone",
+            "tv",
+            ("desk", "phone"),
+        )
+        assert (went.came, went.device, went.reason, went.devices) == (False, "phone", "logout", ("desk",))
 
 
 def wait_for_end(line: Line) -> int:

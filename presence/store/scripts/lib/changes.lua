@@ -78,8 +78,9 @@ local function read_pending_logins(id, uid)
   return ok and type(logins) == 'table' and logins or {}
 end
 
--- Puts pending logins of other nodes from before `ended_ms` into the record; returns false if there are none.
-local function hand_to_pending_login(record, uid, ended_ms)
+-- Puts pending logins of other nodes from before `ended_ms` into the record, which has lost its last device, `gone`; returns
+-- false if there are none.
+local function hand_to_pending_login(record, uid, gone, ended_ms)
   for _, id in ipairs(nodes_with_pending_logins()) do
     local is_other = id ~= node and not is_fenced(id)
     local present = count(redis.call('HGET', node_prefix .. id, 'gen'))
@@ -91,6 +92,9 @@ local function hand_to_pending_login(record, uid, ended_ms)
       if type(login[1]) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms then
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
         record.sessions[login[1]] = entry
+        if login[1] ~= gone then
+          emit_device(uid, record, login[1], entry, CODE_LOGIN, 'login', digits(now_ms), digits(now_ms))
+        end
         set_owned(id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
       end
     end
@@ -104,8 +108,11 @@ local function remove_session(record, uid, device, code, reason, at_ms, last_see
   local before = {shown(record)}
   record.sessions[device] = nil
   set_owned(present.node, uid .. ' ' .. device, false)
-  if next(record.sessions) or hand_to_pending_login(record, uid, ended_ms) then
+  if next(record.sessions) or hand_to_pending_login(record, uid, device, ended_ms) then
     emit_if_shown_changed(uid, record, before, device, present.session, at_ms)
+    if not record.sessions[device] then
+      emit_device(uid, record, device, present, code, reason, last_seen_ms, at_ms)
+    end
     write_record(uid, record)
   else
     go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms,

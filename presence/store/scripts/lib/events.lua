@@ -75,8 +75,9 @@ local function with(name, value, ...)
 end
 
 -- The fields of an event for a session that has set them.
-local function said(meta, private, address, class)
-  return with('meta', meta, with('private', private, with('address', address, with('class', class))))
+local function said(meta, private, address, class, devices)
+  return with('meta', meta, with('private', private, with('address', address, with('class', class,
+    with('devices', devices)))))
 end
 
 -- Two fields of the events of an invisible user, before others. `public`: see lib/shown_state.lua; nil: not invisible.
@@ -137,7 +138,7 @@ local function emit(channel, type, code, reason, uid, device, session, since_ms,
 end
 
 -- Writes the online event of a user; returns its entry id and, of an invisible user, `public` of the record. From
--- `status` on: the profile of the session.
+-- `status` on: the profile of the session, and its `devices_text`.
 local function go_online(uid, device, session, code, reason, at_ms, status, ...)
   local public = status == 'invisible' and public_of_offline(uid) or nil
   seen[uid], left[uid] = false, false

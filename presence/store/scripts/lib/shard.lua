@@ -5,7 +5,7 @@
 --   2 online   hash: uid -> JSON record {id, since_ms, sessions: {device: {session, node, generation,
 --              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock. Optional:
 --              a session has `away` (true) and `meta` (a text, opaque here), the record has `state`: {id, since_ms},
---              its latest "away" or "update" entry and the start of the present status; and that of an invisible user has
+--              its latest "away", "update" or "device" entry and the start of the present status; and that of an invisible user has
 --              `public` (a text, see lib/shown_state.lua)
 --   3 seen     sorted set: uid -> ms last seen, of users offline
 --   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n. `trail`: the counters of
@@ -30,7 +30,8 @@
 --     declared in KEYS, but in the same slot by the same tag
 --   5 channel of online events   6 channel of offline events   7 prefix of control channels
 --   8 approximate maximum of entries in the stream   9 retention of `seen` and `left`, ms
---   10... the script's own
+--   10... the script's own; of those that change sessions (apply, retire, sweep) the last is "devices" if the devices of a
+--     user who stays online have entries, otherwise ""
 --
 -- The only clock is TIME of this server. A record that is not of the form above counts as absent, so that one damaged
 -- value cannot stop a shard.
@@ -39,6 +40,7 @@ local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2],
 local holding_key, meta_key, absent_key, left_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
+local device_events = ARGV[#ARGV] == 'devices'
 
 local function sessions_key(id)
   return node_prefix .. id .. ':sessions'

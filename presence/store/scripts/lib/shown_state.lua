@@ -33,6 +33,19 @@ local function shown(record)
   return status_of(session), text_or_nil(session.meta), text_or_nil(session.private)
 end
 
+-- Returns the sessions as JSON, [{device, status, since_ms, class, meta}, ...], for the field `devices` of entries; nil unless
+-- the caller wants device events.
+local function devices_text(sessions)
+  if not device_events then return end
+  local devices = {}
+  for device, session in pairs(sessions) do
+    devices[#devices + 1] = {device = device, status = said_status(status_of(session)), since_ms = session.login_ms,
+      class = text_or_nil(session.class), meta = text_or_nil(session.meta)}
+  end
+  table.sort(devices, function(one, other) return is_before(one.device, other.device) end)
+  return cjson.encode(devices)
+end
+
 -- Writes an event if the shown state of a user who stays online has changed. The session is the one that caused it; it
 -- may be gone.
 local function emit_if_shown_changed(uid, record, before, device, session, at_ms)
@@ -51,8 +64,21 @@ local function emit_if_shown_changed(uid, record, before, device, session, at_ms
   local id = emit(nil, type, code, reason, uid, device, session, digits(record.since_ms), at_ms, at_ms, status, status_ms,
     'since_id', record.id, 'status', said_status(status), 'status_ms', status_ms,
     with('invisible', status == 'invisible' and '1',
-      with('public', record.public or before[1] == 'invisible' and CODE_LOGIN, said(meta, private))))
+      with('public', record.public or before[1] == 'invisible' and CODE_LOGIN,
+        said(meta, private, nil, nil, devices_text(record.sessions)))))
   record.state = {id = id, since_ms = tonumber(status_ms)}
   if record.public then record.public = string.gsub(record.public, '%*', id) end
 end
 
+-- Writes an entry for a device of a user who stays online: it has come, or has gone. It has the state of the user as above,
+-- and becomes the latest entry of that state.
+local function emit_device(uid, record, device, session, code, reason, last_seen_ms, at_ms)
+  if not device_events then return end
+  local status, meta, private = shown(record)
+  local status_ms = digits(record.state and record.state.since_ms or record.since_ms)
+  local id = emit(nil, 'device', code, reason, uid, device, session.session, digits(record.since_ms), last_seen_ms, at_ms,
+    status, status_ms, 'since_id', record.id, 'status', said_status(status), 'status_ms', status_ms,
+    with('invisible', status == 'invisible' and '1', with('public', record.public,
+      said(meta, private, text_or_nil(session.address), text_or_nil(session.class), devices_text(record.sessions)))))
+  record.state = {id = id, since_ms = tonumber(status_ms)}
+end

@@ -37,6 +37,11 @@ export interface Options extends Omit<Identity, "token">, Endpoint {
   readonly token?: string | TokenSource | undefined;
   /** Whether to repeat a failed first attempt; if false, the default, `connect` rejects. */
   readonly persistent?: boolean;
+  /**
+   * Whether the states of watched users have their devices, and a device that comes or goes is a change. The
+   * server's operator has to allow it (`device_events`); otherwise `devices` is null.
+   */
+  readonly watchDevices?: boolean;
   /** How long a request waits for its answer; 10,000 if left out. */
   readonly requestTimeoutMs?: number;
   /**
@@ -102,7 +107,7 @@ export class PresenceClient {
     });
     this.resubscription = new Resubscription(
       this.watchedUsers,
-      (uids) => this.request(Kind.WATCH, { uids }, (answer) => void this.applySnapshot(answer)),
+      (uids) => this.request(Kind.WATCH, this.watchPayload(uids), (answer) => void this.applySnapshot(answer)),
       (event) => this.emit("watchEnded", event),
       chance,
     );
@@ -176,7 +181,7 @@ export class PresenceClient {
     const list = [...new Set(uids)];
     const request = this.watchedUsers.requestSent(list);
     try {
-      return await this.request(Kind.WATCH, { uids: list }, (answer) => this.applySnapshot(answer));
+      return await this.request(Kind.WATCH, this.watchPayload(list), (answer) => this.applySnapshot(answer));
     } catch (error) {
       const dropped = this.watchedUsers.requestFailed(request);
       if (error instanceof RequestTimeout && dropped.length > 0) {
@@ -341,6 +346,10 @@ export class PresenceClient {
     } else if (push.type === "disconnected") {
       this.resubscription.stop();
     }
+  }
+
+  private watchPayload(uids: readonly string[]): ValueMap {
+    return this.options.watchDevices ? { uids: [...uids], detail: true } : { uids: [...uids] };
   }
 
   /** Gives a new connection a pass of the client. */

@@ -72,7 +72,7 @@ export interface UserState {
   readonly meta: ValueMap;
   /** Why the user is offline: the name of a code; null if unknown, or not offline. */
   readonly reason: string | null;
-  /** By name; null if the query did not ask for them. */
+  /** By name; null if not asked for, or not known. */
   readonly devices: readonly DeviceState[] | null;
 }
 

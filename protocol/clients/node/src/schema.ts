@@ -210,7 +210,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
   [Kind.MESSAGE, { to: { check: uid }, body: { check: any } }],
   [Kind.LOGOUT, { reason: oneOf("logout", "background") }],
   [Kind.QUERY, { uids: { check: uids }, detail: boolean }],
-  [Kind.WATCH, { uids: { check: uids }, pass: visibilityPass }],
+  [Kind.WATCH, { uids: { check: uids }, detail: boolean, pass: visibilityPass }],
   [Kind.UNWATCH, { uids }],
   [Kind.UPDATE, { meta, private: meta, token, status, until_ms: uint, idle_timeout: seconds }],
   [
@@ -229,7 +229,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
     Kind.ERROR,
     { code: { check: uint }, reason: { check: string }, message: { check: string }, retry_after: delay },
   ],
-  [Kind.PRESENCE, { uid: { check: uid }, ...SHOWN, reason: { check: string } }],
+  [Kind.PRESENCE, { uid: { check: uid }, ...STATE, reason: { check: string } }],
   [Kind.DELIVER, { from: { check: uid }, body: { check: any }, at_ms: { check: uint } }],
   [
     Kind.GOODBYE,

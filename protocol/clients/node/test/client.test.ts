@@ -171,6 +171,21 @@ whenOnline("older changes and those of unwatched users are dropped", async ({ pe
   assert.deepEqual(events, ["connected", "presence bob away away"]);
 });
 
+whenOnline(
+  "devices of watched users are asked for, also after a reconnect",
+  async ({ server, peer, client }) => {
+    const watch = client.watch(["bob"]);
+    const first = await peer.grant(Kind.WATCH, snapshot({ bob: { status: "online", id: "1-0", devices: [] } }));
+    assert.deepEqual(first.payload, { uids: ["bob"], detail: true });
+    assert.deepEqual((await watch).get("bob")?.devices, []);
+    peer.socket.destroy();
+    const next = await server.accept();
+    await next.logIn();
+    assert.deepEqual((await next.next(Kind.WATCH)).payload, { uids: ["bob"], detail: true });
+  },
+  { watchDevices: true },
+);
+
 whenOnline("a refused watch adds no users", async ({ peer, client }) => {
   const watch = client.watch(["bob"]);
   await peer.refuse(Kind.WATCH, Code.TOO_LARGE, "too_large");
