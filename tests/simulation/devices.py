@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
+from tests.simulation.machine import UNIX_START_S
 from tests.simulation.plan import Action, DevicePlan, ShownStatus
 from tests.simulation.sockets import LOGOUT_FRAME, ONE_WAY_S, SimulatedConnection
 
@@ -82,10 +83,12 @@ class SimulatedDevice:
         login = protocol.login(
             plan.uid,
             device=plan.device or None,
+            device_class=plan.device_class or None,
             idle_timeout=plan.idle_timeout,
             meta=_map(shown.meta) or None,
             private=_map(shown.private) or None,
             status=None if shown.status == "online" else shown.status,
+            until_ms=_unix_ms(shown.ends_at),
             id=1,
         )
         return protocol.encode(login)
@@ -167,7 +170,12 @@ class SimulatedDevice:
         if connection.sent_status is not shown:
             meta, private = _map(shown.meta), _map(shown.private)
             update = protocol.update(
-                meta=meta, private=private, status=shown.status, idle_timeout=shown.idle_timeout, id=3
+                meta=meta,
+                private=private,
+                status=shown.status,
+                until_ms=_unix_ms(shown.ends_at),
+                idle_timeout=shown.idle_timeout,
+                id=3,
             )
             connection.send(protocol.encode(update), shown)
 
@@ -215,6 +223,10 @@ class SimulatedDevice:
 
     def _near(self, seconds: float) -> None:
         self._late_until = self._agenda.now + seconds
+
+
+def _unix_ms(moment: float | None) -> int | None:
+    return None if moment is None else round((UNIX_START_S + moment) * 1000)
 
 
 def _map(text: str) -> dict[str, str]:

@@ -56,11 +56,17 @@ def _with_statuses(random: Random, plan: SimulationPlan) -> SimulationPlan:
         else device
         for device in plan.devices
     )
+    class_sessions = None
+    if plan.seed % 3 == 0:
+        class_sessions = "phone=1,web=1:newest"
+        names = ("phone", "web", "phone", "tv", "")
+        devices = tuple(replace(each, device_class=names[n % 5]) for n, each in enumerate(devices))
     settings = replace(
         plan.settings,
         away_after=away_after,
         max_sessions=random.choice((8, 8, 1, 2)),
         session_policy=random.choice(("oldest", "newest")),
+        class_sessions=class_sessions,
     )
     return replace(plan, devices=devices, settings=settings)
 
@@ -79,7 +85,10 @@ def _status(random: Random, at: float, t: float) -> ShownStatus:
     private = f"{at:.0f}" if dice % 0.1 < 0.03 else ""
     # Mostly shorter or longer by a half, now and then as usual.
     wish = t * (0.6 + dice * 1e4 % 1) if at > 0 and dice * 1e3 % 1 < 0.4 else None
-    return ShownStatus(at, status, meta, private, wish)
+    ends_at = (
+        at + 3 * t * (dice * 1e5 % 1) if at > 0 and status != "online" and dice * 1e6 % 1 < 0.4 else None
+    )
+    return ShownStatus(at, status, meta, private, wish, ends_at)
 
 
 def _settings(random: Random, *, crowd: bool) -> Settings:

@@ -13,6 +13,7 @@ from presence.core.profiles import Profile
 from presence.core.registry import Session
 from presence.store.records import State, offline_state, online_state, public_state, status_of
 from tests.simulation.fake.values import Hash, Members, Sorted, Stream
+from tests.simulation.machine import UNIX_START_S
 from tests.simulation.truth import LONG_AGO
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
     for uid, count in Counter(uid for uid, _ in recorded).items():
         if count > most:
             judge.add_violation("converged", "{} has {} sessions, {} at most", uid, count, most)
+    class_of = {(each.plan.uid, each.plan.device): each.plan.device_class for each in world.devices}
+    classes = Counter((uid, class_of[uid, device]) for uid, device in recorded)
+    for name, (most, _) in world.plan.settings.class_limits.items():
+        for uid, count in ((uid, n) for (uid, of_class), n in classes.items() if of_class == name):
+            if count > most:
+                judge.add_violation(
+                    "converged", "{} has {} sessions of {}, {} at most", uid, count, name, most
+                )
     _check_streams(world, judge, {uid for uid, _ in recorded})
     for host in _running_hosts(world):
         _check_outbox(judge, host)
@@ -126,7 +135,8 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
             uid, state = name.decode(), online_state(text)
             assert state is not None
             for each in state["sessions"]:
-                recorded = Profile(status_of(each), each.get("meta", ""), each.get("private", ""))
+                texts = (each.get(name, "") for name in ("meta", "private", "address", "class"))
+                recorded = Profile(status_of(each), *texts)
                 if recorded != profiles.get(each["session"]):
                     text_of = "{} of {} is {} in its record, {} in its process"
                     known = profiles.get(each["session"])
@@ -171,14 +181,21 @@ def _check_profile(
         return
     profile, settings = sessions.profiles.get(session.number), world.plan.settings
     shown = status.status
+    if status.ends_at is not None:
+        left_s = UNIX_START_S + status.ends_at - host.node.engine.clock.seen_ms(host.clock.monotonic()) / 1000
+        if abs(left_s) < 2 * settings.tick or (left_s < 0 and settings.away_after):
+            return
+        shown = connection.lasting_status if left_s < 0 else shown
     if settings.away_after and shown == "online":
         silent_s = (world.agenda.now - connection.status_arrived_at) * host.clock.rate
         # A tick that is late credits up to a time-out, see `presence.core.slots`.
         if settings.away_after < silent_s < settings.away_after + 2 * settings.tick + settings.idle_timeout:
             return
         shown = "away" if silent_s > settings.away_after else shown
-    texts = (meta_json.to_text({"text": text}) if text else "" for text in (status.meta, status.private))
-    wanted = Profile(shown, *texts)
+    meta, private = (
+        meta_json.to_text({"text": text}) if text else "" for text in (status.meta, status.private)
+    )
+    wanted = Profile(shown, meta, private, device_class=connection.device.plan.device_class)
     if profile != wanted:
         judge.add_violation("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 

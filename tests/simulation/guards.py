@@ -13,7 +13,7 @@ from unittest import mock
 from presence.cluster import failure_detector
 from presence.core.changes import Change
 from presence.core.engine import Engine
-from presence.core.profiles import ProfileChange
+from presence.core.profiles import ProfileChange, Profiles
 from presence.core.registry import Session
 from presence.core.sessions import Sessions
 from presence.outbox import peer_barrier, shard_writer
@@ -293,6 +293,12 @@ GUARDS: Final = (
         ),
         seed=10928,
     ),
+    Guard(
+        "classes-limited",
+        (SourceChange("apply", "local limit = class_limits and class_limits[entry.class]", "local limit"),),
+        seed=3,
+    ),
+    Guard("status-ends", attributes={(Profiles, "end_status"): lambda *_: None}, seed=1),
     Guard("wheel-follows-updates", attributes={(Sessions, "update"): _update_without_deadline}, seed=1),
     Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=1899),
 )

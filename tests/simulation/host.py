@@ -97,6 +97,7 @@ class Host:
             seen_retention_ms=settings.seen_retention_days * 86_400_000,
             max_sessions=settings.max_sessions,
             session_policy=settings.session_policy,
+            class_limits=settings.class_limits,
             device_events=settings.device_events,
         )
         connect = {

@@ -178,9 +178,16 @@ class SimulationJudge:
             )
 
     def _check_limit(self, rule: str, life: TrueSession) -> None:
-        devices = len(self._world.truth.by_user[life.key[0]])
-        if devices <= self._world.plan.settings.max_sessions:
-            self.add_violation(rule, "{} had to go, one of {} devices", life.id, devices)
+        uid, settings = life.key[0], self._world.plan.settings
+        devices = self._world.truth.by_user[uid]
+        class_of = {
+            each.plan.device: each.plan.device_class for each in self._world.devices if each.plan.uid == uid
+        }
+        name = class_of[life.key[1]]
+        same = sum(class_of[device] == name for device in devices)
+        most_of_class = settings.class_limits.get(name, (same, ""))[0]
+        if len(devices) <= settings.max_sessions and same <= most_of_class:
+            self.add_violation(rule, "{} had to go, one of {} devices", life.id, len(devices))
 
     # What Redis does
 

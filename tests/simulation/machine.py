@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 from random import Random
+from typing import Final
 
 ROUNDING_S = 1e-9
 
@@ -33,6 +34,9 @@ class Agenda:
         self.now = until
 
 
+UNIX_START_S: Final = 1_700_000_000.0  # at the true moment 0
+
+
 class NodeClock:
     """A machine's clocks, with a rate and an offset of their own.
 
@@ -55,7 +59,7 @@ class NodeClock:
 
     def wall(self) -> float:
         """Return the clock's Unix seconds."""
-        return 1_700_000_000.0 + self._offset_s + self._agenda.now * self.rate
+        return UNIX_START_S + self._offset_s + self._agenda.now * self.rate
 
 
 class Machine:

@@ -40,6 +40,7 @@ class ShownStatus:
     meta: str = ""  # what it says of itself to others
     private: str = ""  # and to the backend only
     idle_timeout: float | None = None  # that it asks for with this, seconds
+    ends_at: float | None = None  # true seconds at which the status from before is back; None: never
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class DevicePlan:
     start: float  # true seconds of its first login
     actions: tuple[Action, ...]  # in order
     statuses: tuple[ShownStatus, ...] = ()  # in order
+    device_class: str = ""
 
 
 class FaultKind(Enum):

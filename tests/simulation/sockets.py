@@ -10,6 +10,7 @@ from presence.core.registry import Peer, Session
 from presence.protocol import KEEPALIVE, Code, Decoder, Kind, Packet
 
 if TYPE_CHECKING:
+    from presence.protocol.constants import Status
     from tests.simulation.devices import SimulatedDevice
     from tests.simulation.host import Host
     from tests.simulation.machine import Agenda
@@ -40,6 +41,7 @@ class SimulatedConnection:
         self.sent_status: ShownStatus | None = None  # how the client last said that it is
         self.arrived_status: ShownStatus | None = None  # the last of that which has arrived
         self.status_arrived_at = 0.0  # true time at which it has
+        self.lasting_status: Status = "online"  # the last without an end that has arrived
         self._last_arrival = 0.0
         self._read_due = False
 
@@ -79,6 +81,8 @@ class SimulatedConnection:
         self.data_at = self.agenda.now
         if status is not None:
             self.arrived_status, self.status_arrived_at = status, self.agenda.now
+            if status.ends_at is None:
+                self.lasting_status = status.status
         if self.life is not None:
             self.life.readable = self.agenda.now
             if data == LOGOUT_FRAME and self.life.logout_at is None:

@@ -121,8 +121,9 @@ class Bounds:
         """Return until when nothing may end a session, as far as is known at a moment."""
         setup = self._setup
         ends = [
-            self.last_packet_at(login, at) + setup.idle_timeout,
+            self.last_packet_at(login, at) + login.idle_timeouts(setup.idle_timeout, at)[0],
             login.logout_at,
+            login.banned_at,
             login.closed_at + setup.grace,
         ]
         if login.lost_at < math.inf:
@@ -230,7 +231,7 @@ class Bounds:
         has_died = any(self._is_death(each, login) for each in self._troubles)
         # The longest that any of its ends may take; a session that nobody granted ends at once.
         last = max(login.sent_at, *login.packets[-1:], min(over_at, at))
-        due = last + setup.idle_timeout + setup.tick + WINDOW_S + REPORT_S
+        due = last + login.idle_timeouts(setup.idle_timeout, at)[1] + setup.tick + WINDOW_S + REPORT_S
         if has_died:
             due += setup.lease + SWEEP_S
         elif login.logout_at < math.inf and not login.is_proxied:

@@ -158,7 +158,9 @@ class Subscribers:
         self.broken: list[str] = []
         self._is_closing = threading.Event()
         self._view = follow_sync(url)
-        self._group = subscribe_sync(url, group=GROUP, consumer="one", after="0", claim_idle_s=CLAIM_IDLE_S)
+        self._group = subscribe_sync(
+            url, group=GROUP, consumer="one", after="0", updates=True, claim_idle_s=CLAIM_IDLE_S
+        )
         runs = {"view": self._follow, "group": self._consume}
         self._threads = [
             threading.Thread(target=self._guarded, args=(name, run), name=name, daemon=True)

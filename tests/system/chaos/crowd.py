@@ -1,5 +1,6 @@
 """Clients in a thread of their own, who come, go, move and fall silent, and what each truly did."""
 
+import itertools
 import math
 import os
 import random
@@ -11,9 +12,16 @@ from typing import Any, NamedTuple, Self
 
 from loadtest.servers import Setup
 from presence import protocol
-from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
-from presence.protocol import KEEPALIVE, Code
-from tests.system.chaos.truth import DeviceLogin, User
+from presence.loadtest.client_loop import (
+    LOGIN_ID,
+    NO_CONNECTION,
+    ClientLoop,
+    LoopClient,
+    LoopThread,
+    backoff_s,
+)
+from presence.protocol import KEEPALIVE, Code, Kind
+from tests.system.chaos.truth import DeviceLogin, User, UserBan, Wish
 
 SOURCES = 4
 LOGOUT = protocol.encode(protocol.logout())
@@ -29,6 +37,11 @@ LONG_AWAY_S = (20.0, 70.0)
 BRIEF_SHARE = 0.05  # of the logins, that are followed by a logout at once
 BRIEF_S = 0.15
 ACTIONS = {"silence": 20, "fin": 15, "reset": 15, "move": 25, "logout": 25}
+REQUESTS = {"wish": 15, "status": 30}  # beside these, where clients make requests
+STATUSES = ("online", "away", "busy", "dnd", "invisible")
+WISH_FACTOR = 2.0  # of the usual idle time-out, at most; not below it, as for the bounds of a node's death
+MAX_BAN_S = 20.0  # of a ban, and of what keeps it from the nodes
+STATUS_S = (0.5, 20.0)  # until a status ends, of those that have an end
 
 Ended = Callable[[str, DeviceLogin, float, str, bool], None]
 """Told of a connection that ended unasked: uid, login, when, the server's reason, whether for good."""
@@ -50,6 +63,8 @@ class Habits(NamedTuple):
     gone_share: float
     gone_s: tuple[float, float]
     on_lost: Ended  # see `Ended`; called in their thread
+    on_granted: Callable[[str, DeviceLogin], None]  # a login of a user was granted; the same
+    makes_requests: bool  # whether they change their status and idle time-out
 
 
 class Crowd:
@@ -71,6 +86,7 @@ class Crowd:
         self.keepalives = 0
         self.abandoned: set[int] = set()
         self._action_interval_s = MEAN_ACTION_S / count
+        self.weights = ACTIONS | (REQUESTS if habits.makes_requests else {})
         self._loop = ClientLoop(addresses[0].address, sources=SOURCES)
         direct = [each for each in addresses if not each.is_proxied]
         self._actors = [
@@ -112,6 +128,29 @@ class Crowd:
             random.choice(self._actors).act()
             self._loop.call_at(time.monotonic() + self._action_interval_s, self._act_next)
 
+    def ban(self, ban: Callable[[str], UserBan | None]) -> None:
+        """Have a random user banned by this function; its client, if it is in, may be ended from now on."""
+        user = random.choice([*self.users.values()])
+        now = time.monotonic()
+        user.banned_until = now + MAX_BAN_S
+        for login in [*user.logins]:
+            login.banned_at = min(login.banned_at, now)
+        done = ban(user.uid)
+        if done is not None:
+            user.bans.append(done)
+
+    def shown(self, tolerance_s: float) -> dict[str, str]:
+        """Return, by session, the statuses that sessions must show; not those in between two."""
+        now = time.monotonic()
+        found = self._thread.call(
+            lambda: {
+                actor.login.session: actor.login.status_at(now, tolerance_s)
+                for actor in self._actors
+                if actor.login is not None and actor.login.gone_at == math.inf
+            }
+        )
+        return {session: status for session, status in found.items() if session and status}
+
     def live_sessions(self) -> dict[str, str]:
         """Return, by uid, the sessions of clients that are connected and mean to stay."""
         return self._thread.call(
@@ -147,6 +186,8 @@ class _Actor(LoopClient):
         self._crowd, self._habits, self._addresses = crowd, crowd.habits, addresses
         self._target = addresses[0]
         self._attempts = 0
+        self._is_near = is_near
+        self._ids = itertools.count(LOGIN_ID + 1)
         self._setup = setup = crowd.habits.setup
         self._keepalive_s = setup.idle_timeout - LATE_KEEPALIVE_S if is_near else 0.4 * setup.idle_timeout
 
@@ -174,7 +215,9 @@ class _Actor(LoopClient):
         return backoff_s(self._attempts)
 
     def on_connected(self) -> None:
-        login = DeviceLogin(self._target.place, self._target.is_proxied, time.monotonic())
+        now = time.monotonic()
+        login = DeviceLogin(self._target.place, self._target.is_proxied, now)
+        login.banned_at = now if now < self.user.banned_until else math.inf
         self.user.logins.append(login)
         super().on_connected()
         self._call_after(ANSWER_TIMEOUT_S, partial(self._check_answered, login))
@@ -184,6 +227,9 @@ class _Actor(LoopClient):
         login.granted_at, login.session = now, payload["session"]
         login.record_packet(login.sent_at)
         self._attempts = 0
+        if not self._is_near:
+            self._keepalive_s = 0.4 * self._setup.idle_timeout
+        self._habits.on_granted(self.uid, login)
         self._schedule_keepalive(login, now + random.uniform(0, self._keepalive_s))
         if random.random() < BRIEF_SHARE and self._crowd.is_acting:
             self._call_after(random.uniform(0.0, BRIEF_S), partial(self._log_out_soon, login))
@@ -199,6 +245,18 @@ class _Actor(LoopClient):
                 self._crowd.keepalives += 1
             self._schedule_keepalive(login, due + self._keepalive_s)
 
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        login = self.login
+        wish = next((each for each in login.wishes if each.id == id), None) if login else None
+        if login is None or wish is None:
+            return
+        if kind == Kind.ERROR:  # too many updates
+            login.wishes.remove(wish)
+        else:
+            wish.answered_at = now
+        if wish.idle_timeout and not self._is_near:
+            self._keepalive_s = 0.4 * login.idle_timeouts(self._setup.idle_timeout, now)[0]
+
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         login = self.login
         if login is None:  # no connection came about
@@ -206,7 +264,7 @@ class _Actor(LoopClient):
             return
         was_wanted = login.gone_at == math.inf and login.granted_at < math.inf
         login.lost_at, login.code = now, payload["code"] if payload else 0
-        may_return = payload is None or Code(login.code).reconnect
+        may_return = payload is None or Code(login.code).reconnect or "retry_after" in payload
         if was_wanted:
             reason = payload["reason"] if payload else ""
             self._habits.on_lost(self.uid, login, now, reason, not may_return)
@@ -232,7 +290,8 @@ class _Actor(LoopClient):
         """Take a random action, if logged in."""
         login = self.login
         if login is not None and login.gone_at == math.inf and login.granted_at < math.inf:
-            (action,) = random.choices([*ACTIONS], [*ACTIONS.values()])
+            weights = self._crowd.weights
+            (action,) = random.choices([*weights], [*weights.values()])
             self._crowd.actions[action] += 1
             getattr(self, f"_{action}")(login)
 
@@ -266,6 +325,34 @@ class _Actor(LoopClient):
         login.logout_at = time.monotonic()
         if not self.try_send(LOGOUT):
             login.logout_at = math.inf  # the end of the connection is about to be read
+
+    def _wish(self, login: DeviceLogin) -> None:
+        """Ask for another idle time-out."""
+        usual = self._setup.idle_timeout
+        if not self._is_near:
+            seconds = random.choice((usual, random.uniform(usual, WISH_FACTOR * usual)))
+            self._request(login, idle_timeout=seconds)
+
+    def _status(self, login: DeviceLogin) -> None:
+        """Set a status, some with an end."""
+        status, seconds = random.choice(STATUSES), random.uniform(*STATUS_S)
+        self._request(login, status=status, seconds=seconds if random.random() < 0.5 else math.inf)
+
+    def _request(
+        self, login: DeviceLogin, *, idle_timeout: float = 0.0, status: str = "", seconds: float = math.inf
+    ) -> None:
+        now, id = time.monotonic(), next(self._ids)
+        until_ms = None if seconds == math.inf else round((time.time() + seconds) * 1000)
+        update = protocol.update(
+            idle_timeout=idle_timeout or None, status=status or None, until_ms=until_ms, id=id
+        )
+        wish = Wish(id, now, idle_timeout, status, now + seconds)
+        login.wishes.append(wish)
+        if self.try_send(protocol.encode(update)):
+            login.record_packet(now)
+            self._keepalive_s = min(self._keepalive_s, 0.4 * (idle_timeout or math.inf))
+        else:
+            login.wishes.remove(wish)  # the end of the connection is about to be read
 
     def _log_out_soon(self, login: DeviceLogin) -> None:
         if self.login is login and login.gone_at == math.inf:

@@ -9,6 +9,7 @@ missing    Who certainly lives, and has for long enough, is online by the stream
 late       Who is certainly gone, and has been for longer than every bound allows, is not.
 exile      No goodbye for good to the only connection of a client.
 displaced  Nor one that allows a return, unless another login may have come later, or seems to have.
+admitted   Who is banned is let in by no node, from a second after the ban on.
 isolation  No connection ends without a word, unless its node or its path was in trouble.
 """
 
@@ -30,10 +31,12 @@ from loadtest.checker import (
 from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code
-from tests.system.chaos.bounds import Bounds, Troubles
+from tests.system.chaos.bounds import RECOVERY_S, Bounds, Troubles
+from tests.system.chaos.plan import Place
 from tests.system.chaos.truth import DataLoss, DeviceLogin, SavedState, StreamItem, User
 
 STORY_S = 25.0  # before a broken promise, of what was done
+BAN_S = 1.0  # promised: so soon after a ban it takes effect
 MEMORY_S = 180.0  # troubles that ended longer ago explain nothing any more
 
 
@@ -140,7 +143,10 @@ class ChaosJudge:
             has_logged_out=login.logout_at <= latest,
             has_successor=user.logins[-1] is not login,
         )
-        if is_justified(event.code, given, Promised(self._setup.idle_timeout, self._setup.grace)):
+        if event.code == Code.BANNED and login.banned_at <= latest:
+            return []
+        idle_timeout = min(login.idle_timeouts(self._setup.idle_timeout, at)[0] for at in (earliest, latest))
+        if is_justified(event.code, given, Promised(idle_timeout, self._setup.grace)):
             return []
         return [Broken("early", f"{event.uid} {Code(event.code).reason}, {given}: {_story(event, user)}")]
 
@@ -191,6 +197,19 @@ class ChaosJudge:
                 return "doubt"
         return "gone"
 
+    def login_granted(self, uid: str, login: DeviceLogin) -> None:
+        """A client is in: no ban that has got round by then may be in force, unless a fault was at work."""
+        for ban in self._users[uid].bans:
+            if ban.known_at + BAN_S < login.sent_at and login.granted_at < ban.ends_at - BAN_S:
+                is_excused = any(
+                    each.begin <= login.granted_at
+                    and (each.scope is Place.REDIS or each.place == login.place)
+                    for each in self._troubles.recent(ban.known_at - RECOVERY_S)
+                )
+                if not is_excused:
+                    text = f"{uid} is in though banned {login.sent_at - ban.known_at:.3f} s before"
+                    self.add_finding(login.granted_at, "admitted", text)
+
     def connection_lost(
         self, uid: str, login: DeviceLogin, at: float, reason: str, *, is_for_good: bool
     ) -> None:
@@ -207,7 +226,7 @@ class ChaosJudge:
             self.lost_by_rollback += 1
         elif login.code == Code.CLOSED and not bounds.explains_displacement(login, [*user.logins], at):
             self.add_finding(at, "displaced", f"{uid} has to log in again: {_logins(user, at)}")
-        if not reason and not bounds.explains_loss(login, at):
+        if not reason and login.banned_at > at and not bounds.explains_loss(login, at):
             self.add_finding(
                 at, "isolation", f"{uid} lost its connection, and nothing was done: {_logins(user, at)}"
             )

@@ -154,6 +154,8 @@ class ChaosResult:
     broken: list[str] = field(default_factory=list)
     # Seconds of each calm until Redis was equal to the live sessions
     converged_s: list[float] = field(default_factory=list)
+    bans: int = 0  # of users, by an operator
+    statuses_checked: int = 0  # of sessions, in the calms
     measured: list[Measured] = field(default_factory=list)  # of a plan, what followed each fault
     metrics: dict[str, object] = field(default_factory=dict)  # what else there is to tell, by name
 

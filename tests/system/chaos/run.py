@@ -1,20 +1,25 @@
 """One run: storms and calms, and their outcome."""
 
 import contextlib
+import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from loadtest.events import StreamEvent
 from loadtest.outcome import print_progress
 from loadtest.servers import wait_for
+from presence.common.errors import StoreError, StoreUnavailable
+from presence.outbox.replies import BanNotice
+from presence.store.bans import Bans
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
+from presence.store.records import online_state, status_of
 from tests.support.proxy import Proxy
 from tests.system.chaos.bounds import HOLD_S, Troubles, settle_s
 from tests.system.chaos.collector import Collector, Subscribers, lost_by_group
@@ -24,12 +29,16 @@ from tests.system.chaos.judge import ChaosJudge
 from tests.system.chaos.nodes import ChaosNode, Clustered, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, MIN_ACTING_S, ChaosFault, Place, Storm
 from tests.system.chaos.report import SETTLE_TIMEOUT_S, ChaosResult, Options, measure
-from tests.system.chaos.truth import Trouble
+from tests.system.chaos.truth import DeviceLogin, Trouble, UserBan
 
 JUDGE_INTERVAL_S = 1.0  # between two looks of the judge
 JUDGE_LAG_S = 1.5  # by which it judges later than things happen, so that all is known
 LOGINS_PER_S = 500.0
 LOGIN_TIMEOUT_S = 10.0
+STATUS_S = 1.0  # beyond a tick, until Redis has a status, or its end
+BAN_S = (1.0, 6.0)  # how long users are banned
+BAN_INTERVAL_S = 1.0
+NO_SESSIONS: Mapping[str, Any] = {"sessions": ()}
 AGREEMENT_TIMEOUT_S = 3.0  # to find a moment without a change
 CONVERGED_POLL_S = 0.1
 LOGGED_PER_RULE = 5  # broken promises of a rule; the others are counted
@@ -89,9 +98,14 @@ class ChaosRun:
             lambda uid, login, at, reason, is_for_good: self._judge.connection_lost(
                 uid, login, at, reason, is_for_good=is_for_good
             ),
+            self._login_granted,
+            makes_requests=options.plan is None,
         )
         addresses = [each for place, node in enumerate(self._nodes) for each in node.addresses(place)]
         return Crowd(addresses, options.clients, max(1, round(options.clients * LATE_SHARE)), habits)
+
+    def _login_granted(self, uid: str, login: DeviceLogin) -> None:
+        self._judge.login_granted(uid, login)  # the judge begins after the crowd
 
     def log_in_clients(self) -> None:
         count = self._options.clients
@@ -142,6 +156,7 @@ class ChaosRun:
         started = time.monotonic()
         self._crowd.set_acting(on=True)
         done: list[Done] = []
+        is_over = threading.Event()
 
         def carry_out(fault: ChaosFault) -> None:
             time.sleep(max(0.0, started + fault.at - time.monotonic()))
@@ -153,14 +168,35 @@ class ChaosRun:
                     self.result.proofs[fault.kind] = proof
                 done.append(Done(fault, proof, first, self._settled_s(fault)))
 
-        with ThreadPoolExecutor(len(storm)) as pool:
+        with ThreadPoolExecutor(len(storm) + 1) as pool:
             futures: list[Future[None]] = [pool.submit(carry_out, fault) for fault in storm]
+            if self._options.plan is None:
+                pool.submit(self._ban_users, is_over)
             for future in futures:
                 future.result()
+            is_over.set()
         storm_s = min(MIN_ACTING_S, self._options.storm_s) if self._options.plan else self._options.storm_s
         time.sleep(max(0.0, started + storm_s - time.monotonic()) if not self.is_guard_missed else 0.0)
         self._crowd.set_acting(on=False)
         return done
+
+    def _ban_users(self, is_over: threading.Event) -> None:
+        """Ban a random user now and then, for some seconds."""
+        bans = Bans(self._data.url, self._keys)
+
+        def ban(uid: str) -> UserBan | None:
+            seconds, began = random.uniform(*BAN_S), time.monotonic()
+            try:
+                bans.add([uid], None, seconds, "chaos", "chaos")
+                bans.notify(self._data.records.nodes(self._keys), BanNotice("chaos", False, 1, (uid,)))
+            except (StoreUnavailable, StoreError, RedisError, *CONNECTION_LOST):
+                return None  # whether Redis has it is not known
+            self.result.bans += 1
+            return UserBan(time.monotonic(), began + seconds)
+
+        while not is_over.wait(BAN_INTERVAL_S):
+            self._crowd.ban(ban)
+        bans.close()
 
     def _settled_s(self, fault: ChaosFault) -> float | None:
         """Wait until Redis is right after a fault of a plan; return the seconds, None for other faults."""
@@ -200,6 +236,8 @@ class ChaosRun:
         if not wait_for(self._is_equal, AGREEMENT_TIMEOUT_S, poll_s=CONVERGED_POLL_S):
             ghosts, missing = self._data.records.compare(self._keys, self._crowd.live_sessions())
             self._add_broken(f"Redis is not equal to the live sessions: {ghosts=} {missing=}")
+        if not wait_for(lambda: not self._shown_difference(), AGREEMENT_TIMEOUT_S):
+            self._add_broken(f"sessions are not shown as their clients say: {self._shown_difference()}")
         if not wait_for(lambda: not self._view_difference(), AGREEMENT_TIMEOUT_S):
             self._add_broken(f"the subscriber's view is not equal to Redis: {self._view_difference()}")
 
@@ -211,6 +249,23 @@ class ChaosRun:
         with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
             return not any(self._data.records.compare(self._keys, self._crowd.live_sessions()))
         return False
+
+    def _shown_difference(self) -> set[tuple[str, str, str]]:
+        """Return, of each session, the status on record and the one that its client wants."""
+        wanted = self._crowd.shown(self._setup.tick + STATUS_S)
+        self.result.statuses_checked += len(wanted)
+        found = {
+            each["session"]: status_of(each)
+            for shard in range(self._keys.shards)
+            for key in [self._keys.online(shard)]
+            for text in self._data.client_of(key).hvals(key)
+            for each in (online_state(text) or NO_SESSIONS)["sessions"]
+        }
+        return {
+            (session, found[session], status)
+            for session, status in wanted.items()
+            if found.get(session, status) != status
+        }
 
     def _view_difference(self) -> set[str]:
         recorded = {
@@ -241,6 +296,8 @@ class ChaosRun:
         result.metrics |= {
             "clients": self._options.clients,
             "logins": self._crowd.logins,
+            "bans": result.bans,
+            "statuses compared": result.statuses_checked,
             "beats": self._crowd.keepalives,
             "deeds": dict(self._crowd.actions),
             "events": dict(judge.events),

@@ -58,7 +58,7 @@ class Case:
         self._ids += 1
         moment = at if decided is None else decided
         fields = {
-            **{"type": kind, "uid": "ann", "code": str(int(code)), "since_id": since_id},
+            **{"type": kind, "uid": "ann", "device": "", "code": str(int(code)), "since_id": since_id},
             **{"since_ms": "1", "at_ms": "2", "last_seen_ms": "2", "status": "away", "status_ms": "2"},
         }
         if kind in {"online", "offline"}:

@@ -19,6 +19,18 @@ PROPAGATION_S = 1.0  # until Redis knows what a client did, on a busy machine
 
 
 @dataclass(slots=True, eq=False)
+class Wish:
+    """A request of a client: another idle time-out, or another status."""
+
+    id: int  # of its packet
+    sent_at: float
+    idle_timeout: float = 0.0  # 0.0: unchanged
+    status: str = ""  # "": unchanged
+    until: float = math.inf  # when the status ends, by the clock of this process
+    answered_at: float = math.inf
+
+
+@dataclass(slots=True, eq=False)
 class DeviceLogin:
     """One login, granted or not, and what followed it."""
 
@@ -35,11 +47,38 @@ class DeviceLogin:
     closed_at: float = math.inf  # right before the client closed the connection
     lost_at: float = math.inf  # when the client saw that the connection had ended
     code: int = 0  # what the server had said then; 0: nothing
+    banned_at: float = math.inf  # right before an operator banned the user
+    wishes: list[Wish] = field(default_factory=list)  # in order
 
     def record_packet(self, at: float) -> None:
         self.packets.append(at)
         if len(self.packets) >= 2 * PACKETS_KEPT:
             del self.packets[:PACKETS_KEPT]
+
+    def idle_timeouts(self, usual: float, at: float) -> tuple[float, float]:
+        """Return the shortest and the longest idle time-out that may be in force at a moment."""
+        sure, open_ones = usual, []
+        for each in [*self.wishes]:  # its own thread goes on
+            if each.idle_timeout and each.answered_at <= at:
+                sure = each.idle_timeout
+            elif each.idle_timeout and each.sent_at <= at:
+                open_ones.append(each.idle_timeout)
+        return min([sure, *open_ones]), max([sure, *open_ones])
+
+    def status_at(self, at: float, tolerance_s: float) -> str | None:
+        """Return the status that the session must show at a moment; None: it may be in between."""
+        shown = lasting = "online"
+        until = math.inf
+        for each in [*self.wishes]:
+            if not each.status or each.sent_at > at:
+                continue
+            if each.answered_at + tolerance_s > at:
+                return None
+            shown, until = each.status, each.until
+            lasting = shown if until == math.inf else lasting
+        if abs(until - at) < tolerance_s:
+            return None
+        return shown if at < until else lasting
 
     @property
     def gone_at(self) -> float:
@@ -47,13 +86,22 @@ class DeviceLogin:
         return min(self.silent_at, self.logout_at, self.closed_at, self.lost_at)
 
 
-class User:
-    """One client, and its latest logins in order."""
+class UserBan(NamedTuple):
+    """A ban of a user by an operator."""
 
-    __slots__ = ("logins", "uid")
+    known_at: float  # when Redis had it, and the nodes had been told
+    ends_at: float
+
+
+class User:
+    """One client, its latest logins in order, and its bans."""
+
+    __slots__ = ("banned_until", "bans", "logins", "uid")
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
+        self.banned_until = -math.inf  # at the latest
+        self.bans: deque[UserBan] = deque(maxlen=LOGINS_KEPT)
         self.logins: deque[DeviceLogin] = deque(maxlen=LOGINS_KEPT)
 
     def find_login(self, session: str, written_at: float) -> DeviceLogin | None:
