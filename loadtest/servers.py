@@ -66,6 +66,7 @@ class PresenceServer:
             CPU, and a port.
         port: of the clients; 0 picks one.
         program: Python's arguments that run `presence`.
+        python: which Python.
         before: called in its process before the command runs.
         forward_errors: whether its log lines of errors also go to standard error.
 
@@ -85,11 +86,12 @@ class PresenceServer:
         *flags: str,
         port: int = 0,
         program: Sequence[str] = PRESENCE,
+        python: str = sys.executable,
         before: Callable[[], None] | None = None,
         forward_errors: bool = False,
     ) -> None:
         operators = () if {"--admin", "--no-admin"} & set(flags) else self.admin_flags
-        serve = [sys.executable, *program, "serve", "--port", str(port), "--log-format", "json"]
+        serve = [python, *program, "serve", "--port", str(port), "--log-format", "json"]
         self.process = subprocess.Popen(
             [*serve, *operators, *flags],
             stderr=subprocess.PIPE,

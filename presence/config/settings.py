@@ -99,6 +99,7 @@ _SHARED = (
     "max_sessions",
     "session_policy",
     "class_sessions",
+    "device_events",
     "stream_maxlen",
     "seen_retention_days",
     "visibility",
@@ -248,7 +249,7 @@ _log = partial(_setting, group="log")
 class Settings:
     """The settings of a server. `presence.config.loading.load` checks them; the constructor does not."""
 
-    host: str = _server("127.0.0.1", "address to listen on", form=_host)
+    host: str = _server("127.0.0.1", "address to listen on; 0.0.0.0: all of IPv4; :: all of both", form=_host)
     port: int = _server(7400, "TCP port to listen on; 0 picks a free one", bounds=(0, 65535))
     workers: int = _server(1, "worker processes that share the port", bounds=(1, 256))
     data_dir: Path | None = _server(  # noqa: RUF009 - declares a field, as dataclasses.field does

@@ -52,6 +52,7 @@ def _bind(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     listeners: list[socket.socket] = []
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        has_ipv4 = any(family == socket.AF_INET for family, *_ in infos)  # a listener of its own
         for family, kind, proto, _name, address in infos:
             listener = socket.socket(family, kind, proto)
             listeners.append(listener)
@@ -63,7 +64,7 @@ def _bind(host: str, port: int, *, shared: bool) -> list[socket.socket]:
             # one.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(has_ipv4))
             listener.bind((address[0], port, *address[2:]))
             port = port or listener.getsockname()[1]
     except BaseException:
@@ -82,7 +83,8 @@ class borrowed:
     __slots__ = ("_sock",)
 
     def __init__(self, fd: int) -> None:
-        self._sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, 0, fd)
+        # The family only says how long an address may be: that of IPv6 has room for all.
+        self._sock = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM, 0, fd)
 
     def __enter__(self) -> _socket.socket:
         return self._sock

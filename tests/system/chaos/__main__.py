@@ -51,6 +51,13 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--tick", type=float, help="the servers' tick: 0.5, or 1 in a plan")
     add("--grace", type=float, default=1.5, help="the servers' grace after a lost connection, seconds")
     add("--shards", type=int, default=0, help="the servers' shards: 2, or 1 in a plan, 16 on a cluster")
+    add(
+        "--versions",
+        nargs="+",
+        default=(),
+        metavar="PYTHON",
+        help="of other versions, that nodes have in turn",
+    )
     add("--out", type=Path, help="file to write the report to")
     arguments = parser.parse_args(words)
     arguments.kinds = [known[name] for name in arguments.kinds]
@@ -74,6 +81,7 @@ def options_of(arguments: argparse.Namespace, name: str = "") -> Options:
         guard=arguments.guard,
         plan=plan,
         longest_s=arguments.longest,
+        pythons=(*arguments.versions, sys.executable),
     )
     rounds = rounds_in(arguments.minutes, options.calm_s, arguments.storm)
     return dataclasses.replace(options, rounds=rounds)

@@ -1,6 +1,7 @@
 """What a run stands on: nodes, with proxies before and behind them, and a Redis that can forget."""
 
 import contextlib
+import itertools
 import math
 import os
 import shutil
@@ -35,13 +36,17 @@ class ChaosNode:
     Args:
         redis: the socket of Redis, reached through a proxy; or the URL of a cluster or of Sentinels.
         program: see `PresenceServer`.
+        pythons: each start takes the next of these, and the first one after the last.
 
     Attributes:
         path: the proxy to Redis; None without one.
         clients: the proxy for some of its clients.
     """
 
-    def __init__(self, redis: str, flags: Sequence[str], program: Sequence[str]) -> None:
+    def __init__(
+        self, redis: str, flags: Sequence[str], program: Sequence[str], pythons: Sequence[str]
+    ) -> None:
+        self._pythons = itertools.cycle(pythons)
         self._flags, self._program = flags, program
         self._failures: list[str] = []
         self.path = None if any(kind in redis for kind in WITHOUT_PROXY) else Proxy(redis)
@@ -57,10 +62,10 @@ class ChaosNode:
         return self._server.process.pid
 
     def _start(self, port: int) -> PresenceServer:
-        flags = ("--redis", self._redis_url, *self._flags)
+        flags, python = ("--redis", self._redis_url, *self._flags), next(self._pythons)
         while True:
             try:
-                return PresenceServer(*flags, port=port, program=self._program)
+                return PresenceServer(*flags, port=port, program=self._program, python=python)
             except RuntimeError as error:  # Redis could not be reached for the whole of its patience
                 if not any(word in str(error) for word in RETRIED_ERRORS):
                     raise

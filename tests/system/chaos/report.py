@@ -1,6 +1,7 @@
 """The settings and the outcome of a run, in words and as a table; what a single fault led to. Pure."""
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -131,6 +132,12 @@ class Options:
     guard: str = ""  # switched off; "": none
     plan: ChaosPlan | None = None  # replaces the random faults
     longest_s: float = 0.0  # of each fault of the plan; 0: as planned
+    pythons: Sequence[str] = (sys.executable,)  # a node that starts again has the next one's version
+
+    @property
+    def acts_fully(self) -> bool:
+        """Whether clients make all requests and users are banned: versions and plans have less in common."""
+        return self.plan is None and len(self.pythons) == 1
 
     def storms(self) -> list[Storm]:
         if self.plan:

@@ -72,10 +72,12 @@ class ChaosRun:
         if isinstance(self._data, Plain):
             redis = self._data.target()
             path = stack.enter_context(Proxy(redis))
-        program = ("-m", "loadtest.unguarded", options.guard) if options.guard else ("-m", "presence")
+        program = ("-m", "loadtest.unguarded", options.guard) if options.guard else ("-P", "-m", "presence")
         flags = (*self._setup.flags, "--min-idle-timeout", "1")
         with ThreadPoolExecutor(options.nodes) as pool:
-            futures = [pool.submit(ChaosNode, redis, flags, program) for _ in range(options.nodes)]
+            futures = [
+                pool.submit(ChaosNode, redis, flags, program, options.pythons) for _ in range(options.nodes)
+            ]
             self._nodes = [future.result() for future in futures]
         for node in self._nodes:
             stack.callback(node.close)
@@ -99,7 +101,7 @@ class ChaosRun:
                 uid, login, at, reason, is_for_good=is_for_good
             ),
             self._login_granted,
-            makes_requests=options.plan is None,
+            makes_requests=options.acts_fully,
         )
         addresses = [each for place, node in enumerate(self._nodes) for each in node.addresses(place)]
         return Crowd(addresses, options.clients, max(1, round(options.clients * LATE_SHARE)), habits)
@@ -170,7 +172,7 @@ class ChaosRun:
 
         with ThreadPoolExecutor(len(storm) + 1) as pool:
             futures: list[Future[None]] = [pool.submit(carry_out, fault) for fault in storm]
-            if self._options.plan is None:
+            if self._options.acts_fully:
                 pool.submit(self._ban_users, is_over)
             for future in futures:
                 future.result()

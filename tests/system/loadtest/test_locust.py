@@ -109,7 +109,7 @@ def test_a_command_prints_the_tokens_and_goodbyes_are_judged_without_redis(
         report = run_locust(host, "", *without, "--token-command", printed, users=4, seconds=14)
         failed = run_locust(host, "", *without, "--token-command", "false {uid}", users=1, seconds=3)
     assert (report.status, report.failures) == (0, 0)
-    assert report.rows["device", "login"].requests > 4
+    assert report.rows["device", "login"].requests >= 4
     assert report.rows["device", "goodbye idle_timeout"].requests >= 4
     assert not report.row("online").requests
     assert failed.status == 1
