@@ -128,6 +128,13 @@ class Bounds:
         ]
         if login.lost_at < math.inf:
             ends.append(self._lost_until(login))
+        if login.abandoned_at < math.inf:  # nobody sees its connection reset
+            resets = self._matching(lambda each: each.kind is ChaosFaultKind.CLIENTS_RESET)
+            ends += [
+                each.begin + setup.grace
+                for each in resets
+                if login.is_proxied and each.place == login.place and each.end >= login.sent_at
+            ]
         # Taken for dead by its peers, which is right if it was out of reach for so long.
         ends += [
             begin + survived_silence_s(setup)
@@ -279,7 +286,7 @@ class Bounds:
                 each.place == login.place and each.scope in {Place.NODE, Place.PATH}
             ):
                 return True
-            if any(_is_order_unsure(other, login) and each.end >= other.sent_at for other in others):
+            if any(is_order_unsure(other, login) and each.end >= other.sent_at for other in others):
                 return True
         return False
 
@@ -312,7 +319,8 @@ class Bounds:
         )
 
 
-def _is_order_unsure(other: DeviceLogin, login: DeviceLogin) -> bool:
+def is_order_unsure(other: DeviceLogin, login: DeviceLogin) -> bool:
+    """Whether a server may have got an earlier login after a later one."""
     is_late = (
         other.is_proxied and other.granted_at - other.sent_at > PROXY_DELAY_S
     )  # it arrived when it arrived

@@ -31,7 +31,7 @@ from loadtest.checker import (
 from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code
-from tests.system.chaos.bounds import RECOVERY_S, Bounds, Troubles
+from tests.system.chaos.bounds import RECOVERY_S, Bounds, Troubles, is_order_unsure
 from tests.system.chaos.plan import Place
 from tests.system.chaos.truth import DataLoss, DeviceLogin, SavedState, StreamItem, User
 
@@ -151,6 +151,7 @@ class ChaosJudge:
         return [Broken("early", f"{event.uid} {Code(event.code).reason}, {given}: {_story(event, user)}")]
 
     def _check_false(self, event: StreamEvent, user: User) -> list[Broken]:
+        ended = user.find_login(event.session, event.written_at)
         for login in reversed([*user.logins]):
             if login.sent_at > event.decided_between[0]:  # later than the decision
                 if (
@@ -159,6 +160,8 @@ class ChaosJudge:
                 ):
                     return []  # and over: when it was told, he was offline
                 continue
+            if ended and ended.is_proxied and is_order_unsure(ended, login):
+                return []  # it arrived last, and replaced the other one
             claim = self._bounds.claim(login, event.written_at)
             if is_false_offline(claim, event.decided_between[0], event.written_at):
                 if self._bounds.is_lost_by_rollback(login, event.written_at):

@@ -290,3 +290,31 @@ def test_who_goes_away_twice_is_a_finding(case: Case) -> None:
     case.away("s1", 101.0)
     case.away("s1", 102.0)
     assert case.rules == ["shown"]
+
+
+def test_a_reset_connection_that_was_left_half_open_ends_after_the_grace(case: Case) -> None:
+    login = case.login("s2", 121.0, until=125.0, is_proxied=True)
+    case.online("s2", 121.1)
+    case.judge.findings.clear()
+    login.silent_at = login.abandoned_at = 126.0
+    case.offline("s2", 127.8, Code.CLOSED)
+    assert case.rules == ["early", "false"]
+    case.judge.findings.clear()
+    case.online("s2", 127.9)
+    case.judge.findings.clear()
+    case.trouble(ChaosFaultKind.CLIENTS_RESET, 126.2, 126.2)
+    case.offline("s2", 127.95, Code.CLOSED)
+    assert case.rules == []
+
+
+def test_a_login_that_arrived_last_replaces_a_later_one(case: Case) -> None:
+    held = DeviceLogin(1, True, 120.5, session="held", closed_at=126.0)
+    later = DeviceLogin(1, False, 126.1, 126.11, "later")
+    later.record_packet(126.1)
+    case.user.logins.extend([held, later])
+    case.trouble(ChaosFaultKind.CLIENTS_HOLE, 120.0, 127.0, place=1)
+    case.offline("s1", 126.05, Code.REPLACED)
+    case.online("later", 126.2)
+    case.judge.findings.clear()
+    case.offline("held", 128.8, Code.CLOSED)
+    assert case.rules == []
