@@ -235,9 +235,8 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/changes",
-                "    emit_if_shown_changed(uid, record, before, device, present.session, at_ms)\n"
-                "    write_record",
-                "    write_record",
+                "    emit_if_shown_changed(uid, record, before, device, present.session, at_ms)\n",
+                "",
             ),
         ),
         seed=1,
