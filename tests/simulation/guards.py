@@ -298,7 +298,7 @@ GUARDS: Final = (
     Guard(
         "classes-limited",
         (SourceChange("apply", "local limit = class_limits and class_limits[entry.class]", "local limit"),),
-        seed=3,
+        seed=69,
     ),
     Guard("status-ends", attributes={(Profiles, "end_status"): lambda *_: None}, seed=1),
     Guard("wheel-follows-updates", attributes={(Sessions, "update"): _update_without_deadline}, seed=1),
