@@ -305,5 +305,5 @@ GUARDS: Final = (
     Guard("banned-refused", attributes={(BanList, "find"): lambda *_: None}, seed=2),
     Guard("banned-sessions-end", attributes={(Node, "enforce_ban"): lambda *_: None}, seed=2),
     Guard("changes-of-bans-announced", attributes={(BanKeeper, "refresh_soon"): lambda _self: None}, seed=2),
-    Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=1899),
+    Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=22199),
 )
