@@ -360,8 +360,8 @@ class Relay:
         reachable = [writer for writer in self._reachable() if writer.shard not in waiting]
         if any(writer.is_eager(now) for writer in reachable):
             return
-        due = [self._ends_deferred_until[shard] for shard in waiting]
-        due += [at for writer in reachable if (at := writer.wakes_at(now)) is not None]
+        ends_due = [self._ends_deferred_until[shard] for shard in waiting]
+        due = [at for writer in reachable if (at := writer.wakes_at(now)) is not None] + ends_due
         due += [breaker.retry_at for breaker in self._breakers if not breaker.is_available]
         if not reachable:
             await self.runtime.sleep(max(0.0, min(due) - now))
@@ -372,7 +372,7 @@ class Relay:
             return
         self.outbox.notify_at(stuck + 1, self._wake_event.set)
         woken = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)
-        rest = self._sent_at + GATHER_S - self.clock()
+        rest = min([self._sent_at + GATHER_S, *ends_due]) - self.clock()
         if woken and rest > 0:
             self.outbox.notify_at(stuck + GATHER_ITEMS, self._wake_event.set)
             await self._wake_event.wait(rest)

@@ -32,6 +32,7 @@ class SimulatedDevice:
         self._random = Random(f"{world.plan.seed} {plan.name}")
         self.main: SimulatedConnection | None = None  # the connection that it cares for
         self.may_not_return = False  # whether it was told to stay away
+        self._is_banned = False  # whether that was because of a ban
         self.wants_connection = True
         self.cut_off_until = 0.0  # true time until which its network is dead
         self._late_until = 0.0
@@ -145,10 +146,17 @@ class SimulatedDevice:
         if connection is not self.main:
             return
         self.main = None
-        if code.reconnect:
+        self._is_banned = code is Code.BANNED and retry_after is None
+        if code.reconnect or (code is Code.BANNED and retry_after is not None):
             self._connect_later(retry_after or self._random.uniform(*RETURN_S))
         else:
             self.may_not_return = True
+
+    def pardon(self) -> None:
+        """Learn that a ban was lifted."""
+        if self._is_banned:
+            self.may_not_return = False
+            self.connect()
 
     def connection_lost(self, connection: SimulatedConnection) -> None:
         connection.abandon()

@@ -11,6 +11,7 @@ from tests.simulation.plan import (
     DeviceAction,
     DevicePlan,
     FaultKind,
+    PlannedBan,
     ShownStatus,
     SimulatedFault,
     SimulationPlan,
@@ -19,9 +20,9 @@ from tests.simulation.plan import (
 FOREVER: Final = float("inf")
 QUIET_SLACK_S: Final = 8.0
 SEEDS_PER_CROWD: Final = 100  # one of so many seeds has thousands of users
+SEEDS_PER_BANS: Final = 5  # in one of so many seeds an operator bans users
 COMBINED_SHARE: Final = 0.25  # of seeds: faults that only together try a guard
 STATUS_SHARE: Final = 0.5  # of seeds: devices that show how they are
-LONGEST_WISH: Final = 1.6  # idle time-outs that a device asks for later, in those of the server
 NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
 
 
@@ -37,13 +38,35 @@ def draw_plan(seed: int) -> SimulationPlan:
         each for user in range(users) for each in _devices(random, f"u{user}", settings, heal_at, crowd)
     )
     faults = _faults(random, nodes, settings, heal_at)
-    longest_s = max([LONGEST_WISH * settings.idle_timeout, *(each.idle_timeout or 0.0 for each in devices)])
-    # An unbroken lease of contact, a lease and T of silence seen, a heartbeat; as much for a longer time-out.
-    quiet_s = 2.2 * settings.lease + settings.idle_timeout + longest_s + QUIET_SLACK_S
-    plan = SimulationPlan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
+    plan = SimulationPlan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at)
     # Drawn apart: what a seed stands for otherwise does not depend on it.
     random = Random(f"shows {seed}")
-    return _with_statuses(random, plan) if random.random() < STATUS_SHARE else plan
+    plan = _with_statuses(random, plan) if random.random() < STATUS_SHARE else plan
+    bans = _bans(random, plan) if seed % SEEDS_PER_BANS == 2 else ()
+    return replace(plan, bans=bans, end_at=heal_at + _quiet_s(plan) * 1.04)
+
+
+def _quiet_s(plan: SimulationPlan) -> float:
+    """Return how long everything takes to be as it should: of a longer time-out as much as of T.
+
+    An unbroken lease of contact, a lease and T of silence seen, a heartbeat.
+    """
+    settings = plan.settings
+    wishes = [each.idle_timeout for each in plan.devices]
+    wishes += [shown.idle_timeout for each in plan.devices for shown in each.statuses]
+    longest_s = max([settings.idle_timeout, *(wish or 0.0 for wish in wishes)])
+    return 2.2 * settings.lease + settings.idle_timeout + longest_s + QUIET_SLACK_S
+
+
+def _bans(random: Random, plan: SimulationPlan) -> tuple[PlannedBan, ...]:
+    """Draw bans that are over when everything heals, or last for ever."""
+    bans = []
+    for at in sorted(random.uniform(2.0, plan.heal_at - 5.0) for _ in range(random.randint(3, 8))):
+        whose = random.choice(plan.devices)
+        ends_at = random.choice((None, min(at + random.uniform(0.5, 40.0), plan.heal_at)))
+        lifted_at = random.choice((None, random.uniform(at, plan.heal_at)))
+        bans.append(PlannedBan(at, whose.uid, random.choice((None, whose.device)), ends_at, lifted_at))
+    return tuple(bans)
 
 
 def _with_statuses(random: Random, plan: SimulationPlan) -> SimulationPlan:

@@ -30,7 +30,7 @@ INSTANT_S: Final = 0.001
 RECOVERY_S: Final = 2.0  # back-off of a second, a probe, an opening and its batches
 IN_FLIGHT_S: Final = 5.0  # a login applied later after its sending may be taken for younger than it is
 BRIEF_OUTAGE_S: Final = 1.0  # after shorter absences of Redis ends do not wait for logins elsewhere
-LOGIN_LAG_S: Final = 0.3  # gathering, and a call or two
+LOGIN_LAG_S: Final = 0.5  # gathering, a batch whose ends are deferred, and a call or two
 EPSILON_S: Final = 0.005  # ages travel in whole milliseconds
 ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
 

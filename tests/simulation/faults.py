@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STUTTER_S: Final = 0.8  # less than a tick, most of it
 STUTTER_INTERVAL_S: Final = 2.0
 CUTS: Final = {
-    FaultKind.CUT_ALL: ("relay", "cluster", "leases"),
+    FaultKind.CUT_ALL: ("relay", "cluster", "leases", "bans"),
     FaultKind.CUT_LEASES: ("leases",),
     FaultKind.CUT_SHARDS: ("relay", "cluster"),
     FaultKind.CUT_SWEEPS: ("cluster",),
@@ -160,6 +160,7 @@ class FaultInjector:
         self._redis_away(fault)
         self._world.redis.restart()
         self._world.judge.data_lost(None)
+        self._world.operator.tell_all()
 
     def _snapshot_taker(self, fault: SimulatedFault) -> Callable[[], None]:
         def keep() -> None:
@@ -172,6 +173,7 @@ class FaultInjector:
         snapshot, state = self._snapshots.pop(fault)
         self._world.redis.restart(snapshot)
         self._world.judge.data_lost(state)
+        self._world.operator.tell_all()
 
     def _redis_back_same(self, fault: SimulatedFault) -> None:
         snapshot, state = self._snapshots.pop(fault)

@@ -42,6 +42,7 @@ def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
             judge.add_violation("converged", "traces {}, nodes {}", members, sorted(nodes))
     _check_clients(world, judge, set(live.values()))
     _check_shown(world, judge)
+    judge.bans.compare(_running_hosts(world))
     most = world.plan.settings.max_sessions
     for uid, count in Counter(uid for uid, _ in recorded).items():
         if count > most:

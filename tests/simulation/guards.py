@@ -11,6 +11,7 @@ from typing import Any, Final
 from unittest import mock
 
 from presence.cluster import failure_detector
+from presence.core.bans import BanList
 from presence.core.changes import Change
 from presence.core.engine import Engine
 from presence.core.profiles import ProfileChange, Profiles
@@ -19,6 +20,8 @@ from presence.core.sessions import Sessions
 from presence.outbox import peer_barrier, shard_writer
 from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
+from presence.server.bans import BanKeeper
+from presence.server.node import Node
 from presence.store import script_runner
 
 
@@ -195,7 +198,7 @@ GUARDS: Final = (
     Guard(
         "counted-in-the-trail",
         (SourceChange("apply", "last.superseded or {}, last.told or {}}}", "last.superseded or {}, {}}}"),),
-        seed=136,
+        seed=25,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
     Guard("hold-after-resync", attributes={(peer_barrier, "SETTLE_TIMEOUT_S"): 0.0}, seed=72),
@@ -209,7 +212,7 @@ GUARDS: Final = (
         seed=416,
     ),
     Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _answered_always}, seed=6),
-    Guard("tombstone", _TOMBSTONE, seed=201),
+    Guard("tombstone", _TOMBSTONE, seed=459),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(
@@ -232,9 +235,8 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/changes",
-                "    emit_if_shown_changed(uid, record, before, device, present.session, at_ms)\n"
-                "    write_record",
-                "    write_record",
+                "    emit_if_shown_changed(uid, record, before, device, present.session, at_ms)\n",
+                "",
             ),
         ),
         seed=1,
@@ -296,9 +298,12 @@ GUARDS: Final = (
     Guard(
         "classes-limited",
         (SourceChange("apply", "local limit = class_limits and class_limits[entry.class]", "local limit"),),
-        seed=3,
+        seed=69,
     ),
     Guard("status-ends", attributes={(Profiles, "end_status"): lambda *_: None}, seed=1),
     Guard("wheel-follows-updates", attributes={(Sessions, "update"): _update_without_deadline}, seed=1),
-    Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=1899),
+    Guard("banned-refused", attributes={(BanList, "find"): lambda *_: None}, seed=2),
+    Guard("banned-sessions-end", attributes={(Node, "enforce_ban"): lambda *_: None}, seed=2),
+    Guard("changes-of-bans-announced", attributes={(BanKeeper, "refresh_soon"): lambda _self: None}, seed=2),
+    Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=22199),
 )

@@ -10,8 +10,10 @@ from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
 from presence.core.changes import Change, Op
 from presence.protocol import Code
+from presence.server.bans import BanKeeper
 from presence.server.node import Node, Stores
 from presence.server.stats_socket import Readiness
+from presence.store.bans import Bans
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from tests.simulation.fake.client import connector
@@ -22,6 +24,7 @@ from tests.simulation.truth import TrueSession
 from tests.simulation.wire import RedisConnection
 
 if TYPE_CHECKING:
+    from tests.simulation.devices import SimulatedDevice
     from tests.simulation.world import SimulatedWorld
 
 URL: Final = "redis://simulated"
@@ -51,6 +54,8 @@ class Host:
             name: RedisConnection(world.agenda, world.redis, random)
             for name in ("relay", "cluster", "leases")
         }
+        own_random = Random(f"{plan.seed} {self.name} bans")  # seeds without bans draw as if there were none
+        self.redis_connections["bans"] = RedisConnection(world.agenda, world.redis, own_random)
         self.connections: list[SimulatedConnection] = []  # all that it ever accepted
         self.connection_being_read: SimulatedConnection | None = None  # the connection that is being read
         self.unreachable = 0  # how many faults keep all clients from it
@@ -62,6 +67,8 @@ class Host:
         self.ids: set[str] = set()  # the node ids that it had
         self.runtime = VirtualRuntime(self.machine)
         self.node = self._make_node()  # what `presence serve` runs
+        bans = Bans(URL, world.keys, connector(world.redis, self.redis_connections["bans"].deliver))
+        self.bans = BanKeeper(self.node, bans, Clock(self.clock.monotonic, self.clock.wall), self.runtime)
         self._tasks = [Task(self.machine, self._main())]
         self.machine.at_end.append(self._end)
 
@@ -117,6 +124,7 @@ class Host:
         self._world.host_of_node[f"node-{token}"] = self
         if self._token_count > 1:
             self._world.note("{} takes the id node-{}", self.name, token)
+            self._world.operator.tell(self)
         return token
 
     async def _main(self) -> None:
@@ -129,6 +137,9 @@ class Host:
             else:
                 break
         node = self.node
+        if self._world.plan.bans:
+            await self.bans.refresh()
+            self._tasks.append(Task(self.machine, self.bans.run()))
         self._tasks += [Task(self.machine, run) for run in (node.relay.run(), node.cluster.run())]
         self._ticking = Task(self.machine, node.ticker.run())
         node.declared_readiness = Readiness.READY
@@ -230,6 +241,9 @@ class Host:
         elif change.op is Op.UPDATE and (updated := self._world.truth.by_id.get(change.session)):
             updated.set_idle_timeout(change.idle_timeout_ms / 1000)
         self._world.judge.change_decided(self, change)
+
+    def ban_told(self, device: SimulatedDevice) -> None:
+        self._world.judge.bans.told(self, device.plan.uid, device.plan.device)
 
     def goodbye_sent(self, life: TrueSession, code: Code) -> None:
         self._world.judge.goodbye_sent(life, code)

@@ -38,13 +38,17 @@ While the simulation runs
             sessions. Here, as in `false`, a device is exempt if Redis has since applied one of its logins
             that was in flight for more than IN_FLIGHT_S:
             its age was that of its sending, so it may count as younger than it is.
+ banned     A process admits nobody whom a ban that it knows forbids. With no fault now or shortly before, it
+            admits none whom the table in Redis has forbidden for BAN_S, has no such session, and tells
+            nobody of a ban that the table has not had for BAN_S.
 When all is over
  converged  Redis' records are the union of the sessions of the running processes, exactly, and these are
             the sessions of the live clients. What nodes own agrees with the records; the table of
             leases and the members of each shard are the running nodes. The last event of each user
             agrees with their record. Records show sessions as their processes do, and these as the
             clients have set, or as their silence implies; the last event about a user shows the same.
-            No user has more sessions than allowed.
+            No user has more sessions than allowed. Each process knows the bans in the table, and has no
+            session that they forbid, unless Redis has lost changes since the last look that is due anyway.
  conserved  Every login and end that an outbox of a living process accepted was applied, none is pending;
             what it skipped is counted by gap entries. For a user whose last session a process ended,
             subscribers' last event is an offline event, whatever Redis lost; unless a process that had one of
@@ -69,6 +73,7 @@ from tests.simulation import excuses
 from tests.simulation.excuses import Liveness
 from tests.simulation.final import Counting, compare
 from tests.simulation.observed import ObservedEntry, ScriptRun
+from tests.simulation.operator import BanRules
 from tests.simulation.truth import LONG_AGO, TrueSession
 
 if TYPE_CHECKING:
@@ -109,6 +114,7 @@ class SimulationJudge:
         self.liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
         self._losses: list[tuple[float, float]] = []  # true time, and that of the state it went back to
+        self.bans = BanRules(world, self)
         self.counting = Counting()  # what nodes are to have counted
 
     def add_violation(self, rule: str, text: str, *values: object) -> None:
@@ -132,6 +138,7 @@ class SimulationJudge:
         now = self._world.agenda.now
         if change.op is Op.LOGIN:
             self._world.note("{} at {}: login {}", change.uid, host.name, change.session)
+            self.bans.admitted(host, change.uid, change.device)
         if change.op is not Op.END:
             return
         life = self._world.truth.by_id[change.session]
@@ -150,7 +157,9 @@ class SimulationJudge:
         grace_s = self._world.plan.settings.disconnect_grace
         if change.code == Code.SESSION_LIMIT:
             self._check_limit("early", life)
-        elif not is_justified(change.code, given, Promised(life.idle_timeout, grace_s)):
+        elif change.code != Code.BANNED and not is_justified(
+            change.code, given, Promised(life.idle_timeout, grace_s)
+        ):
             self.add_violation(
                 "early", "{} {} after {:.3f} s of silence", life.id, Code(change.code).reason, silent_s
             )
@@ -165,7 +174,7 @@ class SimulationJudge:
 
     def goodbye_sent(self, life: TrueSession, code: Code) -> None:
         self._world.note("{} at {}: goodbye {} to {}", life.key[0], life.host.name, code.reason, life.id)
-        if code.reconnect:
+        if code.reconnect or code is Code.BANNED:
             return
         uid, device = life.key
         if code is Code.SESSION_LIMIT:

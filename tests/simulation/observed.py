@@ -79,7 +79,7 @@ class ObservedRedis(FakeRedis):
 
     def run_script(self, digest: bytes, keys: Iterable[bytes], arguments: Iterable[bytes]) -> Reply:
         keys, arguments = tuple(keys), tuple(arguments)
-        self._script, self._caller = self._names[digest], arguments[0].decode()
+        self._script, self._caller = self._names[digest], arguments[0].decode(errors="replace")
         before = self._batch_counter(keys) if self._script == "apply" else None
         reply = super().run_script(digest, keys, arguments)
         packed = reply[0] if isinstance(reply, list) else reply

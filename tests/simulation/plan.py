@@ -96,6 +96,20 @@ class SimulatedFault:
 
 
 @dataclass(frozen=True)
+class PlannedBan:
+    """A ban that an operator makes and perhaps lifts, each as soon as Redis answers."""
+
+    at: float  # true seconds
+    uid: str
+    device: str | None  # None: all devices
+    ends_at: float | None  # true seconds; None: never
+    lifted_at: float | None  # true seconds; None: never
+
+    def forbids(self, uid: str, device: str) -> bool:
+        return self.uid == uid and self.device in (None, device)
+
+
+@dataclass(frozen=True)
 class SimulationPlan:
     """Everything that is decided in advance."""
 
@@ -107,3 +121,4 @@ class SimulationPlan:
     faults: tuple[SimulatedFault, ...]  # in order
     heal_at: float  # true seconds from which nothing goes wrong any more
     end_at: float  # true seconds of the final comparison
+    bans: tuple[PlannedBan, ...] = ()  # in order

@@ -141,6 +141,8 @@ class SimulatedConnection:
         self.peer = None
         self.is_hung_up = True
         for packet in _packets(farewell):
+            if packet.payload.get("code") == Code.BANNED:
+                self.host.ban_told(self.device)
             if packet.kind == Kind.GOODBYE and self.life is not None:
                 self.host.goodbye_sent(self.life, Code(packet.payload["code"]))
         self._to_client(farewell)

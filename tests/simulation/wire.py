@@ -99,7 +99,7 @@ class RedisConnection:
                 fail()
             elif not first:
                 perform()
-            elif self._is_cut():
+            elif self.is_cut():
                 return  # on the way; the caller's time-out tells
             else:
                 answers = perform()
@@ -108,14 +108,14 @@ class RedisConnection:
         def returned(answers: Answers) -> None:
             if self._server.epoch != epoch:
                 fail()
-            elif not self._is_cut() and draw() >= faults.lose_reply:
+            elif not self.is_cut() and draw() >= faults.lose_reply:
                 finish(answers)
 
-        if self._is_cut() and (self.refused or self._server.refuses_connections):
+        if self.is_cut() and (self.refused or self._server.refuses_connections):
             agenda.after(0.001, fail)
             return
         agenda.at(gives_up_at, time_out)
-        if draw() < faults.lose_request or self._is_cut():
+        if draw() < faults.lose_request or self.is_cut():
             return
         if draw() < faults.late_share:
             agenda.after(self._random.uniform(*faults.late_s), lambda: arrive(first=False))
@@ -129,7 +129,8 @@ class RedisConnection:
         is_rough = self.cuts > 0 or self.faults is not NO_FAULTS or self.disturbed_until >= started
         return is_rough or not self._server.was_unreachable(started)
 
-    def _is_cut(self) -> bool:
+    def is_cut(self) -> bool:
+        """Whether nothing passes."""
         return self.cuts > 0 or self._server.outages > 0
 
     def _one_way_s(self) -> float:

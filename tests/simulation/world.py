@@ -14,6 +14,7 @@ from tests.simulation.host import Host
 from tests.simulation.judge import SimulationJudge
 from tests.simulation.machine import Agenda
 from tests.simulation.observed import ObservedRedis
+from tests.simulation.operator import Operator
 from tests.simulation.plan import SimulationPlan
 from tests.simulation.truth import TrueSessions
 
@@ -46,6 +47,7 @@ class SimulatedWorld:
         self.host_of_node: dict[str, Host] = {}  # the process that had a node id
         self.devices: list[SimulatedDevice] = []
         self.faults = FaultInjector(self)
+        self.operator = Operator(self)
 
     def note(self, text: str, *values: object) -> None:
         """Add a line to the story."""
@@ -80,6 +82,7 @@ class SimulatedWorld:
             self.start_host(place)
         self.devices = [SimulatedDevice(self, device) for device in self.plan.devices]
         self.faults.schedule()
+        self.operator.schedule()
         while self.agenda.now < self.plan.end_at and not self.judge.violations:
             self.agenda.run(min(self.agenda.now + SLICE_S, self.plan.end_at))
         latest = self.plan.end_at + MAX_WAIT_S

@@ -1,5 +1,6 @@
 """The effect of node changes on a shard: each rule is a row, run on a real server."""
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
@@ -397,6 +398,8 @@ def test_device_events_tell_which_devices_are_on_record(
         elif each["type"] == "device":
             present.remove(each["device"])
             assert each["reason"] in {"logout", "node_down"}
+        if each["type"] == "device":
+            assert {one["device"] for one in json.loads(each["devices"])} == present
     found = online_sessions(server.client)
     assert {(uid, device) for uid, names in devices.items() for device in names} == {
         each[:2] for each in found

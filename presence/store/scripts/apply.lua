@@ -233,7 +233,8 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
     since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms, 'online')
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
-    if hand_to_pending_login(record, uid, device, now_ms - age_ms) then
+    local ended = {session = session, node = node, generation = generation, login_ms = now_ms - age_ms}
+    if hand_to_pending_login(record, uid, device, ended, now_ms - age_ms) then
       emit_if_shown_changed(uid, record, {'online'}, device, session, at_ms)
       if not record.sessions[device] then
         emit_device(uid, record, device, {session = session}, code, reason, last_seen_ms, at_ms)

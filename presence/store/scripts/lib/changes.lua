@@ -80,7 +80,7 @@ end
 
 -- Puts pending logins of other nodes from before `ended_ms` into the record, which has lost its last device, `gone`; returns
 -- false if there are none.
-local function hand_to_pending_login(record, uid, gone, ended_ms)
+local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
   for _, id in ipairs(nodes_with_pending_logins()) do
     local is_other = id ~= node and not is_fenced(id)
     local present = count(redis.call('HGET', node_prefix .. id, 'gen'))
@@ -93,7 +93,10 @@ local function hand_to_pending_login(record, uid, gone, ended_ms)
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
         record.sessions[login[1]] = entry
         if login[1] ~= gone then
+          local successor = record.sessions[gone]
+          record.sessions[gone] = successor or gone_entry  -- it is on record until its own event
           emit_device(uid, record, login[1], entry, CODE_LOGIN, 'login', digits(now_ms), digits(now_ms))
+          record.sessions[gone] = successor
         end
         set_owned(id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
       end
@@ -108,7 +111,7 @@ local function remove_session(record, uid, device, code, reason, at_ms, last_see
   local before = {shown(record)}
   record.sessions[device] = nil
   set_owned(present.node, uid .. ' ' .. device, false)
-  if next(record.sessions) or hand_to_pending_login(record, uid, device, ended_ms) then
+  if next(record.sessions) or hand_to_pending_login(record, uid, device, present, ended_ms) then
     emit_if_shown_changed(uid, record, before, device, present.session, at_ms)
     if not record.sessions[device] then
       emit_device(uid, record, device, present, code, reason, last_seen_ms, at_ms)
