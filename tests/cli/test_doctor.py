@@ -9,7 +9,7 @@ import pytest
 from presence.cli.main import main
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
-from tests.store.driving import write_version_1
+from tests.store.driving import write_former_data
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 ANY_PORT = ("--port", "0", "--no-admin")
@@ -45,7 +45,7 @@ def test_a_valid_configuration_passes_and_nothing_is_changed(
 def test_a_shard_with_data_of_a_later_version_fails(
     redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_version_1(lambda _key: client)
+    write_former_data(lambda _key: client)
     server = (*ANY_PORT, "--redis", redis_server.url, "--shards", "2")
     assert told(capsys, *server)[1]["data"][0]["status"] == "warn"
     client.hset("presence:{1}:meta", "version", "3")

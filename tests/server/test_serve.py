@@ -18,7 +18,7 @@ from presence.config.loading import FIELDS
 from presence.protocol import Code, Kind
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis, find_binary
-from tests.store.driving import write_version_1
+from tests.store.driving import write_former_data
 from tests.store.servers import Server as Redis
 from tests.support.events import of_type, read_events
 from tests.support.server_process import running_server
@@ -78,7 +78,7 @@ def test_other_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) ->
 
 def test_data_of_version_1_is_converted_before_clients_are_accepted(redis_server: EmbeddedRedis) -> None:
     with open_client(redis_server.url) as client:
-        write_version_1(lambda _key: client)
+        write_former_data(lambda _key: client)
     with running_server("--redis", redis_server.url, "--shards", "2") as server:
         pass
     assert {line["shard"] for line in server.logged("shard converted")} == {0, 1}
@@ -103,7 +103,7 @@ def test_data_of_another_version_refuses_to_start(
     redis_server: EmbeddedRedis, words: list[str], refusal: str
 ) -> None:
     with open_client(redis_server.url) as client:
-        write_version_1(lambda _key: client)
+        write_former_data(lambda _key: client)
         client.execute_command(*words)
     status, output, _ = failed_start("--redis", redis_server.url, "--shards", "2")
     assert status == 1

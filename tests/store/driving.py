@@ -187,13 +187,15 @@ def check_alternation(stream: Iterable[Event]) -> set[str]:
     return {uid for uid, event in last.items() if event["type"] == "online"}
 
 
-def write_version_1(client_of: Callable[[str], Any]) -> None:
-    """Write two shards of data of version 1, of the nodes node-a and node-b, which were killed.
+def write_former_data(client_of: Callable[[str], Any], version: int = 1) -> None:
+    """Write two shards of data that servers of an earlier release left behind when they were killed.
 
     Args:
         client_of: given a key, returns a client of the Redis that has it.
+        version: of the data. 1: of the nodes node-a and node-b. 2: before there were reasons, statuses other
+            than away, `private` and classes of devices.
     """
-    for line in (Path(__file__).parent / "data" / "version_1.jsonl").read_text("ascii").splitlines():
+    for line in (Path(__file__).parent / "data" / f"version_{version}.jsonl").read_text("ascii").splitlines():
         command, key, *words = json.loads(line)
         client_of(key).execute_command(command, key, *(word.encode("latin-1") for word in words))
 

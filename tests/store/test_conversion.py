@@ -23,7 +23,7 @@ from tests.store.driving import (
     online_sessions,
     owned,
     probed,
-    write_version_1,
+    write_former_data,
 )
 from tests.store.servers import Server
 
@@ -35,7 +35,7 @@ LIVES_MS = 10**14
 
 @pytest.fixture
 def former(server: Server) -> Server:
-    write_version_1(lambda _key: server.client)
+    write_former_data(lambda _key: server.client)
     return server
 
 

@@ -6,7 +6,7 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.shard_clients import ShardClients
-from tests.store.driving import online_sessions, owned, write_version_1
+from tests.store.driving import online_sessions, owned, write_former_data
 from tests.support.redis_cluster import Cluster
 
 KEYS = Keys(shards=2)
@@ -15,7 +15,7 @@ KEYS = Keys(shards=2)
 def test_the_shards_of_a_cluster_are_converted(redis_cluster: Cluster) -> None:
     store = RedisStore(redis_cluster.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**13))
     with ShardClients(redis_cluster.url) as clients, closing(store):
-        write_version_1(clients.at)
+        write_former_data(clients.at)
         store.check_meta(range(KEYS.shards))
         for shard in range(KEYS.shards):
             client = clients.at(KEYS.events(shard))
