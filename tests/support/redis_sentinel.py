@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -22,6 +23,7 @@ DOWN_AFTER_MS: Final = 1000  # after so long a silent primary is suspected, and 
 FAILOVER_TIMEOUT_MS: Final = 5000  # after twice as long the Sentinels try again
 START_TIMEOUT_S: Final = 20.0
 WHOLE_TIMEOUT_S: Final = 40.0  # a Sentinel demotes a former primary some ten seconds after its return
+CALM_S: Final = 2.5  # DOWN_AFTER_MS, a reconnection, and some
 POLL_INTERVAL_S: Final = 0.02
 
 
@@ -206,6 +208,22 @@ class SentinelSetup:
         """Wait until a majority of the Sentinels names another primary."""
         if not wait_for(lambda: self.primary is not former, seconds, poll_s=POLL_INTERVAL_S):
             raise TimeoutError(f"Sentinels: no other primary within {seconds:g} s")
+
+    def wait_until_calm(self, seconds: float = START_TIMEOUT_S) -> None:
+        """Wait until all Sentinels name one primary, and have reached it for a while.
+
+        For a second after a change a Sentinel may take the new primary for dead. A former primary that is
+        back by then, without its data, could take its place.
+        """
+        since, give_up = time.monotonic(), time.monotonic() + seconds
+        while time.monotonic() < since + CALM_S:
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"Sentinels: not calm within {seconds:g} s")
+            states = [each.state() for each in self.sentinels]
+            port = states[0].get("port")
+            if len({(state.get("port"), state.get("flags")) for state in states} | {(port, "master")}) != 1:
+                since = time.monotonic()
+            time.sleep(POLL_INTERVAL_S)
 
     def fail_over(self) -> None:
         """Let a Sentinel replace the primary, which goes on; return at once."""

@@ -290,6 +290,7 @@ class Injector:
             _await_copies(setup)
             old.kill()
         proof = _replacement(setup, old)
+        setup.wait_until_calm()
         old.start()
         return proof
 
