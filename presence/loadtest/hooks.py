@@ -55,7 +55,7 @@ class LoadUser(User):
     connections: ClassVar[int] = 1
     device_class: ClassVar[type[Device]] = Device
     current_run: ClassVar[DeviceRun | None] = None
-    tokens: ClassVar[DeviceTokens]
+    tokens: ClassVar[DeviceTokens | None] = None
     examples: ClassVar = Examples()
     devices: Sequence[Device] = ()
 
@@ -175,7 +175,9 @@ def _start_run(environment: Environment, **_: Any) -> None:
         return
     try:
         host = environment.host or LoadUser.host
-        load = DeviceRun(environment, host, LoadUser.tokens, LoadUser.examples)
+        # A worker that has connected may be told to begin before locust has prepared it.
+        tokens = LoadUser.tokens or DeviceTokens(environment.parsed_options)
+        load = DeviceRun(environment, host, tokens, LoadUser.examples)
         load.start()
     except (RedisError, ValueError) as error:
         logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all

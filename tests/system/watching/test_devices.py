@@ -32,7 +32,7 @@ def server() -> Iterator[PresenceServer]:
 
 def test_a_query_with_detail_shows_each_device_and_none_of_an_invisible_user(server: PresenceServer) -> None:
     with (
-        connect_blocking(*server.address, uid="asking") as asking,
+        connect_blocking(*server.address, uid="asking-1") as asking,
         connect_blocking(*server.address, uid="ann", device="desk", device_class="desktop", meta={"v": 1}),
         connect_blocking(*server.address, uid="ann", status="away") as phone,
     ):
@@ -62,7 +62,7 @@ def test_an_answer_that_does_not_fit_is_refused(server: PresenceServer) -> None:
         for uid in uids
         for n in range(50)
     ]
-    with connect_blocking(*server.address, uid="asking") as asking:
+    with connect_blocking(*server.address, uid="asking-2") as asking:
         wait_for(lambda: len(asking.query([uids[-1]], detail=True)[uids[-1]].devices or ()) == 50)
         with pytest.raises(LimitReached):
             asking.query(uids, detail=True)
@@ -98,7 +98,7 @@ def test_one_more_session_of_a_class_replaces_the_oldest_or_is_refused(server: P
 def test_who_asks_is_told_of_each_device_that_comes_and_goes(server: PresenceServer) -> None:
     told: list[tuple[str, list[tuple[str, str | None]] | None]] = []
     with (
-        connect_blocking(*server.address, uid="asking", watch_devices=True) as asking,
+        connect_blocking(*server.address, uid="asking-3", watch_devices=True) as asking,
         connect_blocking(*server.address, uid="plain") as plain,
         subscribe_sync(server.redis_url, after="0", updates=True) as events,
     ):
