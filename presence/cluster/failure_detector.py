@@ -45,6 +45,7 @@ class ShardSweep:
     """Progress of the sweep of a dead node in one shard; times are seconds of contact."""
 
     fenced_at: float  # when the fence was first seen
+    rollbacks: int  # of the shard until then; see `ShardWriter`
     due_at: float  # when the next call may be made
     cursor: str = "0"  # where the next call continues
     # until the first session that this pass has left is due; 0: none was left so far
@@ -137,10 +138,16 @@ class FailureDetector:
         """Whether the sweeper named by a dead node's marker has stopped."""
         return self.contact.time() - node.sweeper_since >= self.lease_s
 
-    def fence_seen(self, node: PeerNode, shard: int) -> None:
+    def fence_seen(self, node: PeerNode, shard: int, rollbacks: int) -> None:
         """Record that a node is fenced in a shard."""
         now = self.contact.time()
-        node.shards.setdefault(shard, ShardSweep(now, now + self.idle_timeout_s))
+        node.shards.setdefault(shard, ShardSweep(now, rollbacks, now + self.idle_timeout_s))
+
+    def forget_lost_fences(self, shard: int, rollbacks: int) -> None:
+        """Forget the fences that a shard may have lost: another node may have set them anew since."""
+        for each in self.peers.values():
+            if shard in each.shards and each.shards[shard].rollbacks != rollbacks:
+                del each.shards[shard]
 
     def due_sweep(self, node: PeerNode, shard: int) -> ShardSweep | None:
         """Return the sweep of a node in a shard if its next call may be made."""

@@ -46,6 +46,8 @@ class Sweeper:
 
     async def act_on_expired(self) -> None:
         """Fence, claim and sweep nodes whose lease has expired, until the next renewal is due."""
+        for writer in self.relay.writers:
+            self.detector.forget_lost_fences(writer.shard, writer.rollbacks)
         if not self.detector.may_act():
             return
         expired = self.detector.expired()
@@ -75,7 +77,7 @@ class Sweeper:
                         _log.info("lease of departed node expired", peer=silent.node)
                     else:
                         _log.warning("node lease expired, fencing it", peer=silent.node)
-                self.detector.fence_seen(silent, step.shard)
+                self.detector.fence_seen(silent, step.shard, self.relay.writers[step.shard].rollbacks)
 
         for first in range(0, len(steps), MAX_FENCES_PER_CALL):
             if first and self.is_renewal_due():

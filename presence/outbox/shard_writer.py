@@ -98,6 +98,7 @@ class ShardWriter:
         phase: see the module.
         lost_to_fence: whether an earlier id was fenced and the sessions are not all registered again.
         resyncs: number of resyncs.
+        rollbacks: how often Redis was found to have lost batches, or to have begun another history.
         inbox_read: number of the last notice that was read from the inbox.
     """
 
@@ -117,7 +118,7 @@ class ShardWriter:
         self.barrier = PeerBarrier(is_alive, lease_holders)
         self.phase = Phase.CLOSED
         self.lost_to_fence = False
-        self.resyncs = 0
+        self.resyncs = self.rollbacks = 0
         self.inbox_read = 0
         self._backlog = Backlog(self.shard, self.outbox, live)
         self._acknowledged = Counter(self.node, 0, 0)
@@ -375,6 +376,7 @@ class ShardWriter:
         continues = self._resync_unfinished
         self._has_lost = lost or (continues and self._has_lost)
         is_other_history = bool(known.generation and replication_id != self._replication_id)
+        self.rollbacks += lost or is_other_history
         self._has_gone_back = lost or is_other_history or (continues and self._has_gone_back)
         pending, superseded = self._resolve_unconfirmed(opened)
         self._backlog.begin_resync(pending, lost=self._has_lost)

@@ -50,6 +50,7 @@ class Writer:
 
     shard: int
     settled: bool = True
+    rollbacks: int = 0
     barrier: Any = field(default_factory=lambda: SimpleNamespace(others=(), peer_gone=lambda _node: None))
 
     def is_settled(self, _now: float) -> bool:
@@ -367,7 +368,7 @@ def test_peers_are_all_other_nodes_with_a_row_or_traces(sight: Sight) -> None:
 
 def fenced(sight: Sight, waited_s: float = T) -> None:
     sight.pass_time(LONG_LEASE_S)
-    sight.detector.fence_seen(sight.other(), 0)
+    sight.detector.fence_seen(sight.other(), 0, rollbacks=1)
     sight.pass_time(waited_s)
 
 
@@ -418,4 +419,14 @@ def test_a_lost_fence_starts_the_wait_again(sight: Sight, event: str) -> None:
         sight.look()
     else:
         swept(sight, ReplyStatus.UNFENCED)
+    assert sight.other().shards == {}
+
+
+def test_a_fence_that_another_node_set_anew_after_a_loss_starts_the_wait_again(sight: Sight) -> None:
+    fenced(sight)
+    sight.detector.forget_lost_fences(0, rollbacks=1)
+    assert sight.is_due()
+    sight.detector.forget_lost_fences(1, rollbacks=2)  # another shard
+    assert sight.is_due()
+    sight.detector.forget_lost_fences(0, rollbacks=2)
     assert sight.other().shards == {}

@@ -112,7 +112,7 @@ class Liveness:
         return (
             is_false_offline(claim, decided_at, now)
             and life.is_registered()
-            and not self._is_excused(life, now)
+            and not self._is_excused(life, now, reporter)
         )
 
     def _claim(self, life: TrueSession, decided_at: float, reporter: Host) -> Claim:
@@ -133,9 +133,11 @@ class Liveness:
             {*barrier.others, *barrier._steady, *barrier.recent_lease_holders}
         )
 
-    def _is_excused(self, life: TrueSession, now: float) -> bool:
+    def _is_excused(self, life: TrueSession, now: float, reporter: Host) -> bool:
         redis, machine = self._world.redis, life.host.machine
-        if now - self.rolled_back_at < ROLLBACK_S or redis.is_just_reachable(RECOVERY_S, BRIEF_OUTAGE_S):
+        if now - self.rolled_back_at < ROLLBACK_S or redis.was_away_unnoticed(
+            reporter.redis_connections["relay"].failed_at, RECOVERY_S, BRIEF_OUTAGE_S
+        ):
             return True
         dropped = life.host.node.outbox.statistics().dropped_total
         if (

@@ -98,9 +98,9 @@ def _answered_always(contact: failure_detector.ContactClock, now: float) -> None
 
 
 def _fenced_and_due(
-    detector: failure_detector.FailureDetector, node: failure_detector.PeerNode, shard: int
+    detector: failure_detector.FailureDetector, node: failure_detector.PeerNode, shard: int, rollbacks: int
 ) -> None:
-    _fenced(detector, node, shard)
+    _fenced(detector, node, shard, rollbacks)
     node.shards[shard].due_at = -math.inf
 
 
@@ -210,6 +210,11 @@ GUARDS: Final = (
             (failure_detector.FailureDetector, "waited_s"): lambda *_: FOREVER_S,
         },
         seed=416,
+    ),
+    Guard(
+        "lost-fences",
+        attributes={(failure_detector.FailureDetector, "forget_lost_fences"): lambda *_: None},
+        seed=91043,
     ),
     Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _answered_always}, seed=6),
     Guard("tombstone", _TOMBSTONE, seed=459),

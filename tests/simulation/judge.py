@@ -20,7 +20,8 @@ While the simulation runs
             its process holds, and whose client was received within its time-out and has sent
             neither FIN nor logout. A process is excused only if it could not report that session to Redis:
             it was stopped, or one of the relay's calls failed or was slow, within the last RECOVERY_S, and
-            not because Redis was unreachable for all, unless for less than BRIEF_OUTAGE_S; its outbox is
+            not because Redis was unreachable for all, unless for less than BRIEF_OUTAGE_S, or without a
+            failed call of the process that reports the end; its outbox is
             beyond its bound, or was, until its gap entry and RECOVERY_S; the process that reports the end
             has not yet seen its node in that shard; the login is younger than LOGIN_LAG_S; or Redis went
             back to an earlier state of the same history within ROLLBACK_S, which a node whose own counter

@@ -107,11 +107,18 @@ class ObservedRedis(FakeRedis):
         """Whether Redis was unreachable for all, until a true moment or later."""
         return any(end >= since for _, end in self._outage_spans)
 
-    def is_just_reachable(self, within_s: float, least_s: float) -> bool:
-        """Whether an outage of less than `least_s` lasts, or ended less than `within_s` ago."""
+    def was_away_unnoticed(self, failed_at: float, within_s: float, brief_s: float) -> bool:
+        """Whether an outage lasts, or ended less than `within_s` ago, that a process does not know of.
+
+        Args:
+            failed_at: true time at which a call of the process has failed last.
+            within_s: time that others need after an outage to send what they have.
+            brief_s: a shorter outage counts as unnoticed even if a call failed in it.
+        """
         now = self._agenda.now
         return any(
-            end - begin < least_s and begin <= now < end + within_s for begin, end in self._outage_spans
+            begin <= now < end + within_s and (end - begin < brief_s or failed_at < begin)
+            for begin, end in self._outage_spans
         )
 
     def unreachable_between(self, since: float, until: float, least_s: float) -> float:
