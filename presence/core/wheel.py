@@ -13,7 +13,7 @@ Invariants: every key is in exactly one set, that of `tick_of(key)`; a set holds
 tick that has passed and holds no key.
 
 Costs: `touch` and `discard` O(1); `pop_due` O(keys taken + slots passed). Memory per key: an entry of a dict
-and one of a set, about 100 to 150 bytes beside the key itself.
+and one of a set, about 100 to 150 bytes beside the key itself. Keys that were discarded leave nothing behind.
 
 The wheel has no clock and no tasks: the caller passes the current tick.
 """
@@ -24,6 +24,8 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 _MIN_SLOTS = 8
+# Of a set for each of its keys; a set that takes more is made anew. One that grows takes half as much.
+_SPARSE_BYTES = 256
 
 
 class TimingWheel(Generic[K]):
@@ -93,7 +95,12 @@ class TimingWheel(Generic[K]):
         tick = self._tick_of.pop(key, None)
         if tick is None:
             return False
-        self._ring[tick % len(self._ring)].discard(key)
+        index = tick % len(self._ring)
+        slot = self._ring[index]
+        slot.discard(key)
+        # A set keeps its table when it loses keys, and a slot may be an hour away.
+        if slot.__sizeof__() > _SPARSE_BYTES * (len(slot) + 1):
+            self._ring[index] = set(slot)
         return True
 
     def pop_due(self, tick: int, limit: int) -> list[K]:

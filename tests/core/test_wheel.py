@@ -75,3 +75,12 @@ def test_an_emptied_slot_frees_its_memory() -> None:
     wheel.touch_all(range(10_000), 1)
     wheel.pop_due(1, limit=10_000)
     assert all(slot.__sizeof__() < 1000 for slot in wheel._ring)
+
+
+def test_keys_that_were_discarded_long_before_they_were_due_leave_nothing_behind() -> None:
+    wheel: TimingWheel[int] = TimingWheel()
+    wheel.touch_all(range(10_000), 20)
+    for key in range(1, 10_000):
+        assert wheel.discard(key)
+    assert max(slot.__sizeof__() for slot in wheel._ring) < 1000
+    assert wheel.pop_due(20, limit=10) == [0]
