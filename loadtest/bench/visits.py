@@ -32,7 +32,7 @@ import psutil
 
 from loadtest import usage
 from loadtest.bench import plots
-from loadtest.bench.generator import ANSWERED, CORE_LIMIT, DIALECTS, LATE_S, KeepaliveGenerator
+from loadtest.bench.generator import ANSWERED, CORE_LIMIT, DIALECTS, LATE_S, Dialect, KeepaliveGenerator
 from loadtest.bench.prober import ALWAYS
 from loadtest.bench.progress import Bar
 from loadtest.bench.report import median
@@ -67,11 +67,17 @@ class VisitReport:
 
 
 class VisitGenerator:
-    """Clients that come and go."""
+    """Clients that come and go.
 
-    def __init__(self, address: tuple[str, int], dialect: str, first: int) -> None:
+    Args:
+        first: number of the first visitor.
+        users: how many there are, who come in turn; 0: each comes once.
+    """
+
+    def __init__(self, address: tuple[str, int], dialect: Dialect, first: int = 0, users: int = 0) -> None:
         self._address = address
-        self._dialect = DIALECTS[dialect]
+        self._dialect = dialect
+        self._users = users or sys.maxsize
         self._sources = [*islice(source_addresses(address[0], SOURCES), SOURCES)]
         self._number = first  # of the next visitor
         self._epoll = select.epoll()
@@ -115,7 +121,7 @@ class VisitGenerator:
             sock.bind((source, 0))
         sock.connect(self._address)
         sock.setblocking(False)
-        sock.send(self._dialect.login(f"visitor-{self._number}"))
+        sock.send(self._dialect.login(f"visitor-{self._number % self._users}"))
         self._begun[sock.fileno()] = (sock, begun)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
@@ -151,7 +157,7 @@ class VisitGenerator:
 
 def play(address: tuple[str, int], dialect: str, first: int, rate: float, seconds: float) -> VisitReport:
     """Let visitors come and go; `first` is the number of the first."""
-    return VisitGenerator(address, dialect, first).play(rate, seconds)
+    return VisitGenerator(address, DIALECTS[dialect], first).play(rate, seconds)
 
 
 @dataclass(frozen=True)

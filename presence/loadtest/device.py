@@ -36,12 +36,21 @@ FLAP_SHARE = 0.9  # of flaps are within the grace: a tunnel, another cell; the r
 ANSWERED = "keepalive, answered"
 LATE = "(load generator late with a beat)"
 SILENCE_WEIGHTS = {"brief": 2, "taken over": 1, "edge": 1, "long": 4}
-_EXPECTED_CODES = (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RECIPIENT_DISCONNECTED, Code.RATE_LIMITED)
 
 
 class Device(LoopClient):
-    """A device that logs in, sends keepalives at the server's interval, and follows the scenario."""
+    """A device that logs in, sends keepalives at the server's interval, and follows the scenario.
 
+    Attributes:
+        expected_codes: of errors that answer a request and are no failure.
+    """
+
+    expected_codes: ClassVar[tuple[Code, ...]] = (
+        Code.UNSUPPORTED,
+        Code.RECIPIENT_OFFLINE,
+        Code.RECIPIENT_DISCONNECTED,
+        Code.RATE_LIMITED,
+    )
     is_member = False  # its keepalives have a schedule of their own
 
     def __init__(self, run: "DeviceRun") -> None:
@@ -264,7 +273,7 @@ class Device(LoopClient):
             self._run.record_time(name, now - started)
             if name == "logout":
                 self._logout_confirmed(now)
-        elif payload["code"] in _EXPECTED_CODES:
+        elif payload["code"] in self.expected_codes:
             self._run.report_exchange(f"{name}, answered {payload['reason']}", now - started)
         else:
             self._run.report_exchange(name, now - started, failure=payload["reason"])

@@ -1,0 +1,107 @@
+"""Compares offline events with what became of the phones: pure. Moments are monotonic seconds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loadtest.networks.phone import PhoneRecord
+from loadtest.outcome import percentile
+
+KEEPALIVE_SHARE = 0.4  # of T: the interval that the server dictates
+RETURN_S = 5.0  # time that a client may need after a blackout; another one within it continues the first
+
+
+class TimeoutSetting(NamedTuple):
+    """The server's time-outs, seconds."""
+
+    idle_timeout: float
+    grace: float
+
+    @property
+    def keepalive(self) -> float:
+        """The interval between two keepalives."""
+        return KEEPALIVE_SHARE * self.idle_timeout
+
+    @property
+    def bridged_s(self) -> float:
+        """A blackout shorter than this may pass unnoticed."""
+        return self.idle_timeout - self.keepalive
+
+
+class OfflineMoment(NamedTuple):
+    """An offline event, and when it was written."""
+
+    uid: str
+    at: float
+
+
+@dataclass
+class NetworkOutcome:
+    """What happened on one network with one setting.
+
+    Attributes:
+        hours: that phones were alive, together.
+        missed: offline events of phones that were alive, after a blackout that the setting cannot bridge.
+        false: such events otherwise.
+        delays_s: from the death of a phone to its offline event.
+        returns: logins after the first.
+    """
+
+    phones: int = 0
+    hours: float = 0.0
+    missed: int = 0
+    false: int = 0
+    delays_s: list[float] = field(default_factory=list)
+    returns: int = 0
+
+    def cells(self, setting: TimeoutSetting) -> list[str]:
+        """Return a row of the table."""
+        per_100_hours = 100 / max(self.hours, 1e-9)
+        return [
+            f"{setting.idle_timeout:g} / {setting.grace:g} / {setting.keepalive:g}",
+            f"{self.hours:.1f}",
+            f"{self.false * per_100_hours:.1f} ({self.false})",
+            f"{self.missed * per_100_hours:.1f} ({self.missed})",
+            f"{percentile(self.delays_s, 0.5):.0f}, {percentile(self.delays_s, 0.99):.0f} s",
+            f"{self.returns * per_100_hours / 100:.1f}",
+        ]
+
+
+def judge(
+    records: Iterable[PhoneRecord], events: Iterable[OfflineMoment], setting: TimeoutSetting
+) -> dict[str, NetworkOutcome]:
+    """Return the outcome by the name of the network; events in order."""
+    by_uid: dict[str, list[float]] = {}
+    for event in events:
+        by_uid.setdefault(event.uid, []).append(event.at)
+    outcomes: dict[str, NetworkOutcome] = {}
+    for record in records:
+        outcome = outcomes.setdefault(record.network, NetworkOutcome())
+        outcome.phones += 1
+        outcome.hours += (record.ended_at - record.born_at) / 3600
+        outcome.returns += max(0, record.logins - 1)
+        after = [at for at in by_uid.get(record.uid, []) if at >= record.ended_at]
+        for at in by_uid.get(record.uid, []):
+            if at < record.ended_at:
+                is_long = _was_cut_off(record.blackouts, at, setting)
+                outcome.missed += is_long
+                outcome.false += not is_long
+        if record.is_dead and after:
+            outcome.delays_s.append(after[0] - record.ended_at)
+    return outcomes
+
+
+def _was_cut_off(
+    blackouts: Sequence[tuple[float, float]], offline_at: float, setting: TimeoutSetting
+) -> bool:
+    """Whether a blackout before that moment was too long to be bridged."""
+    joined: list[tuple[float, float]] = []
+    for begin, end in blackouts:
+        if joined and begin - joined[-1][1] < RETURN_S:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((begin, end))
+    since = offline_at - setting.idle_timeout
+    return any(
+        end > since and begin < offline_at and end - begin >= setting.bridged_s for begin, end in joined
+    )

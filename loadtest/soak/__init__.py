@@ -1,0 +1,1 @@
+"""Millions of visits with everything at once: does anything grow, or slow down?"""

@@ -1,0 +1,79 @@
+"""The model of bad networks, and how offline events are judged."""
+
+from random import Random
+
+import pytest
+
+from loadtest.networks.link import Link, Network, Way
+from loadtest.networks.phone import PhoneRecord
+from loadtest.networks.verdict import OfflineMoment, TimeoutSetting, judge
+
+CLEAN = Network("clean", 0.05, 0.0, 1000.0)
+DEFAULT = TimeoutSetting(30, 5)
+
+
+def link(network: Network, **blackouts: tuple[float, float]) -> Link:
+    made = Link(network, 0.0, Random(7))
+    made.blackouts += blackouts.values()
+    return made
+
+
+def test_a_piece_takes_the_latency_and_its_share_of_the_bandwidth() -> None:
+    clean = link(CLEAN)
+    assert clean.arrives_at(Way.UP, 10.0, 100, after=0) == pytest.approx(10.15)
+    assert clean.arrives_at(Way.UP, 10.0, 100, after=0) == pytest.approx(10.25)  # behind the first
+    assert clean.arrives_at(Way.DOWN, 10.0, 100, after=0) == pytest.approx(10.15)
+    assert clean.connects_at(10.0) == pytest.approx(10.1)
+
+
+def test_what_is_sent_in_a_blackout_is_sent_again_after_growing_pauses() -> None:
+    dark = link(CLEAN, only=(10.0, 12.0))
+    # 0.3, 0.9 and 2.1 s after the first time
+    assert dark.arrives_at(Way.UP, 10.0, 0, after=0) == pytest.approx(12.15)
+    assert dark.connects_at(10.5) == pytest.approx(13.6)  # 1 and 3 s later
+    assert dark.arrives_at(Way.UP, 12.0, 0, after=0) == pytest.approx(12.05)
+
+
+def test_pieces_of_a_connection_arrive_in_order() -> None:
+    dark = link(CLEAN, only=(10.0, 12.0))
+    first = dark.arrives_at(Way.UP, 10.0, 0, after=0)
+    assert dark.arrives_at(Way.UP, 12.0, 0, after=first) == first
+
+
+def test_blackouts_are_as_frequent_and_as_long_as_the_network_says() -> None:
+    made = link(Network("dark", 0.05, 0.0, 1000.0, blackout_every_s=10, blackout_s=(1, 3)))
+    made.blackout_end(20_000)
+    lengths = [end - begin for begin, end in made.blackouts]
+    assert len(lengths) == pytest.approx(20_000 / 12, rel=0.1)
+    assert min(lengths) >= 1
+    assert max(lengths) <= 3
+
+
+def test_lost_pieces_arrive_late() -> None:
+    lossy = link(Network("lossy", 0.05, 0.0, 1e6, loss=0.5))
+    late = sum(lossy.arrives_at(Way.UP, moment, 0, after=0) > moment + 0.1 for moment in range(1000))
+    assert late == pytest.approx(500, abs=60)
+
+
+def record(*blackouts: tuple[float, float], ended_at: float = 1000.0, is_dead: bool = True) -> PhoneRecord:
+    return PhoneRecord("ann", "clean", 0.0, ended_at, is_dead, logins=3, blackouts=[*blackouts])
+
+
+def judged(phone: PhoneRecord, *offline_at: float) -> tuple[int, int, list[float]]:
+    outcome = judge([phone], [OfflineMoment("ann", at) for at in offline_at], DEFAULT)["clean"]
+    assert outcome.returns == 2
+    assert outcome.hours == pytest.approx(phone.ended_at / 3600)
+    return outcome.false, outcome.missed, outcome.delays_s
+
+
+def test_an_offline_event_of_a_live_phone_is_false_unless_a_blackout_was_too_long() -> None:
+    assert judged(record(), 500.0) == (1, 0, [])
+    assert judged(record((480, 495)), 500.0) == (1, 0, [])
+    assert judged(record((480, 499)), 500.0) == (0, 1, [])
+    assert judged(record((400, 440)), 500.0) == (1, 0, [])
+    assert judged(record((470, 480), (483, 495)), 500.0) == (0, 1, [])  # no time to return between
+
+
+def test_the_death_of_a_phone_is_noticed_once() -> None:
+    assert judged(record(), 1028.5) == (0, 0, [28.5])
+    assert judged(record(is_dead=False), 1028.5) == (0, 0, [])
