@@ -51,6 +51,7 @@ VISITS_PER_SOURCE = 4_000  # addresses in turn, because the kernel's search for 
 SOURCES = 250
 BIND_ADDRESS_NO_PORT = 24  # linux/in.h
 MISSED_LIMIT = 0.01
+MAX_UNANSWERED = 5_000  # logins; more visits wait, for descriptors are limited
 LABEL_DISTANCE = 1.15  # of two lines that have labels of their own
 PICTURES = Path(__file__).with_name("pictures")
 
@@ -95,13 +96,13 @@ class VisitGenerator:
         busy_until = started + seconds
         while self._begun or self._leaving or self._staying or visits < total:
             now = time.monotonic()
-            while visits < total and started + visits / rate <= now:
+            while visits < total and started + visits / rate <= now and len(self._begun) < MAX_UNANSWERED:
                 late_max = max(late_max, now - started - visits / rate)
                 self._begin()
                 visits += 1
             while self._staying and self._staying[0][0] <= now:
                 self._log_out(self._staying.popleft()[1])
-            due = [started + visits / rate] if visits < total else []
+            due = [started + visits / rate] if visits < total and len(self._begun) < MAX_UNANSWERED else []
             due += [self._staying[0][0]] if self._staying else []
             self._handle_answers(max(0.0, min(due, default=now + 0.05) - time.monotonic()))
             if now > busy_until + STAY_S + LAST_ANSWERS_TIMEOUT_S:

@@ -79,9 +79,8 @@ export class Link {
 
   private openSocket(): Socket {
     const { host, port, tls } = this.endpoint;
-    const socket = tls
-      ? connectTls({ host, port, ...(tls === true ? {} : tls) })
-      : connectTcp({ host, port });
+    const address = { host, port, autoSelectFamily: true }; // of several addresses the first that answers
+    const socket = tls ? connectTls({ ...address, ...(tls === true ? {} : tls) }) : connectTcp(address);
     let closeReason = "the server closed it";
     const ifCurrent = (input: () => Effects): void => {
       if (this.socket === socket) {
