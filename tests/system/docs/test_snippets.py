@@ -36,7 +36,7 @@ NOT_RUN: Table[str] = {
         "for user in ADMIN SERVER": "tests/system/deploy/test_redis.py runs it on the file itself",
     },
     "loadtest/README.md": {
-        "python3 -m venv .venv": "installs; tests/system/deploy/test_wheel.py installs and runs the wheel",
+        "python3 -m venv .venv": "installs; tests/system/deploy/test_release.py installs and runs the wheel",
         ".venv/bin/python -m presence.loadtest --headless --users 500": LOAD,
         "import random": LOAD,
         "python -m presence.loadtest --headless --processes 4": "other machines",
