@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "timers": "run and inspect shared timers",
     "token": "generate keys, sign and verify tokens, add operator tokens",
     "doctor": "check the machine, the settings and Redis, and suggest fixes",
+    "plan": "print what a number of users takes: workers, memory, Redis",
     "demo": "run a server with simulated clients and check its events",
     "client": "act as one device: log in, send keepalives and messages",
     "config": "show or check the settings",

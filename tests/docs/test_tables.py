@@ -13,6 +13,7 @@ import presence
 import presence.client
 from presence import subscriber
 from presence.admin.metric_table import TABLE
+from presence.cli.main import main
 from presence.config.loading import FIELDS
 from presence.protocol import Code
 from tests.docs.pages import ROOT, pages, prose
@@ -241,3 +242,9 @@ def test_each_event_has_a_row_with_its_fields(name: str) -> None:
     named = set(re.findall(r"`([a-z_]+)`", row)) - {code.reason for code in Code}
     assert named, row
     assert named <= known, row
+
+
+def test_the_plan_on_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = re.findall(r"^presence (plan .+)$", PAGES["sizing"], re.MULTILINE)
+    assert main(command.split()) == 0
+    assert f"```text\n{capsys.readouterr().out}```" in PAGES["sizing"]
