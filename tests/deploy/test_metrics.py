@@ -21,6 +21,7 @@ DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "presence.
 ALERTS = (PROMETHEUS / "alerts.yml").read_text()
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 METRICS = {metric.name: metric for metric in TABLE}
 OF_PROMETHEUS = {"job", "instance", "le"}
 _SELECTOR = re.compile(r"\b(presence_[a-z_]+)(?:\{([^}]*)\})?")
@@ -142,7 +143,7 @@ def test_the_page_describes_each_metric() -> None:
 
 def test_each_metric_is_used() -> None:
     """An alert or a panel uses it, or a page mentions it outside the table of metrics."""
-    prose = (ROW.sub("", PAGE), OPERATIONS, SECURITY)
+    prose = (ROW.sub("", PAGE), OPERATIONS, RUNBOOK, SECURITY)
     uses = "\n".join([*(alert.expression for alert in alerts()), str(DASHBOARD), *prose])
     for name in METRICS:
         assert re.search(rf"\b{name}(_bucket)?\b", uses), name
