@@ -43,6 +43,7 @@ def pages() -> dict[str, str]:
         *(ROOT / "loadtest").rglob("*.md"),
         *(ROOT / "tests").rglob("*.md"),
         *(ROOT / "deploy").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
     ]
     return {
         str(path.relative_to(ROOT)): path.read_text("utf-8")

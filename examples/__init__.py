@@ -1,0 +1,1 @@
+"""Small applications on a presence server, each started by one command."""

@@ -1,0 +1,1 @@
+"""A chat roster in the browser: a small gateway from WebSockets to a presence server."""

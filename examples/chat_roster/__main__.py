@@ -1,0 +1,97 @@
+"""``python -m examples.chat_roster``: who is online, and messages, in the browser.
+
+Browsers speak no plain TCP. So the application, here FastAPI, holds one client of the presence server for
+each browser tab: a tab is a device of its user. When the WebSocket ends the client logs out, and the user is
+offline at once unless another tab is open.
+
+A real application knows from its own sign-in who the user is, and gives the client a token for that user.
+"""
+
+import argparse
+import secrets
+from pathlib import Path
+from typing import Any
+
+import anyio
+import uvicorn
+from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+from fastapi.responses import FileResponse
+
+from examples.local_server import local_server
+from presence.client import (
+    Client,
+    Delivered,
+    PresenceChanged,
+    RecipientDisconnected,
+    RecipientOffline,
+    connect,
+)
+
+PAGE = Path(__file__).with_name("page.html")
+
+
+def make_app(host: str, port: int) -> FastAPI:
+    """Return the application for a presence server."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def page() -> FileResponse:
+        return FileResponse(PAGE)
+
+    @app.websocket("/ws/{uid}")
+    async def gateway(socket: WebSocket, uid: str) -> None:
+        await socket.accept()
+        async with (
+            connect(host, port, uid=uid, device=f"tab-{secrets.token_hex(4)}", device_class="web") as client,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(_to_browser, client, socket)
+            try:
+                await _from_browser(client, socket)
+            except WebSocketDisconnect:
+                tasks.cancel_scope.cancel()
+
+    return app
+
+
+async def _from_browser(client: Client, socket: WebSocket) -> None:
+    """Do what the page asks for, until it is closed."""
+    while True:
+        request: dict[str, Any] = await socket.receive_json()
+        match request:
+            case {"watch": [*uids]}:
+                client.watch_nowait(uids)
+            case {"status": str(status)}:
+                await client.update(status=status)
+            case {"to": str(to), "text": str(text)}:
+                try:
+                    await client.send_message(to, text)
+                except (RecipientOffline, RecipientDisconnected):
+                    await socket.send_json({"undelivered": to, "text": text})
+
+
+async def _to_browser(client: Client, socket: WebSocket) -> None:
+    """Pass on what the presence server sends."""
+    async for push in client:
+        match push:
+            case PresenceChanged(uid=uid, state=state):
+                await socket.send_json(
+                    {"uid": uid, "status": state.status, "last_seen_ms": state.last_seen_ms}
+                )
+            case Delivered(sender=sender, body=body):
+                await socket.send_json({"from": sender, "text": body})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--port", type=int, default=8000, help="of the web page")
+    given = parser.parse_args()
+    with local_server() as server:
+        print(f"open http://127.0.0.1:{given.port}/ in two tabs, as ann and as bob", flush=True)
+        uvicorn.run(make_app(server.host, server.port), port=given.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A matchmaker: pairs of players who are online, and a winner if one stays away."""

@@ -1,0 +1,1 @@
+"""Push notifications for users who fell silent, by signed webhooks."""
