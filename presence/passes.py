@@ -2,7 +2,7 @@
 
 Where the server has the setting ``visibility = "claims"``, a user sees only those whom the claim `see` of its
 token names. A pass adds others, without a new token: a signed text, which the backend gives to the client
-and the client to the server, as `Client.add_pass` does.
+and the client to the server, as `Client.add_pass` does::
 
     passes = PassIssuer("keys.json")
     text = passes.issue("ann", ["bob", "team-7-*"], ttl_s=3600)

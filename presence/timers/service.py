@@ -168,7 +168,7 @@ class TimerService:
         return handle
 
     def schedule_many(self, timers: Iterable[tuple[float, Callback, *tuple[Any, ...]]]) -> list[TimerHandle]:
-        """Schedule a (delay_s, fn, *args) each, all from the same moment; return the handles in that order.
+        """Schedule a ``(delay_s, fn, *args)`` each, all from the same moment; return the handles in order.
 
         All or none. Takes about 1 µs each.
 

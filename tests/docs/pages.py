@@ -11,6 +11,7 @@ FENCE = re.compile(
 )
 LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")
 SKIPPED = {"node_modules", ".venv", ".git"}
+OF_THE_SITE = {"index.md", "api.md"}  # in the markup of Sphinx
 
 
 class Block(NamedTuple):
@@ -39,7 +40,7 @@ def pages() -> dict[str, str]:
         ROOT / "CHANGELOG.md",
         ROOT / "CONTRIBUTING.md",
         *(ROOT / "protocol").rglob("*.md"),
-        *(ROOT / "docs").glob("*.md"),
+        *(path for path in (ROOT / "docs").glob("*.md") if path.name not in OF_THE_SITE),
         *(ROOT / "loadtest").rglob("*.md"),
         *(ROOT / "tests").rglob("*.md"),
         *(ROOT / "deploy").rglob("*.md"),
