@@ -145,15 +145,25 @@ class VisitGenerator:
                     sock.recv(4096)  # closing with unread input would send a reset
                 self._close(sock)
             elif fd in self._begun:
-                sock, begun = self._begun[fd]
-                with contextlib.suppress(OSError):
-                    if self._dialect.is_login_answered(sock.recv(4096)):
-                        now = time.monotonic()
-                        del self._begun[fd]
-                        self._login_ms.append((now - begun) * 1000)
-                        self._staying.append((now + STAY_S, sock))
+                self._handle_login_answer(fd)
             else:
                 self._epoll.unregister(fd)  # closed by the server before the logout
+
+    def _handle_login_answer(self, fd: int) -> None:
+        sock, begun = self._begun[fd]
+        try:
+            if not self._dialect.is_login_answered(answer := sock.recv(4096)):
+                if not answer:
+                    raise ConnectionResetError
+                return
+        except OSError:  # refused, or closed
+            del self._begun[fd]
+            sock.close()
+            return
+        now = time.monotonic()
+        del self._begun[fd]
+        self._login_ms.append((now - begun) * 1000)
+        self._staying.append((now + STAY_S, sock))
 
 
 def play(address: tuple[str, int], dialect: str, first: int, rate: float, seconds: float) -> VisitReport:

@@ -11,7 +11,7 @@ One server with ``--workers`` workers and tokens, and meanwhile, all the time:
 - restarts of Redis, with its data, each ``--restart-every`` seconds.
 
 What is judged: every event of the crowd against what its device did; every event of all, which must
-alternate for each user; as many online and offline events of visitors as there were visits. Each 10 s
+alternate for each user; as many online and offline events of visitors as logins were granted. Each 10 s
 memory, descriptors, threads, the tables of the server and the data of Redis are sampled. A line is fitted to
 each figure after the warm-up (the first ``--warm-up`` of the time); one that surely grows, by more than 1 %,
 is a broken promise. Of latencies the last quarter is compared with the first one after the warm-up.
@@ -71,7 +71,8 @@ class Soak:
 
     Attributes:
         samples: all figures over time.
-        visits, finished: begun, and ended as they should.
+        visits: begun; a server at its limits refuses some.
+        granted, finished: of these, and ended as they should.
         restarts: of Redis.
     """
 
@@ -79,7 +80,7 @@ class Soak:
         self, given: argparse.Namespace, data: Data, server: PresenceServer, judge: EventJudge
     ) -> None:
         self.samples = Samples()
-        self.visits = self.finished = self.restarts = 0
+        self.visits = self.granted = self.finished = self.restarts = 0
         self._given, self._data, self._server, self._judge = given, data, server, judge
         self._sample_interval_s = min(SAMPLE_INTERVAL_S, given.visits / given.rate / LEAST_SAMPLES)
         self._next_sample = self._next_progress = time.monotonic()
@@ -92,6 +93,7 @@ class Soak:
             self._wait(stretch := visitors.play(given.rate, stretch_s))
             report = stretch.result()
             self.visits += report.visits
+            self.granted += len(report.login_ms)
             self.finished += report.finished
             self.samples.add_times("login", [each / 1000 for each in report.login_ms])
 
@@ -181,10 +183,10 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
         soak = Soak(given, data, server, judge)
         soak.play(visitors)
         thread.join()
-        wait_until(lambda: judge.visits["offline"] >= soak.visits, LAST_EVENTS_S)
+        wait_until(lambda: judge.visits["offline"] >= soak.granted, LAST_EVENTS_S)
         failures = server.failures()
     report.rows |= {
-        "visits": f"{soak.visits:,}, of which {soak.finished:,} logged in and out",
+        "visits": f"{soak.visits:,}; {soak.granted:,} granted, {soak.finished:,} of these logged out",
         "events": ", ".join(f"{count:,} {name}" for name, count in judge.counts.most_common()),
         "events of visitors": f"{judge.visits['online']:,} online, {judge.visits['offline']:,} offline",
         "restarts of Redis": str(soak.restarts),
@@ -194,14 +196,14 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
         ),
     }
     report.metrics |= {"visits": soak.visits, "transitions": judge.counts["online"] + judge.counts["offline"]}
-    wanted = {"online": soak.visits, "offline": soak.visits}
+    wanted = {"online": soak.granted, "offline": soak.granted}
     report.broken += [
         *(
             f"{judge.visits[name] - count:+,} {name} events of visitors"
             for name, count in wanted.items()
             if judge.visits[name] != count
         ),
-        *([f"{soak.visits - soak.finished:,} visits did not end"] if soak.finished != soak.visits else []),
+        *([f"{unfinished:,} visits did not end"] if (unfinished := soak.granted - soak.finished) else []),
         *judge.broken,
         *(f"crowd: {reason}" for reason in crowd[0].reasons),
         *(f"server: {failure}" for failure in failures),

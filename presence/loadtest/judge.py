@@ -83,6 +83,11 @@ class JudgedSession:
         return Sent(times[0], times[1])
 
     @property
+    def last_read_by(self) -> float:
+        """By when its last packet was read: a login may have waited until the server accepted it."""
+        return max(self.last_packet().end, self.answered_at or 0.0)
+
+    @property
     def should_be_online(self) -> bool:
         """Whether, by all that the device did, this session should be online."""
         return not (self.is_silent or self.is_ended or self.logout or self.closed)
@@ -205,7 +210,7 @@ class DeviceJudge:
     def silence_began(self, session: JudgedSession) -> None:
         session.is_silent = True
         tail_s = session.idle_timeout + self._deadlines.tick_s
-        self._expect_end(session, session.last_packet().end + tail_s)
+        self._expect_end(session, session.last_read_by + tail_s)
 
     def logout_sent(self, session: JudgedSession, logout: Sent) -> None:
         """A logout was sent; its event may be read before its answer."""
@@ -236,7 +241,8 @@ class DeviceJudge:
         detail = f"{session.device.uid} {session.id}: last packet {now - last.start:.3f} s before"
         if now < due:
             return DeviceFinding(name, None, "goodbye too early", detail)
-        if now > last.end + session.idle_timeout + self._deadlines.tick_s + self._deadlines.slack_s:
+        latest = max(last.end, session.answered_at or 0.0) + session.idle_timeout
+        if now > latest + self._deadlines.tick_s + self._deadlines.slack_s:
             return DeviceFinding(name, None, "goodbye too late", detail)
         return DeviceFinding(name, now - due)
 

@@ -41,6 +41,11 @@ class World:
         self.judge.login_answered(self.session, at + 0.002, session_id, T, SERVER_MS + round(at * 1000))
         return self.session
 
+    def log_in_slowly(self, at: float, answered: float, session_id: str) -> None:
+        self.session = self.judge.login_sent("ann", Sent(at, at))
+        server_ms = SERVER_MS + round(answered * 1000)
+        self.judge.login_answered(self.session, answered + 0.002, session_id, T, server_ms)
+
     def ask_in(self, at: float) -> None:
         self.session = self.judge.login_sent("ann", Sent(at, at))
 
@@ -136,6 +141,29 @@ def broken(findings: list[DeviceFinding]) -> list[str | None]:
         ),
         ([("close", 2.0), ("ask_in", 7.2), ("lost", 2.0 + GRACE + 0.5)], [None]),  # perhaps too late
         ([("lose", 2.0), ("overdue", 60.0)], []),  # a server that is gone owes nothing
+        # A login that waited until the server accepted its connection: the time counts from its answer
+        (
+            [
+                ("lose", 2.0),
+                ("log_in_slowly", 3.0, 9.0, "s-2"),
+                ("silent",),
+                ("overdue", 9.0 + T + TICK + SLACK),
+            ],
+            [],
+        ),
+        (
+            [("lose", 2.0), ("log_in_slowly", 3.0, 9.0, "s-2"), ("silent",), ("goodbye", 9.0 + T + TICK)],
+            [None],
+        ),
+        (
+            [
+                ("lose", 2.0),
+                ("log_in_slowly", 3.0, 9.0, "s-2"),
+                ("silent",),
+                ("overdue", 9.1 + T + TICK + SLACK),
+            ],
+            [MISSING],
+        ),
         # Logouts, and logins right after them: of another node (t-1) these may come first in Redis
         (
             [("log_out", 3.0), ("logged_out",), ("log_in", 3.01 + OVERTAKEN_S, "s-2"), ("overdue", 3.6)],
