@@ -8,7 +8,7 @@ export type Chance = () => number;
 
 const RECONNECT_FIRST_MS = 1000;
 const RECONNECT_MAX_MS = 60_000;
-const STABLE_MS = 60_000; // after this time online the next reconnect is quick again
+const STABLE_MS = 10_000; // after this time online the next reconnect is quick again
 
 /**
  * Full jitter: the n-th attempt since the last stable connection, n from 0, waits up to min(60, 2^n) s.
