@@ -162,7 +162,14 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
             options = [
                 *("--token-key-file", str(keys), "--tick", str(TICK_S), "--disconnect-grace", str(GRACE_S)),
                 *("--slack", str(SLACK_S), "--action-every", str(ACTION_EVERY_S)),
-                *("--connections", str(min(CROWD_USERS, given.crowd)), "--login-p99-max", "0"),
+                *(
+                    "--connections",
+                    str(min(CROWD_USERS, given.crowd)),
+                    "--login-p99-max",
+                    "0",
+                    "--answer-p99-max",
+                    "0",
+                ),
             ]
             users = max(1, given.crowd // CROWD_USERS)
             crowd.append(
