@@ -34,7 +34,7 @@ KEEPALIVES_PER_ANSWER = 3  # every third keepalive asks for an answer, as the sp
 LATE_KEEPALIVE_S = 0.25  # later than this, the load generator is at its limits
 FLAP_SHARE = 0.9  # of flaps are within the grace: a tunnel, another cell; the rest are longer
 ANSWERED = "keepalive, answered"
-LATE = "(load generator late with a beat)"
+LATE = "(load generator late with a keepalive)"
 SILENCE_WEIGHTS = {"brief": 2, "taken over": 1, "edge": 1, "long": 4}
 
 

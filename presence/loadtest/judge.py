@@ -370,7 +370,7 @@ class DeviceJudge:
         match code:
             case Code.IDLE_TIMEOUT:
                 due = last_packet.start + session.idle_timeout
-                early = "too early" if session.is_silent else "for a device that beats"
+                early = "too early" if session.is_silent else "for a live device"
             case Code.CLOSED if session.closed and session.closed.start <= decided:
                 due = min(
                     session.closed.start + self._deadlines.grace_s, last_packet.start + session.idle_timeout

@@ -125,7 +125,7 @@ def broken(findings: list[DeviceFinding]) -> list[str | None]:
         ([("silent",), ("overdue", T + TICK + SLACK - 0.1)], []),
         ([("silent",), ("overdue", T + TICK + SLACK + 0.1)], [MISSING]),
         ([("silent",), ("overdue", T + TICK + SLACK + 0.1), ("overdue", 60.0)], []),  # one finding only
-        ([("beat", 4.0), ("idle", T + 0.5)], ["offline event for a device that beats"]),
+        ([("beat", 4.0), ("idle", T + 0.5)], ["offline event for a live device"]),
         ([("silent",), ("beat", T + 0.45), ("idle", T + 0.5)], [None]),  # while the end was decided
         ([("silent",), ("beat", 8.0), ("overdue", 60.0)], []),
         # Lost connections
