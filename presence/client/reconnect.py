@@ -13,8 +13,8 @@ Chance = Callable[[], float]
 
 RECONNECT_FIRST_S = 1.0
 RECONNECT_MAX_S = 60.0
-# After this long online the next reconnect is quick again. A phone that changes its network once a minute must
-# not wait longer each time; one whose sessions end at once must.
+# After this long online the next reconnect is quick again. A phone that changes its network once a minute
+# must not wait longer each time; one whose sessions end at once must.
 STABLE_S = 10.0
 
 
