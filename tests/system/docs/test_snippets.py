@@ -32,7 +32,7 @@ NOT_RUN: Table[str] = {
         ),
         "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]'": "all tests; .ci/run does",
     },
-    "examples/README.md": {"python3 -m venv": "installs; tests/system/examples runs what it installs"},
+    "examples/README.md": {"python3 -m venv": "installs; tests/system/examples/test_examples.py runs them"},
     "deploy/README.md": {
         "for user in ADMIN SERVER": "tests/system/deploy/test_redis.py runs it on the file itself",
     },
