@@ -1,6 +1,6 @@
 """``python -m examples.matchmaker``: pairs of players, and a winner if one of them stays away.
 
-The matchmaker follows the events: two players who are online and idle are paired, and told by a message. A
+The matchmaker follows the events: two players who are online and idle are paired, and each gets a message. A
 player who goes offline has three seconds to return. That is a follow-up: the server's scheduler writes it
 when the time is over, unless the player has returned, also if the matchmaker was restarted meanwhile.
 """
@@ -82,7 +82,7 @@ def play(server: LocalServer, uid: str, stays_s: float) -> None:
             except TimeoutError:
                 break
             if isinstance(push, Delivered):
-                print(f"{uid} is told {push.body}", flush=True)
+                print(f"{uid} receives {push.body}", flush=True)
 
 
 def main() -> None:

@@ -28,9 +28,9 @@ class Network:
         blackout_every_s: mean time between two blackouts; 0: none.
         blackout_s: the shortest and the longest.
         new_address_every_s: mean time between two changes of the phone's address, as from Wi-Fi to
-            cellular: the phone loses its connection, and the server is told nothing; 0: none.
+            cellular: the phone loses its connection, and the server does not notice; 0: none.
         forgotten_after_s: a connection without a packet for so long is forgotten by a translator of addresses
-            (NAT): nothing passes any more, and nobody is told; 0: never.
+            (NAT): nothing passes any more, and neither side notices; 0: never.
     """
 
     name: str

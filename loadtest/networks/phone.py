@@ -13,7 +13,7 @@ from loadtest.networks.link import Link, Network, Way
 from presence.client import Connected, connect
 
 READ_BYTES = 65_536
-HALF_OPEN_S = 300.0  # as long a lost connection stays open at the server's side, unless the server closes it
+HALF_OPEN_S = 300.0  # how long the server's side of a lost connection stays open, unless the server closes it
 BUFFERED_PIECES = 1000  # of one connection and way; a client waits for answers long before
 
 
@@ -58,7 +58,7 @@ class PhoneStream(ByteStream):
         tasks.start_soon(self._receive_all)
 
     def lose(self) -> None:
-        """The phone loses the connection; the server is told nothing."""
+        """Break the connection for the phone; the server does not notice."""
         self._is_lost = True
         self._down.close()
         self._end()
@@ -85,7 +85,7 @@ class PhoneStream(ByteStream):
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Close; the server is told when what was sent before has arrived."""
+        """Close; the server sees the end after everything that was sent before."""
         self._end()
         self._received.close()
 

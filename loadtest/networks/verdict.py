@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from loadtest.networks.phone import PhoneRecord
 from loadtest.outcome import percentile
+from presence.core.engine import KEEPALIVE_SHARE
 
-KEEPALIVE_SHARE = 0.4  # of T: the interval that the server dictates
 RETURN_S = 5.0  # time that a client may need after a blackout; another one within it continues the first
 
 

@@ -17,8 +17,8 @@ each figure after the warm-up (the first ``--warm-up`` of the time); one that su
 is a broken promise. Of latencies the last quarter is compared with the first one after the warm-up.
 
 Ten million visits at 2,200 per second take 80 minutes. Results go to ``--out DIR`` as ``soak.md``,
-``soak.json`` and ``soak.png``; the exit status is 1 if a promise was broken. Needs Linux and the ``loadtest``
-and ``embedded`` extras.
+``soak.json`` and ``soak.png``, all samples as ``samples.json``; the exit status is 1 if a promise was broken.
+Needs Linux and the ``loadtest`` and ``embedded`` extras.
 """
 
 import argparse
@@ -283,7 +283,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--out", type=Path, help="directory for soak.md, soak.json and soak.png")
     given = parser.parse_args(words)
     if given.users < given.rate * 2:
-        parser.error("--users must be twice --rate: a visitor is still there when he is due again")
+        parser.error("--users must be twice --rate: or visitors are due again before they have left")
     return given
 
 

@@ -14,7 +14,7 @@ STATUSES = ("online", "away", "busy", "invisible")
 class SoakDevice(Device):
     """A device that, whenever it comes online, watches others, renews its token and shows a status."""
 
-    # While Redis is being restarted, nobody can be told where a user is.
+    # While Redis restarts, a server cannot look up where a recipient is.
     expected_codes = (*Device.expected_codes, Code.SERVER_ERROR, Code.BUSY)
 
     def on_online(self) -> None:

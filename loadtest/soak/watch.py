@@ -4,7 +4,7 @@ import json
 import math
 import time
 import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -132,11 +132,11 @@ def scrape(server: PresenceServer) -> Iterator[tuple[str, float]]:
     url = server.logged("admin HTTP server starting")[-1]["url"].rstrip("/") + "/metrics"
     with urllib.request.urlopen(url, timeout=SCRAPE_TIMEOUT_S) as answer:
         text = answer.read().decode()
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(text):
         for each in family.samples:
             if each.name == TABLES:
-                found[f"table {each.labels['table']}"] += each.value  # type: ignore[assignment] # sizes
+                found[f"table {each.labels['table']}"] += each.value
             elif each.name in GAUGES:
-                found[each.name] += each.value  # type: ignore[assignment]
+                found[each.name] += each.value
     yield from found.items()

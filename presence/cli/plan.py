@@ -7,7 +7,8 @@ from typing import Any
 from presence.cli.errors import OK
 from presence.cli.options import UsageError, positive_seconds
 from presence.common.text import json_line
-from presence.ops.plan import KEEPALIVE_SHARE, MB, SPARE, Cost, Demand, Need, need
+from presence.core.engine import KEEPALIVE_SHARE
+from presence.ops.plan import MB, SPARE, Cost, Demand, Need, need
 
 _DESCRIPTION = (
     "Prints what a number of users takes, from costs measured on two shared cores: the least and the most. "

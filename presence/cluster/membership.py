@@ -6,9 +6,9 @@ A node whose counter has not changed for
 * the lease is fenced in each shard: all its further steps are refused. If it is alive, it notices, takes a
   new id and registers its sessions under it;
 * lease + T gets a dead marker, which refuses its renewals and names its sweeper;
-* lease + T, and was fenced in a shard T ago, is swept there. The sessions that its id still owns end as
-  `node_down`, in bounded calls with pauses between them. A client that has reconnected has a session under
-  another id, which is not affected.
+* lease + T, and was fenced T ago in a shard that has lost no data since, is swept there. The sessions that
+  its id still owns end as `node_down`, in bounded calls with pauses between them. A client that has
+  reconnected has a session under another id, which is not affected.
 
 The sweeper advances the dead marker while it works. If it stops, another node takes over by the same rule.
 """

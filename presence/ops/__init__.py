@@ -1,1 +1,1 @@
-"""Operations that need only Redis: kick, forget, explain."""
+"""What operators do without entering a server: kick, ban, forget and explain through Redis; plan."""

@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from presence.core.engine import KEEPALIVE_SHARE
+
 DAY_S: Final = 86_400.0
-KEEPALIVE_SHARE: Final = 0.4  # of the idle time-out, the interval that the server dictates
 RESERVED_SHARE: Final = 0.05  # of the descriptors, for Redis and files
 SPARE: Final = 1.5  # what was measured, and half as much again
 MB: Final = 1e6

@@ -46,7 +46,7 @@ def test_the_push_sender() -> None:
 
 def test_the_matchmaker() -> None:
     with running("matchmaker") as lines:
-        wait_for(lambda: "ann is told {'won_against': 'bob'}" in lines, DEADLINE_S)
+        wait_for(lambda: "ann receives {'won_against': 'bob'}" in lines, DEADLINE_S)
     assert {"ann plays against bob", "bob plays against ann"} & {*lines}
     assert "ann wins: bob stayed away" in lines
 
