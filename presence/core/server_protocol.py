@@ -157,13 +157,12 @@ def _first_packet(packet: Packet, outcome: Outcome) -> Event:
     if packet.kind != Kind.LOGIN:
         return _misplaced(packet, outcome, "the first packet must be a login", Code.NOT_LOGGED_IN)
     get = packet.payload.get
-    return Login(
-        packet.id, get("uid"), get("device"), get("token"), get("idle_timeout"), _shows(packet.payload)
-    )
+    shows = _shows(packet.payload, device_class=get("class"))
+    return Login(packet.id, get("uid"), get("device"), get("token"), get("idle_timeout"), shows)
 
 
-def _shows(payload: Mapping[str, Any]) -> ProfileChange:
-    """Return what a login or an update changes of what a session shows."""
+def _shows(payload: Mapping[str, Any], device_class: str | None = None) -> ProfileChange:
+    """Return what a login or an update changes of what a session shows; only a login has a device class."""
     if not _PROFILE_KEYS & payload.keys():
         return UNCHANGED
     return ProfileChange(
@@ -171,7 +170,7 @@ def _shows(payload: Mapping[str, Any]) -> ProfileChange:
         payload.get("until_ms"),
         meta_json.to_text(payload["meta"]) if "meta" in payload else None,
         meta_json.to_text(payload["private"]) if "private" in payload else None,
-        device_class=payload.get("class"),
+        device_class=device_class,
     )
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
-from presence.protocol import TABLE, Code, ConnectionState, Kind
+from presence.protocol import TABLE, Code, ConnectionState, Kind, Packet
+from presence.protocol.schema import SCHEMA
 from tests.support.desks import NotingDesk, nobody_is_there
 from tests.support.state_table import AT_CORE, AT_TRANSPORT, Cell, answers_expected, frames
 from tests.support.worlds import GRACE, LOGIN, World, ended
@@ -70,6 +71,27 @@ def test_a_login_with_a_token_alone_is_refused(world: World) -> None:
     world.sockets.feed(handle, protocol.encode(protocol.login(None, token="secret", id=3)))
     assert world.received(handle) == [(Kind.ERROR, 3, Code.AUTH_FAILED)]
     assert world.changes == []
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in Kind if kind < Kind.OK], ids=lambda kind: kind.name.lower()
+)
+@pytest.mark.parametrize("value", [5, "phone", None, [], {}], ids=repr)
+def test_keys_that_only_other_kinds_have_are_ignored(kind: Kind, value: object) -> None:
+    (frame, *_) = frames(kind)
+    plain = protocol.decode(frame[4:])
+    foreign = {key for keys in SCHEMA.values() for key in keys} - SCHEMA[kind].keys()
+    outcomes = []
+    for payload in (plain.payload, {**dict.fromkeys(foreign, value), **plain.payload}):
+        world = World()
+        world.engine.request_handler = desk = NotingDesk()
+        desk.answer = nobody_is_there
+        handle = world.sockets.connect() if kind is Kind.LOGIN else world.login()
+        world.sockets.feed(handle, protocol.encode_unchecked(Packet(kind, plain.id, payload)))
+        changes = [change._replace(session="") for change in world.changes]
+        outcomes.append((world.received(handle), changes, desk.requests))
+        assert world.sockets.failures == []
+    assert outcomes[0] == outcomes[1]
 
 
 # Several frames in one read, and frames in pieces
