@@ -36,6 +36,18 @@ NOT_RUN: Table[str] = {
     "deploy/README.md": {
         "for user in ADMIN SERVER": "tests/system/deploy/test_redis.py runs it on the file itself",
     },
+    "docs/first-deployment.md": dict.fromkeys(
+        (
+            "presence token keygen",
+            "# presence.toml",
+            "presence doctor",
+            "presence serve",
+            "presence token sign",
+            "presence status ann",
+            "presence tail",
+        ),
+        "tests/system/docs/test_first_deployment.py runs the page",
+    ),
     "loadtest/README.md": {
         "python3 -m venv .venv": "installs; tests/system/deploy/test_release.py installs and runs the wheel",
         ".venv/bin/python -m presence.loadtest --headless --users 500": LOAD,
