@@ -162,7 +162,7 @@ class Client:
             NotConnected, Ended: not logged in; nothing was sent.
             EncodeError: an argument breaks a rule of the protocol.
         """
-        return delivered_count(await self._request(protocol.message(to, body), retries=retry))
+        return delivered_count(await self._request(protocol.message(to, body), retries=retry, undo=True))
 
     async def query(self, uids: Iterable[str], *, detail: bool = False) -> dict[str, UserState]:
         """Return the states of at most 500 users, with `detail` also those of their devices.
@@ -181,16 +181,8 @@ class Client:
         Raises as `send_message`, and then has added no watch; `LimitReached`: more than the server allows on
         a connection.
         """
-        machine = self._link.machine
-        request = machine.persistent_state.watch(uids)
-        id = machine.request(request, self._request_timeout_s, anyio.current_time())
-        try:
-            answer = await self._link.wait_for_answer(id)
-        except anyio.get_cancelled_exc_class():
-            machine.abandon_request(id)
-            self._link.perform([])
-            raise
-        return machine.persistent_state.watches.newest(user_states(answer))
+        state = self._link.machine.persistent_state
+        return state.watches.newest(user_states(await self._request(state.watch(uids), undo=True)))
 
     async def add_pass(self, visibility_pass: str) -> None:
         """Give the server a pass, by which this user may see others until it expires; see `presence.passes`.
@@ -340,11 +332,18 @@ class Client:
             Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
         await checkpoint()
-        while not len(self._link.inbox):
-            if self._link.machine.state is State.ENDED:
-                raise self._link.machine.end_error().with_traceback(None)
+        while True:
+            with suppress(TimeoutError):
+                return self.receive_nowait()
             await self._link.changed.wait()
-        return self._link.inbox.pop()
+
+    def receive_nowait(self) -> Push:
+        """Return the next push; raises `TimeoutError` if none is there, or `Ended` as `receive`."""
+        if len(self._link.inbox):
+            return self._link.inbox.pop()
+        if self._link.machine.state is State.ENDED:
+            raise self._link.machine.end_error().with_traceback(None)
+        raise TimeoutError("no push is there")
 
     def __aiter__(self) -> Self:
         return self
@@ -357,7 +356,14 @@ class Client:
                 raise StopAsyncIteration from None
             raise
 
-    async def _request(self, packet: Packet, *, retries: bool = False) -> Payload:
-        now = anyio.current_time()
-        id = self._link.machine.request(packet, self._request_timeout_s, now, retries=retries)
-        return await self._link.wait_for_answer(id)
+    async def _request(self, packet: Packet, *, retries: bool = False, undo: bool = False) -> Payload:
+        """Send a request and return its answer; `undo`: if the call is cancelled, so is the request."""
+        machine = self._link.machine
+        id = machine.request(packet, self._request_timeout_s, anyio.current_time(), retries=retries)
+        try:
+            return await self._link.wait_for_answer(id)
+        except anyio.get_cancelled_exc_class():
+            if undo:
+                machine.abandon_request(id)
+                self._link.perform([])
+            raise

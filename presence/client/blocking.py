@@ -182,15 +182,18 @@ class BlockingClient:
 
     def wait_online(self, timeout: float | None = None) -> None:
         """Wait until the client is logged in; raises `Ended` if it never will be, or `TimeoutError`."""
-        self._call(self._client.wait_online, timeout)
+        if self.state is not State.ONLINE:
+            self._call(self._client.wait_online, timeout)
 
     def receive(self, timeout: float | None = None) -> Push:
         """Return the next push.
 
         Raises:
-            TimeoutError: none came within `timeout` seconds.
+            TimeoutError: none came within `timeout` seconds; 0: none is there.
             Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
+        if timeout is not None and timeout <= 0:
+            return self._portal.call(self._client.receive_nowait)
         return self._call(self._client.receive, timeout)
 
     def __iter__(self) -> Self:

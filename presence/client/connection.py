@@ -1,12 +1,14 @@
 """A logged-in connection: the session, and the requests that the client makes on it by itself.
 
-These are token renewals, and watches: repeated after a reconnect, or requested without waiting.
+These are token renewals; what has to be restored after a reconnect: watches, passes, and what the login could
+not carry; and watches that are requested without waiting.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from presence import protocol
 from presence.client.errors import PresenceError, RequestFailed, Unsupported
@@ -15,54 +17,103 @@ from presence.client.reconnect import Backoff, Chance
 from presence.client.session import ClientSession, Effects, Keepalives, Result
 from presence.client.state import PersistentState
 from presence.client.tokens import checked_token, remaining_lifetime_s
-from presence.protocol import Code
+from presence.protocol import Code, Packet
 
 TOKEN_TIMEOUT_S = 30.0  # for the program's token function
 ANSWER_TIMEOUT_S = 10.0
 RENEW_SHARE = 0.8  # of a token's remaining lifetime; the rest is for failing sources and servers
 RENEW_JITTER = 0.1  # up to this share earlier: clients that logged in together do not renew together
 MIN_RENEWAL_DELAY_S = 1.0
-MAX_WATCHES_IN_FLIGHT = 2  # a server allows few pending requests per client
+MAX_IN_FLIGHT = 2  # a server allows few pending requests per client
 
 
-class Resubscription:
-    """Watch requests of the client itself, repeated until each is granted or refused for good.
+class _Watches(NamedTuple):
+    """Users to watch: again after a reconnect, or without waiting."""
+
+    state: PersistentState
+    uids: list[str]
+
+    def packet(self) -> Packet | None:
+        """Return the request, for users who are still watched; None if there are none."""
+        uids = [uid for uid in self.uids if uid in self.state.watches]
+        return self.state.watch(uids) if uids else None
+
+    def refused(self, error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
+        """Return what a refusal for good leads to, and what to request instead."""
+        if error.code == Code.TOO_LARGE and self.state.watch_devices and len(self.uids) > 1:
+            half = len(self.uids) // 2  # the answer, with all devices, would not fit into a frame
+            return [], [_Watches(self.state, self.uids[:half]), _Watches(self.state, self.uids[half:])]
+        self.state.watches.remove(self.uids)
+        return [WatchEnded(tuple(self.uids), error.code, error.reason, error.message)], []
+
+
+class _Pass(NamedTuple):
+    """A pass that an earlier connection had."""
+
+    state: PersistentState
+    text: str
+
+    def packet(self) -> Packet | None:
+        return protocol.watch([], visibility_pass=self.text) if self.text in self.state.passes else None
+
+    def refused(self, _error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
+        self.state.passes.pop(self.text, None)
+        return [], []
+
+
+class _Rest(NamedTuple):
+    """What the login had to leave out."""
+
+    state: PersistentState
+
+    def packet(self) -> Packet | None:
+        return self.state.rest()
+
+    def refused(self, _error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
+        return [], []
+
+
+_OwnRequest = _Watches | _Pass | _Rest
+
+
+class OwnRequests:
+    """Requests of the client itself, repeated until each is granted or refused for good.
 
     A server that is busy, fails or does not answer is asked again with growing pauses. `due_at` is when the
     next request is due; infinite if none is.
     """
 
-    def __init__(self, session: ClientSession, state: PersistentState, now: float, chance: Chance) -> None:
+    def __init__(
+        self, session: ClientSession, requests: Iterable[_OwnRequest], now: float, chance: Chance
+    ) -> None:
         self._session = session
-        self._state = state
-        self._watches = state.watches
         self._chance = chance
         self._backoff = Backoff()
-        self._pending = deque(self._watches.batches())
+        self._pending = deque(requests)
         self._in_flight = 0
         self.due_at = now if self._pending else math.inf
 
-    def add(self, uids: list[str], now: float) -> None:
-        """Request more watches, immediately unless the server has asked for a pause."""
-        self._pending.append(uids)
+    def add(self, request: _OwnRequest, now: float) -> None:
+        """Make another request, immediately unless the server has asked for a pause."""
+        self._pending.append(request)
         if self.due_at == math.inf:
             self._ask(now)
 
     def tick(self, now: float) -> None:
-        """Send due requests, for users who are still watched."""
+        """Send due requests."""
         if now >= self.due_at:
             self.due_at = math.inf
             self._ask(now)
 
     def _ask(self, now: float) -> None:
-        still = self._watches.states() if self._pending else {}
-        while self._pending and self._in_flight < MAX_WATCHES_IN_FLIGHT:
-            if uids := [uid for uid in self._pending.popleft() if uid in still]:
-                on_answer = partial(self._answered, uids)
-                self._session.request(self._state.watch(uids), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
+        while self._pending and self._in_flight < MAX_IN_FLIGHT:
+            request = self._pending.popleft()
+            if (packet := request.packet()) is not None:
+                on_answer = partial(self._answered, request)
+                self._session.request(packet, ANSWER_TIMEOUT_S, now, on_answer=on_answer)
                 self._in_flight += 1
 
-    def _answered(self, uids: list[str], result: Result, now: float) -> Effects:
+    def _answered(self, request: _OwnRequest, result: Result, now: float) -> Effects:
         self._in_flight -= 1
         effects: Effects = []
         if (
@@ -70,11 +121,11 @@ class Resubscription:
             and result.code in list(Code)
             and not Code(result.code).reconnect
         ):
-            self._watches.remove(uids)
-            effects.append(WatchEnded(tuple(uids), result.code, result.reason, result.message))
+            effects, instead = request.refused(result)
+            self._pending.extendleft(reversed(instead))
         elif isinstance(result, PresenceError):
             retry_after = result.retry_after if isinstance(result, RequestFailed) else None
-            self._pending.append(uids)
+            self._pending.append(request)
             self.due_at = min(self.due_at, now + self._backoff.next_s(self._chance, 0.0, retry_after))
         if self.due_at == math.inf:
             self._ask(now)
@@ -180,31 +231,37 @@ class Connection(ClientSession):
         chance: Chance,
     ) -> None:
         super().__init__(keepalives, now, ids, outgoing, persistent_state)
-        self.resubscription = Resubscription(self, persistent_state, now, chance)
+        state = persistent_state
+        server_s = None if time_ms is None else time_ms / 1000
+        lifetimes = {text: remaining_lifetime_s(text, server_s) for text in state.passes}
+        for text in [text for text, left_s in lifetimes.items() if left_s is not None and left_s <= 0]:
+            del state.passes[text]
+        restored: list[_OwnRequest] = [
+            *([_Rest(state)] if state.rest() else []),
+            *(_Pass(state, text) for text in state.passes),
+            *(_Watches(state, uids) for uids in state.watches.batches()),
+        ]
+        self.own_requests = OwnRequests(self, restored, now, chance)
         self.renewal = Renewal(self, token, time_ms, now, chance)
-        for text in persistent_state.passes:
-            on_answer = partial(self._pass_answered, text)
-            self.request(protocol.watch([], visibility_pass=text), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
-        self.resubscription.tick(now)
+        self.own_requests.tick(now)
 
     @property
     def deadline(self) -> float:
         """When `tick` or a keepalive is due."""
-        return min(super().deadline, self.resubscription.due_at, self.renewal.due_at)
+        return min(super().deadline, self.own_requests.due_at, self.renewal.due_at)
+
+    def watch(self, uids: list[str], now: float) -> None:
+        """Request watches, until they are granted or refused for good."""
+        self.own_requests.add(_Watches(self._persistent_state, uids), now)
 
     def sight_changed(self, now: float) -> None:
         """See `ClientSession`: ask again for the users who were hidden."""
         for uids in self._persistent_state.watches.hidden_batches():
-            self.resubscription.add(uids, now)
-
-    def _pass_answered(self, text: str, result: Result, _now: float) -> Effects:
-        if isinstance(result, RequestFailed) and result.code == Code.AUTH_FAILED:  # it has expired
-            self._persistent_state.passes.pop(text, None)
-        return []
+            self.watch(uids, now)
 
     def tick(self, now: float) -> Effects:
-        """Time out requests, and send due watches and renewals."""
+        """Time out requests, and send due requests of the client itself and renewals."""
         effects = self.expire_requests(now)
-        self.resubscription.tick(now)
+        self.own_requests.tick(now)
         self.renewal.tick(now)
         return effects

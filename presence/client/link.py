@@ -4,6 +4,7 @@ During a connection a second task writes and a third one keeps time; if a functi
 renews them.
 """
 
+import asyncio
 import inspect
 import ssl
 import sys
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 import anyio
 from anyio.abc import ByteStream
+from anyio.lowlevel import checkpoint
 
 from presence.client.errors import PresenceError
 from presence.client.machine import ClientMachine
@@ -100,18 +102,21 @@ class Link:
     # Tasks
 
     async def run(self) -> None:
-        """Run until the machine has ended, or until cancelled."""
+        """Run until the machine has ended, or until cancelled. Afterwards nobody waits for an answer."""
         with self._running:
-            while self.machine.state is not State.ENDED:
-                if self.machine.state is State.WAITING:
-                    await self._until_due(anyio.sleep_forever)
-                elif self.machine.state is State.FETCHING_TOKEN:
-                    await self._until_due(self._fetch)
-                elif (stream := await self._open()) is not None:
-                    try:
-                        await self._run_connection(stream)
-                    finally:
-                        await anyio.aclose_forcefully(stream)
+            try:
+                while self.machine.state is not State.ENDED:
+                    if self.machine.state is State.WAITING:
+                        await self._until_due(anyio.sleep_forever)
+                    elif self.machine.state is State.FETCHING_TOKEN:
+                        await self._until_due(self._fetch)
+                    elif (stream := await self._open()) is not None:
+                        try:
+                            await self._run_connection(stream)
+                        finally:
+                            await anyio.aclose_forcefully(stream)
+            finally:
+                self.perform(self.machine.close())
 
     async def _fetch(self) -> None:
         """Get a token from the program."""
@@ -122,12 +127,18 @@ class Link:
                 token = await given if inspect.isawaitable(given) else given
         except Exception as error:  # the program's own: the machine reports it
             token = error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            token = RuntimeError("what the token function waited for was cancelled")
         self.perform(self.machine.token_fetched(token, anyio.current_time()))
 
     async def _until_due(self, wait: Callable[[], Awaitable[T]]) -> T | None:
         """Await a call until the machine's deadline, which may move meanwhile; return None after it."""
         with anyio.CancelScope(deadline=self.machine.deadline) as self._timer:
             return await wait()
+        await checkpoint()  # after a pause of the program, what has been received is read first
         self.perform(self.machine.tick(anyio.current_time()))
         return None
 

@@ -51,6 +51,7 @@ LOGIN_TIMEOUT_S = 6.0  # the server refuses a login left unread for 5 s, so wait
 LOGOUT_TIMEOUT_S = 2.0
 DEFAULT_IDLE_TIMEOUT_S = 30.0  # where the server names none
 _LOGIN_ID = 1
+_LONGEST_ID = 2**64 - 1
 
 
 class ClientMachine:
@@ -170,9 +171,12 @@ class ClientMachine:
         return []
 
     def established(self, now: float) -> None:
-        """The connection is established: log in."""
+        """The connection is established: log in, unless the client has ended meanwhile."""
+        if self.state is not State.CONNECTING:
+            return
         self._decoder = protocol.Decoder()
-        self._outgoing[:] = protocol.encode(self.persistent_state.login)
+        time_ms = None if self._offset_s is None else (now + self._offset_s) * 1000
+        self._outgoing[:] = protocol.encode(self.persistent_state.login_packet(time_ms))
         self.state, self._deadline = State.LOGGING_IN, now + LOGIN_TIMEOUT_S
 
     def received(self, data: bytes | bytearray, now: float) -> Effects:
@@ -258,10 +262,11 @@ class ClientMachine:
         """
         if self.state is State.ENDED:
             raise self.end_error().with_traceback(None)
-        protocol.encode(self.persistent_state.watch(uids), protocol.FRAME_LIMIT_BYTES)
+        longest = self.persistent_state.watch(uids)._replace(id=_LONGEST_ID)
+        protocol.encode(longest, protocol.FRAME_LIMIT_BYTES)
         new = self.persistent_state.watches.add(uids)
         if new and self._connection is not None and self.state is State.ONLINE:
-            self._connection.resubscription.add(new, now)
+            self._connection.watch(new, now)
 
     def unwatch(self, uids: list[str] | None, timeout_s: float, now: float) -> int | None:
         """Stop watching some users, or all; return the request's id, or None if not connected.

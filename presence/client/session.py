@@ -19,6 +19,7 @@ MIN_KEEPALIVE_INTERVAL_S = 0.02  # whatever the server asks for, a client must n
 # time-out, so a client whose path broke is back before it counts as offline. With 3 it would take four.
 ASK_EVERY = 1
 MESSAGE_RETRY_INTERVAL_S: Final = 1.0  # between attempts to reach a recipient who may return
+MIN_MESSAGE_RETRY_S: Final = 0.1  # whatever the server asks for
 # After these errors the server closes; others refuse one request.
 _ENDS_CONNECTION: Final = frozenset({Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN})
 
@@ -47,7 +48,7 @@ class Keepalives:
     """
 
     def __init__(self, interval_s: float, ask_every: int, now: float, chance: Chance) -> None:
-        self._interval_s = max(MIN_KEEPALIVE_INTERVAL_S, interval_s)
+        self._interval_s = self._granted_s = max(MIN_KEEPALIVE_INTERVAL_S, interval_s)
         self._ask_every = ask_every
         self._question_sent_at = 0.0
         self._is_written = self._had_grace = False  # the keepalive that awaits an answer
@@ -58,13 +59,18 @@ class Keepalives:
         self.round_trip_s: float | None = None  # of the last answered keepalive
 
     def set_interval(self, interval_s: float, now: float) -> None:
-        """Send keepalives at another interval from now on."""
-        self._interval_s = max(MIN_KEEPALIVE_INTERVAL_S, interval_s)
+        """Send keepalives at another interval from now on, which the server has granted."""
+        self._interval_s = self._granted_s = max(MIN_KEEPALIVE_INTERVAL_S, interval_s)
         self.next_at = min(self.next_at, now + self._interval_s)
 
     def shorten_interval(self, interval_s: float, now: float) -> None:
-        """Send keepalives at this interval from now on, unless the present one is shorter."""
-        self.set_interval(min(self._interval_s, interval_s), now)
+        """Send keepalives at this interval, unless the present one is shorter, until the server decides."""
+        self._interval_s = max(MIN_KEEPALIVE_INTERVAL_S, min(self._interval_s, interval_s))
+        self.next_at = min(self.next_at, now + self._interval_s)
+
+    def restore_interval(self, now: float) -> None:
+        """Send keepalives at the interval that the server has granted last: it has refused another."""
+        self.set_interval(self._granted_s, now)
 
     def count_sent(self, now: float, chance: Chance) -> bool:
         """Count a keepalive that is sent now; return whether it should carry an id.
@@ -224,12 +230,17 @@ class ClientSession:
         return effects
 
     def abandon_request(self, id: int) -> None:
-        """Stop waiting for an answer. A watch that may have been granted is undone."""
+        """Stop waiting for an answer. A watch that may have been granted is undone, no message sent again."""
         pending = self._requests.pop(id, None)
-        if pending is None or pending.packet.kind != Kind.WATCH:
+        if pending is None:
             return
-        if uids := self._persistent_state.watches.request_failed(id):
+        if pending.packet.kind == Kind.WATCH and (uids := self._persistent_state.watches.request_failed(id)):
             self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
+        if pending.resend_at is not None and self._resends.get(to := pending.packet.payload["to"]) is pending:
+            del self._resends[to]
+            for other in self._requests.values():
+                if other.resend_at is not None and other.packet.payload["to"] == to:
+                    self._resends[to] = other
 
     def fail_requests(self, error: PresenceError) -> Effects:
         """Fail all pending requests; the next connection repeats those of the client itself."""
@@ -270,12 +281,14 @@ class ClientSession:
                 self.sight_changed(now)
             return [*pending.effects_of(id, payload, now), *changes]
         self._persistent_state.watches.request_failed(id)
+        if pending.packet.kind == Kind.UPDATE and "idle_timeout" in pending.packet.payload:
+            self.keepalives.restore_interval(now)
         code, retry_after = payload["code"], payload.get("retry_after")
         error = FAILED.get(code, RequestFailed)(code, payload["reason"], payload["message"], retry_after)
         if pending.retries and isinstance(error, RecipientDisconnected):
             to = pending.packet.payload["to"]
             before = self._resends.get(to)
-            pause_s = min(MESSAGE_RETRY_INTERVAL_S, error.retry_after or 0.0)
+            pause_s = max(MIN_MESSAGE_RETRY_S, min(MESSAGE_RETRY_INTERVAL_S, error.retry_after or 0.0))
             resend_at = before.resend_at if before else now + pause_s
             resend = pending._replace(resend_at=resend_at, refusal=error)
             if resend.next_action_at < resend.deadline:
@@ -285,7 +298,7 @@ class ClientSession:
 
 
 def _ends_connection(code: int, pending: _PendingRequest | None) -> bool:
-    """Whether the server closes after this error; not if it refuses a watch beyond the limit."""
-    if code == Code.TOO_LARGE and pending is not None and pending.packet.kind == Kind.WATCH:
+    """Whether the server closes after this error; not if it refuses a watch or a query as too large."""
+    if code == Code.TOO_LARGE and pending is not None and pending.packet.kind in (Kind.WATCH, Kind.QUERY):
         return False
     return code in _ENDS_CONNECTION

@@ -6,12 +6,14 @@ known state, the difference is reported as a change, so the view is correct agai
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from presence import protocol
 from presence.client.pushes import MEANWHILE, WATCHED, PresenceChanged, UserState, user_states
-from presence.protocol import UIDS_MAX, Kind, Packet
+from presence.protocol import HEADER_BYTES, UIDS_MAX, EncodeError, Kind, Packet
 
+MAX_PASSES: Final = 16  # that a server takes on one connection
 MAX_UIDS_BYTES_PER_REQUEST = 15_000  # a client's frame holds 16 KiB
 HIDDEN = "not_allowed"
 _UNKNOWN = UserState("unknown")  # of a user missing from an answer
@@ -31,6 +33,10 @@ class WatchedUsers:
     def newest(self, states: Mapping[str, UserState]) -> dict[str, UserState]:
         """Return the newest known states of the users in an answer: a later push may have been newer."""
         return {uid: self._known.get(uid, state) for uid, state in states.items()}
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether a user is watched."""
+        return uid in self._known
 
     def batches(self) -> Iterator[list[str]]:
         """Return all watched users, in lists that each fit into one request."""
@@ -66,8 +72,10 @@ class WatchedUsers:
         return changed
 
     def request_failed(self, id: int) -> list[str]:
-        """Drop a failed request; return those of its users who are not watched otherwise."""
-        return [uid for uid in self._requested.pop(id, ()) if uid not in self._known]
+        """Drop a failed request; return those of its users whom no other request watches."""
+        failed = self._requested.pop(id, {})
+        others = self._known.keys() | {uid for uids in self._requested.values() for uid in uids}
+        return [uid for uid in failed if uid not in others]
 
     def connection_lost(self) -> None:
         """Drop all pending requests."""
@@ -125,16 +133,21 @@ class PersistentState:
     A failed request changes nothing here. Only an unwatch takes effect as soon as it is sent, because no
     answer can undo it. With `token_comes_later` the token is added to the login later, with `watch_devices`
     watches ask for the devices of users. Raises `EncodeError` if the login breaks a rule of the protocol.
+
+    What one login cannot carry follows it in an `update`: `meta` and `private` that do not fit, and a status
+    with an end, where another status than online returns after it.
     """
 
     def __init__(
         self, login: Packet, *, token_comes_later: bool = False, watch_devices: bool = False
     ) -> None:
         self._token_comes_later = token_comes_later
-        self._watch_devices = watch_devices
+        self.watch_devices = watch_devices
         self.login = self._validated(login)
+        self._lasting_status = login.payload.get("status", "online")  # the last one without an end
+        self._left_out: set[str] = set()  # fields that the latest login did not carry
         self.watches = WatchedUsers()
-        self.passes: dict[str, None] = {}  # that the server has taken, in order
+        self.passes: dict[str, None] = {}  # the newest that the server has taken, in order
 
     @property
     def token(self) -> str | None:
@@ -144,7 +157,35 @@ class PersistentState:
 
     def watch(self, uids: Iterable[str]) -> Packet:
         """Return the request to watch users."""
-        return protocol.watch(uids, detail=self._watch_devices or None)
+        return protocol.watch(uids, detail=self.watch_devices or None)
+
+    def login_packet(self, time_ms: float | None) -> Packet:
+        """Return the login to send now; what it leaves out is in `rest` until the next one.
+
+        `time_ms`: Unix milliseconds by the server's clock; None if unknown.
+        """
+        payload = dict(self.login.payload)
+        login = self.login._replace(payload=payload)
+        self._left_out.clear()
+        if (until_ms := payload.get("until_ms")) is not None:
+            is_over = time_ms is not None and until_ms <= time_ms
+            hides = payload.get("status") == "invisible" and self._lasting_status != "invisible"
+            # After the end of a login's own status `online` follows. Nobody may be shown before hiding.
+            if is_over or not (hides or self._lasting_status == "online"):
+                del payload["until_ms"], payload["status"]
+                if self._lasting_status != "online":  # the default
+                    payload["status"] = self._lasting_status
+                self._left_out.update(() if is_over else ("status", "until_ms"))
+        for name in ("private", "meta"):
+            if name in payload and not _fits(login):
+                del payload[name]
+                self._left_out.add(name)
+        return login
+
+    def rest(self) -> Packet | None:
+        """Return the update that completes the latest login, with what is granted now; None if nothing is."""
+        fields = {name: self.login.payload[name] for name in self._left_out & self.login.payload.keys()}
+        return protocol.update(**fields) if fields else None
 
     def log_in_with(
         self,
@@ -172,6 +213,7 @@ class PersistentState:
                 del payload[name]
         if status is not None and until_ms is None:
             payload.pop("until_ms", None)
+            self._lasting_status = status
         if payload.get("status") == "online" and "until_ms" not in payload:  # the default
             del payload["status"]
         self.login = self._validated(self.login._replace(payload=payload))
@@ -187,14 +229,26 @@ class PersistentState:
         """Apply a granted request; return the changes of users who were watched before."""
         if packet.kind == Kind.WATCH:
             if visibility_pass := packet.payload.get("pass"):
+                self.passes.pop(visibility_pass, None)
                 self.passes[visibility_pass] = None
+                while len(self.passes) > MAX_PASSES:
+                    del self.passes[next(iter(self.passes))]
             return self.watches.request_granted(id, user_states(answer))
         if packet.kind == Kind.UPDATE:
-            self.log_in_with(**packet.payload)
+            with suppress(EncodeError):  # with the longest names even a login without `meta` may be too long
+                self.log_in_with(**packet.payload)
         return []
 
     def _validated(self, login: Packet) -> Packet:
         any_token = {"token": "-"} if self._token_comes_later else {}
-        trial = login._replace(payload={**any_token, **login.payload})
-        protocol.encode(trial, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
+        trial = {**any_token, **login.payload}
+        protocol.encode(login._replace(payload=trial))
+        for name in ("private", "meta"):  # they may follow the login
+            trial.pop(name, None)
+        protocol.encode(login._replace(payload=trial), protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
         return login
+
+
+def _fits(login: Packet) -> bool:
+    """Whether a login is small enough for a server."""
+    return len(protocol.encode(login)) - HEADER_BYTES <= protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES

@@ -95,6 +95,55 @@ async def test_a_peer_that_reads_nothing_does_not_stop_the_timers() -> None:
 
 
 @on_both_backends(autojump=True)
+async def test_a_bug_in_the_client_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ScriptedServer()
+    raised: list[BaseException] = []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def live() -> None:
+        async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+            monkeypatch.setattr(client._link.machine, "received", fail)
+            with anyio.CancelScope(shield=True), anyio.fail_after(5):
+                try:
+                    await client.query(["bob"])
+                except PresenceError as error:
+                    raised.append(error)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        await live()
+    assert failed.group_contains(RuntimeError, match="a bug")
+    assert isinstance(raised[0], Ended)
+
+
+@on_both_backends(autojump=True)
+async def test_a_push_that_is_there_is_returned_without_waiting() -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        assert isinstance(client.receive_nowait(), Connected)
+        with pytest.raises(TimeoutError):
+            client.receive_nowait()
+
+
+@on_both_backends(autojump=True)
+async def test_a_message_whose_call_is_cancelled_is_not_sent_again() -> None:
+    script = ScriptedServer()
+    script.answers = False
+    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        with anyio.move_on_after(0.5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.send_message, "bob", "hello")
+                await anyio.sleep(0.1)
+                id = script.received[-1].id
+                away = protocol.error(id, Code.RECIPIENT_DISCONNECTED, "may return", 5.0)
+                await script.send(away)
+        script.answers = True
+        await anyio.sleep(5)
+    assert sent(script).count(Kind.MESSAGE) == 1
+
+
+@on_both_backends(autojump=True)
 async def test_a_take_over_ends_the_iteration_with_its_error() -> None:
     script = ScriptedServer()
     async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:

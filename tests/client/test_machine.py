@@ -40,6 +40,7 @@ from presence.client.session import (
     ASK_EVERY,
     KEEPALIVE_JITTER,
     MESSAGE_RETRY_INTERVAL_S,
+    MIN_MESSAGE_RETRY_S,
     WRITE_GRACE_S,
     Keepalives,
 )
@@ -354,6 +355,50 @@ def test_a_message_waiting_to_be_resent_is_certainly_undelivered_when_the_connec
     recipient_disconnected(online, id)
     online.lose()
     assert isinstance(online.answers[id], RecipientDisconnected)
+
+
+def test_an_abandoned_message_is_not_sent_again_and_those_behind_it_are(online: Driven) -> None:
+    one, two, three = (online.ask(protocol.message("bob", n), retries=True) for n in (1, 2, 3))
+    recipient_disconnected(online, one, two, three)
+    messages(online)
+    for id in (one, three):
+        online.machine.abandon_request(id)
+    four = online.ask(protocol.message("bob", 4), retries=True)
+    online.run(MESSAGE_RETRY_INTERVAL_S)
+    assert messages(online) == [(two, 2), (four, 4)]
+
+
+def test_a_message_is_not_sent_again_at_once_whatever_the_server_asks_for(online: Driven) -> None:
+    id = online.ask(protocol.message("bob", 1), retries=True)
+    recipient_disconnected(online, id, retry_after=0.0)
+    messages(online)
+    online.run(MIN_MESSAGE_RETRY_S - 0.01)
+    assert messages(online) == []
+    online.run(0.02)
+    assert messages(online) == [(id, 1)]
+
+
+@pytest.mark.parametrize("packet", [protocol.query(["bob"], detail=True), protocol.watch(["bob"])])
+def test_a_request_refused_as_too_large_is_no_reason_to_stay_away(online: Driven, packet: Packet) -> None:
+    online.receive(protocol.error(online.ask(packet), Code.TOO_LARGE, "ask for fewer users"))
+    online.lose()
+    assert online.machine.state is State.WAITING
+
+
+def test_a_refused_idle_timeout_changes_no_keepalives(online: Driven) -> None:
+    id = online.ask(protocol.update(idle_timeout=0.1))
+    online.receive(protocol.error(id, Code.UNSUPPORTED, "no"))
+    online.run(KEEPALIVE)
+    before = online.machine.keepalives_sent
+    online.run(2 * KEEPALIVE, answering=True)
+    assert online.machine.keepalives_sent - before <= 3
+
+
+def test_a_client_closed_while_it_connected_stays_closed() -> None:
+    driven = Driven()
+    driven.machine.close()
+    driven.establish()
+    assert (driven.machine.state, driven.sent) == (State.ENDED, [])
 
 
 def test_a_request_without_an_answer_times_out_and_a_late_answer_is_dropped(online: Driven) -> None:

@@ -12,9 +12,10 @@ from presence.client import (
     UserState,
     WatchEnded,
 )
-from presence.client.connection import ANSWER_TIMEOUT_S, MAX_WATCHES_IN_FLIGHT
+from presence.client.connection import ANSWER_TIMEOUT_S, MAX_IN_FLIGHT
+from presence.client.state import MAX_PASSES
 from presence.protocol import Code, Kind, Packet
-from tests.client.machine_driver import Driven
+from tests.client.machine_driver import SERVER_TIME_S, Driven, token
 
 
 def state(status: str, id: str | None = None, **rest: object) -> dict[str, object]:
@@ -83,6 +84,15 @@ def test_a_watch_without_an_answer_is_undone(online: Driven) -> None:
     assert (online.changes(), known(online)) == ([], {"ann": "online"})
 
 
+def test_a_watch_that_ends_early_does_not_end_another_of_the_same_user(online: Driven) -> None:
+    first, second, third = (online.ask(protocol.watch(["bob"])) for _ in range(3))
+    online.machine.abandon_request(first)
+    online.receive(protocol.error(second, Code.BUSY, "later"))
+    online.receive(protocol.ok(third, presence={"bob": state("online", "7-0")}))
+    assert [each.kind for each in online.sent[-3:]] == [Kind.WATCH] * 3
+    assert known(online) == {"bob": "online"}
+
+
 def test_an_abandoned_watch_is_undone(online: Driven) -> None:
     online.machine.abandon_request(online.ask(protocol.watch(["bob"])))
     online.note([])
@@ -149,7 +159,7 @@ def test_many_users_are_watched_again_in_requests_that_fit(online: Driven) -> No
     for start in range(0, 600, 100):
         online.watch(**{name: state("offline") for name in names[start : start + 100]})
     requests = online.reconnect()
-    assert len(requests) == MAX_WATCHES_IN_FLIGHT, "the rest follow as these are answered"
+    assert len(requests) == MAX_IN_FLIGHT, "the rest follow as these are answered"
     for each in requests:
         before = len(online.sent)
         online.receive(protocol.ok(each.id, presence={uid: state("offline") for uid in each.payload["uids"]}))
@@ -300,6 +310,58 @@ def test_parameters_of_later_logins_can_be_set_while_offline(online: Driven) -> 
     assert logins(online)[-1] == {"uid": "ann", "device": "phone", "status": "away"}
 
 
+def of_the_client(packets: list[Packet]) -> list[tuple[Kind, dict[str, object]]]:
+    return [(Kind(packet.kind), dict(packet.payload)) for packet in packets]
+
+
+def test_what_no_login_can_hold_follows_it_until_the_server_takes_it(online: Driven) -> None:
+    token, meta, private = "t" * 760, {"about": "m" * 200}, {"push": "p" * 200}
+    for update in (
+        protocol.update(token=token),
+        protocol.update(meta=meta),
+        protocol.update(private=private),
+    ):
+        online.receive(protocol.ok(online.ask(update)))
+    (rest,) = online.reconnect()
+    assert logins(online)[-1] == {"uid": "ann", "device": "phone", "token": token, "meta": meta}
+    assert of_the_client([rest]) == [(Kind.UPDATE, {"private": private})]
+    online.receive(protocol.error(rest.id, Code.RATE_LIMITED, "later", 1.0))
+    online.receive(protocol.ok(online.ask(protocol.update(private={"push": "new"}))))
+    online.run(3.0)
+    assert of_the_client(online.sent[-1:]) == [(Kind.UPDATE, {"private": {"push": "new"}})]
+    online.receive(protocol.ok(online.sent[-1].id))
+    online.receive(protocol.ok(online.ask(protocol.update(meta={}))))
+    assert online.reconnect() == []
+    assert logins(online)[-1] == {"uid": "ann", "device": "phone", "token": token, "private": {"push": "new"}}
+
+
+SOON_MS = SERVER_TIME_S * 1000 + 60_000
+
+
+@pytest.mark.parametrize(
+    ("lasting", "timed", "login", "rest"),
+    [
+        (None, "dnd", {"status": "dnd", "until_ms": SOON_MS}, None),
+        ("invisible", "dnd", {"status": "invisible"}, {"status": "dnd", "until_ms": SOON_MS}),
+        ("away", "busy", {"status": "away"}, {"status": "busy", "until_ms": SOON_MS}),
+        ("away", "invisible", {"status": "invisible", "until_ms": SOON_MS}, None),
+    ],
+)
+def test_the_status_that_returns_later_is_kept(
+    online: Driven, lasting: str | None, timed: str, login: dict[str, object], rest: dict[str, object] | None
+) -> None:
+    if lasting:
+        online.receive(protocol.ok(online.ask(protocol.update(status=lasting))))
+    online.receive(protocol.ok(online.ask(protocol.update(status=timed, until_ms=SOON_MS))))
+    sent = of_the_client(online.reconnect())
+    assert logins(online)[-1] == {"uid": "ann", "device": "phone", **login}
+    assert sent == ([] if rest is None else [(Kind.UPDATE, rest)])
+    online.run(70.0, answering=True)
+    after = of_the_client(online.reconnect())
+    lasting_login = {} if lasting is None else {"status": lasting}
+    assert (logins(online)[-1], after) == ({"uid": "ann", "device": "phone", **lasting_login}, [])
+
+
 # Users whom the client may not see
 
 
@@ -326,3 +388,52 @@ def test_passes_are_given_again_until_one_is_refused(online: Driven) -> None:
     online.receive(protocol.ok(first.id, presence={}))
     online.receive(protocol.error(second.id, Code.AUTH_FAILED, "it has expired"))
     assert [each.payload["pass"] for each in online.reconnect()] == ["p"]
+
+
+def test_a_pass_that_a_busy_server_refused_is_given_again(online: Driven) -> None:
+    online.receive(protocol.ok(online.ask(protocol.watch([], visibility_pass="p")), presence={}))
+    for code in (Code.BUSY, Code.RATE_LIMITED):
+        (again,) = online.reconnect()
+        online.receive(protocol.error(again.id, code, "later", 1.0))
+        online.run(3.0)
+        assert online.sent[-1].payload["pass"] == "p"
+
+
+def test_only_passes_that_may_still_be_of_use_are_given_again(online: Driven) -> None:
+    old, *new = (token(SERVER_TIME_S + life) for life in (5, *range(600, 600 + MAX_PASSES + 2)))
+    for text in (*new, old):
+        online.receive(protocol.ok(online.ask(protocol.watch([], visibility_pass=text)), presence={}))
+    online.lose()
+    online.run(1.0)
+    online.establish()
+    online.receive(protocol.ok(1, time_ms=(SERVER_TIME_S + 10) * 1000))
+    given = []
+    while online.sent[-1].kind == Kind.WATCH:
+        pending = [packet for packet in online.sent if "pass" in packet.payload][-2:]
+        given = [packet.payload["pass"] for packet in online.sent if "pass" in packet.payload]
+        before = len(online.sent)
+        online.receive(*(protocol.ok(packet.id, presence={}) for packet in pending))
+        if len(online.sent) == before:
+            break
+    assert given[len(new) + 1 :] == new[-MAX_PASSES + 1 :]
+
+
+# Answers that are too large
+
+
+def test_watches_whose_devices_do_not_fit_into_one_answer_are_asked_for_in_parts() -> None:
+    online = Driven(watch_devices=True)
+    online.log_in()
+    users = {f"u{n}": state("online", "1-0") for n in range(5)}
+    online.receive(protocol.ok(online.ask(online.machine.persistent_state.watch(users)), presence=users))
+    pending = online.reconnect()
+    while pending:
+        packet = pending.pop(0)
+        before = len(online.sent)
+        if len(uids := packet.payload["uids"]) > 2:
+            online.receive(protocol.error(packet.id, Code.TOO_LARGE, "ask for fewer users"))
+        else:
+            online.receive(protocol.ok(packet.id, presence={uid: state("online", "1-0") for uid in uids}))
+        pending += online.sent[before:]
+    assert known(online) == dict.fromkeys(users, "online")
+    assert not [push for push in online.pushes if isinstance(push, WatchEnded)]

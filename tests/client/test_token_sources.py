@@ -1,5 +1,6 @@
 """The program's token function, as the client calls it."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,25 @@ async def test_an_error_of_the_function_is_the_cause_of_the_clients_error() -> N
         async with connect("nowhere", 1, token=fail, open_stream=ScriptedServer().open):
             pytest.fail("there is no token")
     assert isinstance(failure.value.__cause__, OSError)
+
+
+def test_a_function_whose_own_task_was_cancelled_has_failed() -> None:
+    async def main() -> None:
+        shared = asyncio.ensure_future(anyio.sleep(3600))
+        shared.cancel()
+
+        async def wait_for_another() -> str:
+            await shared
+            return ""
+
+        opening = ScriptedServer().open
+        async with connect("nowhere", 1, token=wait_for_another, wait=False, open_stream=opening) as client:
+            push = await anext(client)
+            client.close()
+        assert isinstance(push, Disconnected)
+        assert push.reason == "no_token"
+
+    asyncio.run(main())
 
 
 @on_both_backends(autojump=True)
