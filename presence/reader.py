@@ -98,7 +98,7 @@ class PresenceReader:
         """
         found = _CURSOR.fullmatch(cursor or "0-0")
         keys = self.keys()
-        if not found or int(found[1]) >= keys.shards:
+        if not found or int(found[1]) >= keys.shards or int(found[2]) >= 2**64:
             raise ValueError(f"{cursor!r} is not the cursor of a page")
         states, shard, position = self._clients.read(
             lambda clients: read_page(clients, keys, int(found[1]), int(found[2]), size)

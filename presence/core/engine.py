@@ -204,7 +204,7 @@ class Engine:
         if wait_s := self.registry.profiles.admit_update(session.number, now):
             wait_s = math.ceil(wait_s * 1000) / 1000
             answer = protocol.error(update.id, Code.RATE_LIMITED, "too many updates", wait_s)
-        elif isinstance(refusal := self._renew_token(session, update.token, now), Refusal):
+        elif isinstance(refusal := self._renew_token(session, update.token, outcome, now), Refusal):
             answer = protocol.error(update.id, *refusal)  # the present token stays valid
         elif not update.is_renewal:
             shows, status_ends_at = self._status_end(update.shows, now)
@@ -226,7 +226,9 @@ class Engine:
             return shows, now + left_s
         return shows._replace(status=None, until_ms=None), None
 
-    def _renew_token(self, session: Session, token: str | None, now: float) -> Refusal | None:
+    def _renew_token(
+        self, session: Session, token: str | None, outcome: Outcome, now: float
+    ) -> Refusal | None:
         result = None if token is None else self.login_policy.renew(session, token, now)
         if result is None or isinstance(result, Refusal):
             return result
@@ -234,8 +236,7 @@ class Engine:
             self.sessions.token_renewed(session, result.expires_at)
             if self.visibility is not None:
                 self.visibility.set_sight(session, result.sight)
-                if self._request_handler is not None:
-                    self._request_handler.sight_changed(session)
+                outcome.sight_changed = True
         return None
 
     def _is_allowed(
@@ -323,6 +324,8 @@ class Engine:
         if self._request_handler is None or not isinstance(session, Session):
             return None
         try:
+            if outcome.sight_changed and session.link is not None:
+                self._request_handler.sight_changed(session)
             for request in outcome.requests or ():
                 # A lost connection needs no answers, but a message sent before the loss is still delivered.
                 if session.link is not None or isinstance(request, Message):

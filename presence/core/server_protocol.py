@@ -77,6 +77,7 @@ class Outcome:
     reply: bytearray = field(default_factory=bytearray)  # to send; mutable: one read may have 1,000 answers
     end_code: Code | None = None  # reason to hang up after the reply; None: stay connected
     requests: list[Request] | None = None  # for the request handler, in order
+    sight_changed: bool = False  # whether a new token lets the client see other users
     unfinished: bool = False  # whether packets are left for another call, which has to follow soon
     failure: Exception | None = None  # an internal error, which ends this connection only
 

@@ -48,8 +48,8 @@ class RecentEnds:
             self._ends.popleft()
 
 
-# Each packs to some 1,400 bytes at most: meta of empty binaries grows from 256 to 880.
-MAX_SESSIONS_REPORTED: Final = 40
+# Each packs to some 2,100 bytes at most: `meta` and `private` of empty binaries grow from 256 to 880.
+MAX_SESSIONS_REPORTED: Final = 25
 MAX_ENDS_REPORTED: Final = 8  # and each of these to some 300: together less than 60 KB
 
 

@@ -23,7 +23,7 @@ MAX_REASON_CHARS: Final = 200
 MAX_BY_CHARS: Final = 200
 MAX_DURATION_S: Final = 3650 * 86_400  # for longer there are bans without an end
 _VERSION: Final = " version"  # no uid begins with white space
-_ALL_DEVICES: Final = " *"
+_ALL_DEVICES: Final = "  "  # no device has this name
 _NAME: Final = re.compile(r"[^\s]{1,128}(?: \S{0,64})?")
 
 

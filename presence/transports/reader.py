@@ -238,6 +238,8 @@ class ConnectionReader:
         outcome = self._engine.received(peer, data, MAX_PACKETS_PER_SLICE)
         if outcome.failure is not None:
             self._log_failure(outcome.failure)
+        if self._connections.fd_states[fd] is not peer:
+            return  # an effect of its own packets has closed it: the descriptor may be another's by now
         peer_after = outcome.peer
         if isinstance(peer_after, Session) and peer_after is not peer and not self._log_in(fd, peer_after):
             return
@@ -256,7 +258,9 @@ class ConnectionReader:
             ):
                 self.late_answer_seen |= latency_class == LatencyClass.BATCHED
                 self._reclassify(peer_after, LatencyClass.IMMEDIATE)
-        if outcome.requests and (failure := self._engine.dispatch_requests(outcome)) is not None:
+        if (outcome.requests or outcome.sight_changed) and (
+            failure := self._engine.dispatch_requests(outcome)
+        ) is not None:
             self._log_failure(failure)
         if outcome.unfinished and self._connections.fd_states[fd] is peer_after:
             self._defer(fd, peer_after)

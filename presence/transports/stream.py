@@ -295,7 +295,9 @@ class StreamTransport:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
             self._send(connection, outcome.reply)
-        if outcome.requests and (failure := self._engine.dispatch_requests(outcome)) is not None:
+        if (outcome.requests or outcome.sight_changed) and (
+            failure := self._engine.dispatch_requests(outcome)
+        ) is not None:
             self._log_failure(failure)
         return outcome.unfinished
 

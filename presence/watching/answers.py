@@ -19,17 +19,19 @@ RETRY_S: Final = 2.0  # on average; randomized, so that clients do not retry tog
 
 def states_packet(id: int | None, states: Mapping[str, WatchedState], hidden: Iterable[str] = ()) -> bytes:
     """Return the packed answer with states; `hidden`: users whom the client may not see, in any case."""
-    packed = {uid: _packed(state) for uid, state in states.items()}
-    packed.update(dict.fromkeys(hidden, _packed(HIDDEN_STATE)))
+    packed = {uid: (_packed if state.devices else _packed_once)(state) for uid, state in states.items()}
+    packed.update(dict.fromkeys(hidden, _packed_once(HIDDEN_STATE)))
     return states_answer(id, packed)
 
 
-@lru_cache(MAX_CACHED_STATES)
 def _packed(state: WatchedState) -> bytes:
     try:
         return pack_state(state.shown())
     except protocol.EncodeError:
         return pack_state(encodable(state).shown())
+
+
+_packed_once = lru_cache(MAX_CACHED_STATES)(_packed)  # not for devices: 10,000 states of many were 176 MB
 
 
 def encodable(state: WatchedState) -> WatchedState:

@@ -91,7 +91,8 @@ class Queries:
         self.statistics.taken += 1
         uids, hidden = list(dict.fromkeys(query.uids)), []
         if self._visibility is not None and (hidden := self._visibility.hidden(session, uids)):
-            uids = [uid for uid in uids if uid not in {*hidden}]
+            unseen = set(hidden)
+            uids = [uid for uid in uids if uid not in unseen]
         if not uids:
             self.statistics.answered += 1
             send(session, states_packet(query.id, {}, hidden))

@@ -177,7 +177,8 @@ class Watching:
         self._taken += 1
         uids, hidden = list(dict.fromkeys(request.uids)), []
         if self._visibility is not None and (hidden := self._visibility.hidden(session, uids)):
-            uids = [uid for uid in uids if uid not in {*hidden}]
+            unseen = set(hidden)
+            uids = [uid for uid in uids if uid not in unseen]
         pending = self._pending.count_uids(session) + len(uids)
         if pending > PENDING_FACTOR * max(self._max_watches, UIDS_MAX) or (
             self._pending.uids + len(uids) > MAX_PENDING_USERS

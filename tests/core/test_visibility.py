@@ -118,7 +118,17 @@ def test_in_the_same_bytes_each_request_is_judged_by_what_came_before(world: Wor
     )
     assert [(answer.kind, answer.id) for answer in answers] == [(64, 2), (65, 3), (64, 6)]
     assert [request.id for request in desk.requests] == [1, 5]  # of the watch nobody is left to be told
-    assert len(desk.sights) == 1
+    assert desk.sights == []
+
+
+def test_the_handler_hears_of_another_sight_after_the_reply(world: World, desk: NotingDesk) -> None:
+    handle = log_in(world, "ann:60:bob")
+    session = world.session("ann")
+    outcome = world.engine.received(session, protocol.encode(protocol.update(token="ann:60:eve", id=2)))
+    assert (bool(outcome.reply), desk.sights) == (True, []), "what it sends might close the connection"
+    world.engine.dispatch_requests(outcome)
+    assert desk.sights == [session]
+    assert not world.is_hung_up(handle)
 
 
 def test_a_watch_with_a_bad_pass_is_refused_and_the_connection_stays(world: World, desk: NotingDesk) -> None:

@@ -68,6 +68,7 @@ def test_the_version_is_another_after_each_change_also_after_a_loss_of_data(
 def test_bans_of_one_device_or_all_are_lifted(bans: Bans) -> None:
     for device in (None, "", "phone", "tv"):
         bans.add(["ann", "an", "ann*"], device, None, "", "")
+    assert bans.lift(["ann"], "*") == [], "a device may be called so"
     assert bans.lift(["ann"], "") == [("ann", "")]
     assert bans.lift(["ann"], "") == []
     assert ("ann", None) in names(bans)

@@ -206,7 +206,7 @@ def test_pages_have_all_users_who_stay_and_are_bounded_with_any_reader(
     assert staying <= named
 
 
-@pytest.mark.parametrize("cursor", ["x", "0", "9-0", "-1-0", "0-1-2"])
+@pytest.mark.parametrize("cursor", ["x", "0", "9-0", "-1-0", "0-1-2", f"0-{2**64}"])
 def test_an_invalid_cursor_is_refused(reader: PresenceReader, cursor: str) -> None:
     with pytest.raises(ValueError, match="cursor"):
         reader.page(cursor)

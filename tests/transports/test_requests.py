@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import trio
@@ -13,7 +14,13 @@ from presence.core.registry import Session
 from presence.core.requests import Message, Query, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from presence.transports.connections import LatencyClass
-from presence.transports.limits import MAX_PACKETS_PER_SLICE, MIN_PROGRESS_BYTES, READ_BYTES, Limits
+from presence.transports.limits import (
+    DRAIN_TIMEOUT_S,
+    MAX_PACKETS_PER_SLICE,
+    MIN_PROGRESS_BYTES,
+    READ_BYTES,
+    Limits,
+)
 from tests.support.desks import NotingDesk
 from tests.support.state_table import brief
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, every_kind, serving
@@ -344,3 +351,25 @@ async def test_a_reader_cut_off_within_the_batch_of_its_keepalive_gets_only_its_
         assert server.counted.slow_readers == before + 1
         await server.until(server.ends, 3.0)
         assert [each.uid for each in server.ends()] == ["slow"]
+
+
+# A connection that its own packets close
+
+
+@pytest.mark.parametrize("kind", ["epoll", "tls"])
+async def test_a_connection_closed_while_its_packets_are_handled_is_not_closed_again(
+    kind: TransportKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(kind, Limits(unsent_bytes=len(BIG)), is_slow=True) as (server, _, client, session):
+        handle = server.engine._handle
+
+        def send_too_much(*arguments: Any) -> None:
+            while session.link is not None:
+                link_send(session, BIG)
+            handle(*arguments)
+
+        monkeypatch.setattr(server.engine, "_handle", send_too_much)
+        await client.send(Packet(9, 1), protocol.logout(id=2))
+        await server.until(lambda: session.link is None)
+        await trio.sleep(DRAIN_TIMEOUT_S + 0.2)  # until a second close would come
+        assert (server.counted.connections, server.counted.closed) == (0, 1)

@@ -6,7 +6,7 @@
 --           after each change, also after one that follows a loss of data: a time in microseconds that rises
 -- ARGV
 --   1 MessagePack, bans to add: [field, ms from now (0: for ever), the rest of the JSON]...
---   2 MessagePack, what to lift: fields; one of "<uid> *" lifts all bans of the user
+--   2 MessagePack, what to lift: fields; one of "<uid>  " (two spaces) lifts all bans of the user
 --   3 the most bans in the table
 -- Returns MessagePack: {status, bans = their number, until_ms = of those added (0: none)..., lifted = fields}. Status
 -- "full": nothing was added or lifted, because there would be too many.
@@ -29,7 +29,7 @@ local function sweep()
     local until_ms = user and tonumber(string.match(all[i + 1], '^{"until_ms":(%d+),') or '')
     if until_ms and until_ms <= now_ms then
       redis.call('HDEL', bans_key, field)
-    elseif user and (lift[field] or lift[user .. ' *']) then
+    elseif user and (lift[field] or lift[user .. '  ']) then
       redis.call('HDEL', bans_key, field)
       lifted[#lifted + 1] = field
     end
