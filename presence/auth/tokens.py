@@ -148,6 +148,8 @@ def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
     uid: Any = claims.get("sub")
     if not is_uid(uid):
         raise TokenRefused(Reason.CLAIMS, "its subject (sub) is no uid")
+    if rules.reads_sight and uid.endswith("*"):
+        raise TokenRefused(Reason.CLAIMS, "its subject (sub) ends with *, as beginnings of uids do in see")
     expires = _moment(claims, "exp") + rules.leeway_s
     if expires <= wall:
         raise TokenRefused(Reason.EXPIRED, f"it has expired (exp) {wall - expires:.0f} s ago")

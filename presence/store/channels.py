@@ -203,7 +203,7 @@ def _content(given: Any) -> tuple[bytes, ReplyAddress | None] | None:
     """Return the frame of a delivery and its address for reports; None if it has no frame."""
     if type(given) is bytes:
         return given, None
-    if type(given) is list and type(given[0]) is bytes and (address := read_address(given[1:])):
+    if type(given) is list and given and type(given[0]) is bytes and (address := read_address(given[1:])):
         return given[0], address
     return None
 

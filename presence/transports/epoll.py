@@ -225,7 +225,8 @@ class EpollTransport:
         """See `Link`: read the connection now."""
         peer = self._connections.fd_states[handle]
         if isinstance(peer, Session):
-            self._reader.poll(handle, peer)
+            with self._acceptor.contained(handle):
+                self._reader.poll(handle, peer)
         return True
 
     def receive_queue_age_s(self, handle: int, now: float) -> float:

@@ -256,6 +256,13 @@ def test_a_malformed_see_refuses_the_token_where_it_counts(see: object) -> None:
     assert reason(with_sight(see)) is None
 
 
+@pytest.mark.parametrize("uid", ["*", "ann*"])
+def test_a_user_whose_name_would_show_others_cannot_log_in_where_it_counts(uid: str) -> None:
+    text = with_payload({"sub": uid, "aud": AUDIENCE, "exp": WALL + 60})
+    assert reason(text, rules=SEEING) is Reason.CLAIMS
+    assert reason(text) is None
+
+
 def test_no_pass_is_a_token_and_no_token_a_pass() -> None:
     key = signer("HS256")
     text = key.visibility_pass("ann", ["bob"], audience=AUDIENCE, now=WALL, ttl_s=60)

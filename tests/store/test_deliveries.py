@@ -158,7 +158,7 @@ def test_messages_read_before_a_connection_broke_are_returned_first(
 
 
 BARE = [b"", b"\x91", b"\xc1", b"\x01"]
-WRONG = [b"\x93\xa1a\xa1b\xa1c\xc0", b"\x93\x01\x02\x03", b"\x93\xa1a\x90\x05"]
+WRONG = [b"\x93\xa1a\xa1b\xa1c\xc0", b"\x93\x01\x02\x03", b"\x93\xa1a\x90\x05", b"\x93\xa1a\x90\x90"]
 
 
 @pytest.mark.parametrize("packed", [*BARE, *WRONG])

@@ -373,3 +373,15 @@ async def test_a_connection_closed_while_its_packets_are_handled_is_not_closed_a
         await server.until(lambda: session.link is None)
         await trio.sleep(DRAIN_TIMEOUT_S + 0.2)  # until a second close would come
         assert (server.counted.connections, server.counted.closed) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["epoll", "tls"])
+async def test_an_error_in_the_last_look_before_the_end_closes_that_connection_only(
+    kind: TransportKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(kind) as (server, _, _, session):
+        other = await server.logged_in("bob")
+        monkeypatch.setattr(server.epoll._reader, "poll", fail)
+        assert server.epoll.poll_now(session.handle)
+        assert session.link is None
+        await other.beat()

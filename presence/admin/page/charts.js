@@ -28,8 +28,8 @@ const CHARTS = [
     title: "logins, users who came online, users who went offline, per second",
     lines: [
       { label: "logins", column: LOGINS, tone: "muted", dash: [3, 3] },
-      { label: "came", column: CAME, tone: "fresh" },
-      { label: "went", column: WENT, tone: "ageing" },
+      { label: "online", column: CAME, tone: "fresh" },
+      { label: "offline", column: WENT, tone: "ageing" },
     ],
     format: rate,
   },
