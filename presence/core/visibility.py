@@ -7,7 +7,7 @@ connection: a new login brings its own token, and gives its passes again.
 Costs: `allows` O(1 + passes); 200 bytes and its texts for each connection, and for each pass.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from presence.core.authenticator import NO_SIGHT, Authenticator, Granted, Refusal, Sight
@@ -32,14 +32,15 @@ class Visibility:
 
     Args:
         authenticator: checks passes.
-        now: monotonic seconds.
+        now: the clock by which the authenticator says when a pass expires, monotonic seconds.
     """
 
-    def __init__(self, authenticator: Authenticator, now: float) -> None:
+    def __init__(self, authenticator: Authenticator, now: Callable[[], float]) -> None:
         self._authenticator = authenticator
+        self._now = now
         self._sights: dict[Session, Sight] = {}  # those of tokens
         self._passes: dict[Session, list[Pass]] = {}
-        self._expiry: TokenExpiry[Session] = TokenExpiry(now)  # when the first pass of each expires
+        self._expiry: TokenExpiry[Session] = TokenExpiry(now())  # when the first pass of each expires
 
     @property
     def passes(self) -> int:
@@ -79,12 +80,13 @@ class Visibility:
         self._keep(session, [*passes, Pass(text, result.sight, result.expires_at)])
         return None
 
-    def pop_expired(self, now: float, limit: int) -> tuple[list[Session], bool]:
+    def pop_expired(self, limit: int) -> tuple[list[Session], bool]:
         """Drop passes that have expired, of at most `limit` connections.
 
         Returns:
             The connections, which may see less than before, and whether more may be due.
         """
+        now = self._now()
         sessions, is_more = self._expiry.pop_expired(now, limit)
         for session in sessions:
             self._keep(session, [each for each in self._passes.pop(session) if each.expires_at > now])

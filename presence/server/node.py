@@ -153,7 +153,7 @@ class Node:
         )
         visibility = None
         if authenticator is not None and settings.visibility == "claims":
-            visibility = Visibility(authenticator, now)
+            visibility = Visibility(authenticator, clock.now)
         self.recent_ends = RecentEnds(self.outbox)
         self.engine = Engine(
             sessions,

@@ -156,7 +156,7 @@ class Watching:
         is_more = False
         while True:
             await trio.sleep(0 if is_more else PASS_CHECK_INTERVAL_S)
-            sessions, is_more = visibility.pop_expired(trio.current_time(), MAX_PASSES_PER_TURN)
+            sessions, is_more = visibility.pop_expired(MAX_PASSES_PER_TURN)
             for session in sessions:
                 with self._faults.contained("watch", partial(self._faults.disconnect, session)):
                     self.sight_changed(session)
