@@ -3,7 +3,7 @@
 import { EventEmitter } from "node:events";
 
 import { Code, Kind } from "./constants.js";
-import { ConnectionLost, NotConnected, PresenceError, RequestFailed, RequestTimeout } from "./errors.js";
+import { ConnectionLost, NotConnected, PresenceError, RequestTimeout } from "./errors.js";
 import { type Endpoint, Link } from "./link.js";
 import type { Change, Identity } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
@@ -19,13 +19,14 @@ import {
   type WatchEnded,
 } from "./pushes.js";
 import type { Chance } from "./reconnect.js";
-import { Resubscription } from "./resubscription.js";
+import { type OwnRequest, Restoration } from "./restoration.js";
 import type { Effects } from "./session.js";
-import type { TokenSource } from "./tokens.js";
+import { remainingLifetimeMs, type TokenSource } from "./tokens.js";
 import type { Value, ValueMap } from "./values.js";
-import { WatchedUsers } from "./watches.js";
+import { batches, WatchedUsers } from "./watches.js";
 
 const REQUEST_TIMEOUT_MS = 10_000;
+const MAX_PASSES = 16; // that a server takes on one connection
 
 export interface Options extends Omit<Identity, "token">, Endpoint {
   /**
@@ -87,8 +88,8 @@ export class PresenceClient {
   private readonly link: Link;
   private readonly watchedUsers = new WatchedUsers();
   private readonly pendingRequests = new Map<number, PendingRequest>();
-  private readonly passes = new Set<string>(); // that a server has taken
-  private readonly resubscription: Resubscription;
+  private readonly passes = new Set<string>(); // the newest that a server has taken
+  private readonly restoration: Restoration;
   private readonly effects: Effects = []; // not yet reported
   private dispatching = false;
   private connecting: Promise<Connected> | null = null;
@@ -105,12 +106,7 @@ export class PresenceClient {
       this.effects.push(...effects);
       this.dispatch();
     });
-    this.resubscription = new Resubscription(
-      this.watchedUsers,
-      (uids) => this.request(Kind.WATCH, this.watchPayload(uids), (answer) => void this.applySnapshot(answer)),
-      (event) => this.emit("watchEnded", event),
-      chance,
-    );
+    this.restoration = new Restoration(chance);
   }
 
   on<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
@@ -196,8 +192,14 @@ export class PresenceClient {
    * Watched users who were `not_allowed` are asked for again.
    */
   async addPass(pass: string): Promise<void> {
-    await this.request(Kind.WATCH, { uids: [], pass }, () => this.passes.add(pass));
-    this.resubscription.add(this.watchedUsers.hidden());
+    await this.request(Kind.WATCH, { uids: [], pass }, () => {
+      this.passes.delete(pass);
+      for (const oldest of [...this.passes].slice(0, Math.max(0, this.passes.size + 1 - MAX_PASSES))) {
+        this.passes.delete(oldest);
+      }
+      this.passes.add(pass);
+    });
+    this.restoration.add(this.watchesOf(this.watchedUsers.hidden()));
   }
 
   /** Stops watching some users, or all. No events of these users follow the call. */
@@ -224,14 +226,9 @@ export class PresenceClient {
    * which keepalives adapt; or sends a new token before the old one expires. Fields left out stay as they are.
    */
   async update(change: Change): Promise<void> {
-    this.machine.login.check(change);
-    const { untilMs, idleTimeoutMs, ...rest } = change;
-    const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-    await this.request(Kind.UPDATE, { ...rest, until_ms: untilMs, idle_timeout }, () => {
-      this.machine.login.change(change);
-    });
+    await this.requestUpdate(change, () => this.machine.login.granted(change));
     if (change.token !== undefined) {
-      this.resubscription.add(this.watchedUsers.hidden()); // it may show more users
+      this.restoration.add(this.watchesOf(this.watchedUsers.hidden())); // it may show more users
     }
   }
 
@@ -331,7 +328,7 @@ export class PresenceClient {
     this.dispatching = false;
     if (this.machine.state === "ended" && !this.endEmitted) {
       this.endEmitted = true;
-      this.resubscription.stop();
+      this.restoration.stop();
       this.emit("end", this.machine.error);
     }
   }
@@ -341,10 +338,17 @@ export class PresenceClient {
       this.emit(push.type, push);
     }
     if (push.type === "connected" && push.again) {
-      this.passes.forEach((pass) => this.restorePass(pass));
-      this.resubscription.start();
+      for (const pass of this.passes) {
+        if ((remainingLifetimeMs(pass, push.timeMs) ?? 1) <= 0) {
+          this.passes.delete(pass);
+        }
+      }
+      const passes = [...this.passes].map((pass) => this.passOf(pass));
+      this.restoration.start([this.rest, ...passes, ...this.watchesOf(this.watchedUsers.states().keys())]);
+    } else if (push.type === "connected") {
+      this.restoration.start([this.rest]);
     } else if (push.type === "disconnected") {
-      this.resubscription.stop();
+      this.restoration.stop();
     }
   }
 
@@ -352,13 +356,54 @@ export class PresenceClient {
     return this.options.watchDevices ? { uids: [...uids], detail: true } : { uids: [...uids] };
   }
 
-  /** Gives a new connection a pass of the client. */
-  private restorePass(pass: string): void {
-    this.request(Kind.WATCH, { uids: [], pass }, () => undefined).catch((error: unknown) => {
-      if (error instanceof RequestFailed && error.code === Code.AUTH_FAILED) {
-        this.passes.delete(pass); // it has expired
-      }
-    });
+  private requestUpdate(change: Change, granted: () => void): Promise<void> {
+    const { untilMs, idleTimeoutMs, ...rest } = change;
+    const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
+    return this.request(Kind.UPDATE, { ...rest, until_ms: untilMs, idle_timeout }, granted);
+  }
+
+  /** What the login had to leave out. */
+  private readonly rest: OwnRequest = {
+    send: () => {
+      const change = this.machine.login.rest();
+      return change && this.requestUpdate(change, () => undefined);
+    },
+    refused: () => [],
+  };
+
+  /** A pass of an earlier connection. */
+  private passOf(pass: string): OwnRequest {
+    return {
+      send: () => (this.passes.has(pass) ? this.request(Kind.WATCH, { uids: [], pass }, () => undefined) : null),
+      refused: () => {
+        this.passes.delete(pass);
+        return [];
+      },
+    };
+  }
+
+  /** Watches of these users, again. */
+  private watchesOf(uids: Iterable<string>): OwnRequest[] {
+    return batches(uids).map((batch) => this.watchOf(batch));
+  }
+
+  private watchOf(batch: readonly string[]): OwnRequest {
+    return {
+      send: () => {
+        const uids = batch.filter((uid) => this.watchedUsers.has(uid));
+        const parse = (answer: ValueMap): void => void this.applySnapshot(answer);
+        return uids.length > 0 ? this.request(Kind.WATCH, this.watchPayload(uids), parse) : null;
+      },
+      refused: (error) => {
+        if (error.code === Code.TOO_LARGE && this.options.watchDevices && batch.length > 1) {
+          const half = batch.length >> 1; // the answer, with all devices, would not fit into a frame
+          return [this.watchOf(batch.slice(0, half)), this.watchOf(batch.slice(half))];
+        }
+        this.watchedUsers.remove(batch);
+        this.emit("watchEnded", { uids: batch, error });
+        return [];
+      },
+    };
   }
 
   /** Returns whether the result contains states. */

@@ -27,6 +27,7 @@ export class Keepalives {
   /** Round trip of the last answered keepalive; null before one. */
   roundTripMs: number | null = null;
   private intervalMs: number;
+  private grantedMs: number;
   private questionSentAt = 0;
   private sent = 0;
 
@@ -37,19 +38,25 @@ export class Keepalives {
     now: number,
     chance: Chance,
   ) {
-    this.intervalMs = Math.max(MIN_KEEPALIVE_INTERVAL_MS, intervalMs);
+    this.intervalMs = this.grantedMs = Math.max(MIN_KEEPALIVE_INTERVAL_MS, intervalMs);
     this.nextAt = now + this.intervalMs * chance();
   }
 
-  /** From now on keepalives are sent at this interval. */
+  /** From now on keepalives are sent at this interval, which the server has granted. */
   setInterval(intervalMs: number, now: number): void {
-    this.intervalMs = Math.max(MIN_KEEPALIVE_INTERVAL_MS, intervalMs);
+    this.intervalMs = this.grantedMs = Math.max(MIN_KEEPALIVE_INTERVAL_MS, intervalMs);
     this.nextAt = Math.min(this.nextAt, now + this.intervalMs);
   }
 
-  /** The same, unless the present interval is shorter. */
+  /** The same, unless the present interval is shorter, until the server decides. */
   shortenInterval(intervalMs: number, now: number): void {
-    this.setInterval(Math.min(this.intervalMs, intervalMs), now);
+    this.intervalMs = Math.max(MIN_KEEPALIVE_INTERVAL_MS, Math.min(this.intervalMs, intervalMs));
+    this.nextAt = Math.min(this.nextAt, now + this.intervalMs);
+  }
+
+  /** The server has refused another interval. */
+  restoreInterval(now: number): void {
+    this.setInterval(this.grantedMs, now);
   }
 
   /**

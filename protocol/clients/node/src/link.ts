@@ -1,13 +1,13 @@
 /** Connects a `ClientMachine` to the network: one socket and one timer. */
 
-import { connect as connectTcp, type Socket } from "node:net";
+import { connect as connectTcp, isIP, type Socket } from "node:net";
 import { connect as connectTls, type ConnectionOptions } from "node:tls";
 
 import type { ClientMachine } from "./machine.js";
 import type { Effects } from "./session.js";
 import type { TokenSource } from "./tokens.js";
 
-const MAX_TIMER_MS = 2 ** 31 - 1; // the maximum of setTimeout
+export const MAX_TIMER_MS = 2 ** 31 - 1; // the maximum of setTimeout
 
 /** The address of a server. */
 export interface Endpoint {
@@ -80,7 +80,8 @@ export class Link {
   private openSocket(): Socket {
     const { host, port, tls } = this.endpoint;
     const address = { host, port, autoSelectFamily: true }; // of several addresses the first that answers
-    const socket = tls ? connectTls({ ...address, ...(tls === true ? {} : tls) }) : connectTcp(address);
+    const name = isIP(host) ? {} : { servername: host };
+    const socket = tls ? connectTls({ ...address, ...name, ...(tls === true ? {} : tls) }) : connectTcp(address);
     let closeReason = "the server closed it";
     const ifCurrent = (input: () => Effects): void => {
       if (this.socket === socket) {

@@ -1,7 +1,8 @@
 /** The login of a client, and changes to it. */
 
-import { encode } from "./codec.js";
-import { FRAME_LIMIT_BEFORE_LOGIN_BYTES, Kind, VERSION } from "./constants.js";
+import { encode, HEADER_BYTES } from "./codec.js";
+import { FRAME_LIMIT_BEFORE_LOGIN_BYTES, Kind, SERVER_FRAME_LIMIT_BYTES, VERSION } from "./constants.js";
+import { EncodeError } from "./errors.js";
 import type { ValueMap } from "./values.js";
 
 export const LOGIN_ID = 1;
@@ -45,8 +46,16 @@ export interface Change {
   readonly idleTimeoutMs?: number | undefined;
 }
 
-/** The login as last granted; later logins carry the same. */
+/**
+ * The login as last granted; later logins carry the same.
+ *
+ * What one login cannot carry follows it in an `update`: `meta` and `private` that do not fit, and a status with
+ * an end, where another status than online returns after it.
+ */
 export class Login {
+  private lastingStatus: Status; // the last one without an end
+  private readonly leftOut = new Set<keyof Identity>(); // what the latest login did not carry
+
   /**
    * @param tokenComesLater whether a token is set before each login, and may be missing now.
    * @throws EncodeError the login breaks a rule of the protocol.
@@ -55,6 +64,7 @@ export class Login {
     private identity: Identity,
     private readonly tokenComesLater: boolean,
   ) {
+    this.lastingStatus = identity.untilMs === undefined ? (identity.status ?? "online") : "online";
     this.check({});
   }
 
@@ -66,7 +76,8 @@ export class Login {
   /** @throws EncodeError the login with this change would break a rule of the protocol. */
   check(change: Change): void {
     const { token = this.tokenComesLater ? "-" : undefined, ...rest } = withChange(this.identity, change);
-    loginFrame({ ...rest, token });
+    loginFrame({ ...rest, token }, SERVER_FRAME_LIMIT_BYTES);
+    loginFrame({ ...rest, token, meta: undefined, private: undefined }); // they may follow the login
   }
 
   /**
@@ -77,11 +88,61 @@ export class Login {
   change(change: Change): void {
     this.check(change);
     this.identity = withChange(this.identity, change);
+    if (change.status !== undefined && change.untilMs === undefined) {
+      this.lastingStatus = change.status;
+    }
   }
 
-  frame(): Uint8Array {
-    return loginFrame(this.identity);
+  /** The server has granted a change. With the longest names even a login without `meta` may be too long for it. */
+  granted(change: Change): void {
+    try {
+      this.change(change);
+    } catch (error) {
+      if (!(error instanceof EncodeError)) {
+        throw error;
+      }
+    }
   }
+
+  /**
+   * Returns the login to send now; what it leaves out is in `rest` until the next one.
+   *
+   * @param timeMs the server's clock, Unix milliseconds; null if unknown.
+   */
+  frame(timeMs: number | null): Uint8Array {
+    const login: { -readonly [Name in keyof Identity]: Identity[Name] } = { ...this.identity };
+    this.leftOut.clear();
+    if (login.untilMs !== undefined) {
+      const isOver = timeMs !== null && login.untilMs <= timeMs;
+      const hides = login.status === "invisible" && this.lastingStatus !== "invisible";
+      // After the end of a login's own status `online` follows. Nobody may be shown before hiding.
+      if (isOver || !(hides || this.lastingStatus === "online")) {
+        if (!isOver) {
+          this.leftOut.add("status").add("untilMs");
+        }
+        login.untilMs = undefined;
+        login.status = this.lastingStatus === "online" ? undefined : this.lastingStatus;
+      }
+    }
+    for (const name of ["private", "meta"] as const) {
+      if (login[name] !== undefined && !fits(login)) {
+        this.leftOut.add(name);
+        login[name] = undefined;
+      }
+    }
+    return loginFrame(login);
+  }
+
+  /** Returns the change that completes the latest login, with what is granted now; null if nothing is missing. */
+  rest(): Change | null {
+    const fields = [...this.leftOut].map((name) => [name, this.identity[name]] as const);
+    const given = fields.filter(([, value]) => value !== undefined);
+    return given.length > 0 ? (Object.fromEntries(given) as Change) : null;
+  }
+}
+
+function fits(login: Identity): boolean {
+  return loginFrame(login, SERVER_FRAME_LIMIT_BYTES).length - HEADER_BYTES <= FRAME_LIMIT_BEFORE_LOGIN_BYTES;
 }
 
 function withChange(login: Identity, change: Change): Identity {
@@ -97,10 +158,13 @@ function withChange(login: Identity, change: Change): Identity {
 }
 
 /** @throws EncodeError the login breaks a rule of the protocol. */
-function loginFrame({ idleTimeoutMs, untilMs, ...rest }: Identity): Uint8Array {
+function loginFrame(
+  { idleTimeoutMs, untilMs, ...rest }: Identity,
+  limitBytes = FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+): Uint8Array {
   const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
   const { uid, device, deviceClass, token, meta, private: secret, status } = rest;
   const shown = { meta, private: secret, status, until_ms: untilMs };
   const payload = { uid, device, class: deviceClass, token, idle_timeout, ...shown, v: VERSION };
-  return encode(Kind.LOGIN, LOGIN_ID, payload, FRAME_LIMIT_BEFORE_LOGIN_BYTES);
+  return encode(Kind.LOGIN, LOGIN_ID, payload, limitBytes);
 }

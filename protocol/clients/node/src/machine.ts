@@ -151,10 +151,13 @@ export class ClientMachine {
     return [];
   }
 
-  /** The connection is established: log in. */
+  /** The connection is established: log in, unless the client has ended in the meantime. */
   established(now: number): void {
+    if (this.state !== "connecting") {
+      return;
+    }
     this.decoder = new Decoder();
-    this.outgoing = [this.login.frame()];
+    this.outgoing = [this.login.frame(this.clockOffsetMs === null ? null : now + this.clockOffsetMs)];
     this.state = "logging in";
     this.stateDeadline = now + LOGIN_TIMEOUT_MS;
   }
@@ -315,7 +318,7 @@ export class ClientMachine {
     const token = this.fetchesTokens ? this.login.token : null;
     this.clockOffsetMs = push.timeMs === null ? null : push.timeMs - now;
     this.renewal = new Renewal(this.session, token, push.timeMs, this.chance, (renewed) => {
-      this.login.change({ token: renewed });
+      this.login.granted({ token: renewed });
     });
     this.state = "online";
     this.reconnectPolicy.loginGranted();

@@ -25,10 +25,11 @@ type Result = ValueMap | PresenceError;
 
 export type Effects = (Push | RequestResult)[];
 
-// The server closes after these errors; others, and a 315 to a watch, refuse one request.
+// The server closes after these errors; others, and a 315 to a watch or a query, refuse one request.
 const FATAL_CODES: ReadonlySet<number> = new Set([Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN]);
 
 export const MESSAGE_RETRY_INTERVAL_MS = 1000; // while the recipient may return
+export const MIN_MESSAGE_RETRY_MS = 100; // whatever the server asks for
 
 export type AnswerCallback = (result: Result, now: number) => void;
 
@@ -168,8 +169,8 @@ export class Session {
     const refusal = packet.kind === Kind.ERROR ? parseRefusal(packet.payload) : null;
     const id = Number(packet.id ?? -1);
     const pending = this.requests.get(id);
-    const isWatchLimit = refusal?.code === Code.TOO_LARGE && pending?.kind === Kind.WATCH;
-    if (refusal && FATAL_CODES.has(refusal.code) && !isWatchLimit) {
+    const asksForUsers = pending?.kind === Kind.WATCH || pending?.kind === Kind.QUERY;
+    if (refusal && FATAL_CODES.has(refusal.code) && !(refusal.code === Code.TOO_LARGE && asksForUsers)) {
       this.refusal = refusal;
     }
     if (id === this.keepalives.unansweredId) {
@@ -179,6 +180,8 @@ export class Session {
       const keepalive = packet.payload["keepalive"];
       if (typeof keepalive === "number") {
         this.keepalives.setInterval(keepalive * 1000, now); // the answer to another idle time-out
+      } else if (refusal && pending.kind === Kind.UPDATE && pending.payload["idle_timeout"] !== undefined) {
+        this.keepalives.restoreInterval(now);
       }
       return this.scheduleResend(pending, result, now) ? [] : this.settle(id, result, now);
     }
@@ -191,7 +194,8 @@ export class Session {
       return false;
     }
     const { to } = pending.payload;
-    const delayMs = Math.min(MESSAGE_RETRY_INTERVAL_MS, result.refusal.retryAfterMs ?? 0);
+    const wantedMs = Math.min(MESSAGE_RETRY_INTERVAL_MS, result.refusal.retryAfterMs ?? 0);
+    const delayMs = Math.max(MIN_MESSAGE_RETRY_MS, wantedMs);
     const resendAt = this.resends.get(to)?.resendAt ?? now + delayMs;
     if (resendAt >= pending.deadline) {
       return false;

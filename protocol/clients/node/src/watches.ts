@@ -19,8 +19,8 @@ const HIDDEN = "not_allowed";
 interface Watch {
   /** Null until the first answer. */
   state: UserState | null;
-  /** The latest request for this user. */
-  request: number;
+  /** The pending requests for this user, before the first answer. */
+  readonly requests: Set<number>;
 }
 
 export class WatchedUsers {
@@ -36,15 +36,21 @@ export class WatchedUsers {
   requestSent(uids: Iterable<string>): number {
     const request = (this.requests += 1);
     for (const uid of uids) {
-      this.watches.set(uid, { state: this.watches.get(uid)?.state ?? null, request });
+      const watch = this.watches.get(uid) ?? { state: null, requests: new Set() };
+      watch.requests.add(request);
+      this.watches.set(uid, watch);
     }
     return request;
   }
 
   /** The request failed. Drops its users that no other request watches, and returns them. */
   requestFailed(request: number): string[] {
-    const dropped = [...this.watches].filter(([, watch]) => watch.request === request && !watch.state);
-    const uids = dropped.map(([uid]) => uid);
+    const uids: string[] = [];
+    for (const [uid, { state, requests }] of this.watches) {
+      if (requests.delete(request) && !state && requests.size === 0) {
+        uids.push(uid);
+      }
+    }
     this.remove(uids);
     return uids;
   }
@@ -57,6 +63,7 @@ export class WatchedUsers {
       if (!watch) {
         continue; // unwatched in the meantime
       }
+      watch.requests.clear();
       if (watch.state && differs(state, watch.state)) {
         watch.state = state;
         changes.push({ type: "presence", uid, state, reason: MEANWHILE });

@@ -6,7 +6,6 @@ import { test } from "node:test";
 import {
   Code,
   ConnectionLost,
-  EncodeError,
   Ended,
   type Events,
   Kind,
@@ -284,10 +283,60 @@ whenOnline(
   { requestTimeoutMs: 20 },
 );
 
-whenOnline("an update that would make later logins invalid is not sent", async ({ client }) => {
-  await client.connect();
-  await assert.rejects(client.update({ token: "x".repeat(768), meta: { m: "x".repeat(250) } }), EncodeError);
+async function reconnected({ server, peer, client }: Context): Promise<Peer> {
+  const lost = nextEvent(client, "disconnected");
+  peer.socket.destroy();
+  await lost;
+  return server.accept();
+}
+
+whenOnline("what no login can hold follows it until the server takes it", async (context) => {
+  const { client, peer } = context;
+  const [token, meta] = ["t".repeat(760), { about: "m".repeat(200) }];
+  for (const change of [{ token }, { meta }, { private: { push: "p".repeat(200) } }]) {
+    const update = client.update(change);
+    await peer.grant(Kind.UPDATE);
+    await update;
+  }
+  const next = await reconnected(context);
+  const { payload } = await next.logIn();
+  assert.deepEqual(payload, { uid: "ann", token, meta, v: 1 });
+  await next.refuse(Kind.UPDATE, Code.RATE_LIMITED, "rate_limited", { retry_after: 0.01 });
+  assert.deepEqual((await next.grant(Kind.UPDATE)).payload, { private: { push: "p".repeat(200) } });
 });
+
+whenOnline("a pass that a busy server refused is given again, one that has expired is not", async (context) => {
+  const { client, peer } = context;
+  for (const pass of [token({ exp: 1_700_000_100 }), "p"]) {
+    const added = client.addPass(pass);
+    await peer.grant(Kind.WATCH, snapshot({}));
+    await added;
+  }
+  const next = await reconnected(context);
+  const answer = { session: "s", idle_timeout: 30, keepalive: 12, time_ms: 1_700_000_200_000, v: 1 };
+  await next.grant(Kind.LOGIN, answer);
+  await next.refuse(Kind.WATCH, Code.BUSY, "busy", { retry_after: 0.01 });
+  assert.deepEqual((await next.grant(Kind.WATCH, snapshot({}))).payload, { uids: [], pass: "p" });
+});
+
+whenOnline(
+  "watches whose devices do not fit into one answer are asked for in parts",
+  async (context) => {
+    const uids = ["u0", "u1", "u2"];
+    const states = Object.fromEntries(uids.map((uid) => [uid, { status: "online", id: "1-0" }]));
+    const watched = context.client.watch(uids);
+    await context.peer.grant(Kind.WATCH, snapshot(states));
+    await watched;
+    const next = await reconnected(context);
+    await next.logIn();
+    await next.refuse(Kind.WATCH, Code.TOO_LARGE, "too_large");
+    const parts = [(await next.grant(Kind.WATCH, snapshot({}))).payload["uids"]];
+    parts.push((await next.grant(Kind.WATCH, snapshot({}))).payload["uids"]);
+    assert.deepEqual(parts, [["u0"], ["u1", "u2"]]);
+    assert.deepEqual([...context.client.watched().keys()], uids);
+  },
+  { watchDevices: true },
+);
 
 whenOnline(
   "a request without an answer times out",

@@ -26,7 +26,7 @@ import {
 } from "../src/index.js";
 import { ClientMachine, CONNECT_TIMEOUT_MS, LOGIN_TIMEOUT_MS, LOGOUT_TIMEOUT_MS } from "../src/machine.js";
 import { MESSAGE_RETRY_INTERVAL_MS } from "../src/session.js";
-import { ClientDriver, KEEPALIVE_MS, packet } from "./driver.js";
+import { ClientDriver, KEEPALIVE_MS, packet, SERVER_TIME_S } from "./driver.js";
 
 const END_CODES = Object.entries(Code)
   .map(([name, code]) => ({ code: code as number, reason: name.toLowerCase() }))
@@ -306,6 +306,7 @@ test("an error followed by another packet did not end the connection", () => {
 
 for (const [kind, payload, state] of [
   [Kind.WATCH, { uids: ["bob"] }, "waiting"],
+  [Kind.QUERY, { uids: ["bob"], detail: true }, "waiting"],
   [Kind.MESSAGE, { to: "bob", body: 1 }, "ended"],
 ] as const) {
   test(`after a 315 to kind ${kind} and a lost connection the client is ${state}`, () => {
@@ -500,6 +501,52 @@ test("login.change applies to later logins, and an invalid change has no effect"
   driver.establish();
   const payload = { uid: "ann", device: "phone", token: "fresh", status: "away", meta: { app: "2" }, v: 1 };
   assert.deepEqual(driver.sent.at(-1)?.payload, payload);
+});
+
+const soonMs = SERVER_TIME_S * 1000 + 60_000;
+
+for (const [lasting, timed, login, rest] of [
+  [undefined, "dnd", { status: "dnd", until_ms: soonMs }, null],
+  ["invisible", "dnd", { status: "invisible" }, { status: "dnd", untilMs: soonMs }],
+  ["away", "busy", { status: "away" }, { status: "busy", untilMs: soonMs }],
+  ["away", "invisible", { status: "invisible", until_ms: soonMs }, null],
+] as const) {
+  test(`after a reconnect ${timed} ends, and ${lasting ?? "online"} returns`, () => {
+    const driver = online();
+    if (lasting !== undefined) {
+      driver.machine.login.granted({ status: lasting });
+    }
+    driver.machine.login.granted({ status: timed, untilMs: soonMs });
+    driver.disconnect();
+    driver.advance(1000);
+    driver.establish();
+    const identity = { uid: "ann", device: "phone", v: 1 };
+    assert.deepEqual(driver.sent.at(-1)?.payload, { ...identity, ...login });
+    assert.deepEqual(driver.machine.login.rest(), rest);
+    driver.receive(packet(Kind.OK, 1, { time_ms: soonMs }));
+    driver.disconnect();
+    driver.advance(2000);
+    driver.establish();
+    assert.deepEqual(driver.sent.at(-1)?.payload, lasting === undefined ? identity : { ...identity, status: lasting });
+    assert.equal(driver.machine.login.rest(), null);
+  });
+}
+
+test("a refused idle time-out changes no keepalives", () => {
+  const driver = online();
+  const id = driver.request(Kind.UPDATE, { idle_timeout: 0.1 });
+  driver.receive(packet(Kind.ERROR, id, refusal(Code.UNSUPPORTED, "unsupported")));
+  driver.advance(KEEPALIVE_MS, true);
+  const before = driver.keepalives.length;
+  driver.advance(2 * KEEPALIVE_MS, true);
+  assert.ok(driver.keepalives.length - before <= 3);
+});
+
+test("a client closed while it connected stays closed", () => {
+  const driver = new ClientDriver();
+  driver.apply(driver.machine.close());
+  driver.establish();
+  assert.deepEqual([driver.machine.state, driver.sent], ["ended", []]);
 });
 
 test("close ends the client in every state", () => {

@@ -109,6 +109,14 @@ test("the state of a user unwatched in the meantime is dropped", () => {
   assert.equal(watches.states().size, 0);
 });
 
+test("a failed request keeps users of an earlier request that is pending", () => {
+  const watches = new WatchedUsers();
+  const first = watches.requestSent(["bob"]);
+  const second = watches.requestSent(["bob"]);
+  assert.deepEqual(watches.requestFailed(second), []);
+  assert.deepEqual(watches.requestFailed(first), ["bob"]);
+});
+
 test("a failed request keeps users watched before or by a later request", () => {
   const watches = watchedUsers({ ann: state("online", "10-0") });
   const request = watches.requestSent(["ann", "bob", "eve"]);
