@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from presence.cli.main import main
 from presence.reader import PresenceReader
@@ -116,6 +117,21 @@ def test_a_server_serves_as_its_user_and_the_doctor_is_content(
     assert of_nodes == ["ok"] * 3
     assert main(["nodes", "--redis", server.url("")]) == 1
     assert "uthentication required" in capsys.readouterr().err, "nobody gets in without a name"
+
+
+def test_a_restart_loses_nothing(binary: str, tmp_path: Path) -> None:
+    users = filled_in(USERS)
+    with contextlib.closing(Configured(binary, tmp_path, users)) as server:
+        with redis.Redis.from_url(server.url("presence-server")) as client, client.pipeline() as transaction:
+            transaction.hset("presence:{0}:online", "ann", "record")
+            transaction.xadd("presence:{0}:events", {"uid": "ann"})
+            transaction.execute()
+        server.process.terminate()
+        server.process.wait(20)
+    with contextlib.closing(Configured(binary, tmp_path, users)) as server:
+        with redis.Redis.from_url(server.url("presence-server")) as client:
+            assert client.hget("presence:{0}:online", "ann") == b"record"
+            assert len(client.xrange("presence:{0}:events")) == 1
 
 
 def test_the_passwords_that_the_page_makes_are_taken(binary: str, tmp_path: Path) -> None:
