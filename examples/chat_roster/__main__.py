@@ -21,9 +21,11 @@ from examples.local_server import local_server
 from presence.client import (
     Client,
     Delivered,
+    EncodeError,
     PresenceChanged,
     RecipientDisconnected,
     RecipientOffline,
+    RequestError,
     connect,
 )
 
@@ -58,16 +60,22 @@ async def _from_browser(client: Client, socket: WebSocket) -> None:
     """Do what the page asks for, until it is closed."""
     while True:
         request: dict[str, Any] = await socket.receive_json()
-        match request:
-            case {"watch": [*uids]}:
-                client.watch_nowait(uids)
-            case {"status": str(status)}:
-                await client.update(status=status)
-            case {"to": str(to), "text": str(text)}:
-                try:
-                    await client.send_message(to, text)
-                except (RecipientOffline, RecipientDisconnected):
-                    await socket.send_json({"undelivered": to, "text": text})
+        try:
+            await _do(client, request)
+        except (RecipientOffline, RecipientDisconnected):
+            await socket.send_json({"undelivered": request["to"], "text": request["text"]})
+        except (RequestError, EncodeError) as error:  # one request failed, the session goes on
+            await socket.send_json({"error": str(error)})
+
+
+async def _do(client: Client, request: dict[str, Any]) -> None:
+    match request:
+        case {"watch": [*uids]}:
+            client.watch_nowait(uids)
+        case {"status": str(status)}:
+            await client.update(status=status)
+        case {"to": str(to), "text": str(text)}:
+            await client.send_message(to, text)
 
 
 async def _to_browser(client: Client, socket: WebSocket) -> None:
@@ -78,8 +86,8 @@ async def _to_browser(client: Client, socket: WebSocket) -> None:
                 await socket.send_json(
                     {"uid": uid, "status": state.status, "last_seen_ms": state.last_seen_ms}
                 )
-            case Delivered(sender=sender, body=body):
-                await socket.send_json({"from": sender, "text": body})
+            case Delivered(sender=sender, body=str(text)):  # other clients may send any value
+                await socket.send_json({"from": sender, "text": text})
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ when the time is over, unless the player has returned, also if the matchmaker wa
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from examples.local_server import LocalServer, local_server
@@ -23,53 +24,69 @@ after = 3
 """
 
 
-class Matchmaker:
-    """Knows who is idle, and who plays against whom."""
+Send = Callable[[str, dict[str, str]], object]
 
-    def __init__(self, redis_url: str) -> None:
-        self._redis_url = redis_url
-        self._idle: list[str] = []
+
+class Matchmaker:
+    """Knows who is online, and who plays against whom; the others are idle."""
+
+    def __init__(self) -> None:
+        self._online: dict[str, None] = {}  # in order of their arrival
         self._opponents: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def pair_players(self) -> None:
-        """Pair those who come online; does not return."""
-        with PresenceSender(self._redis_url, "@matchmaker") as sender:
-            for event in follow_sync(self._redis_url):
-                with self._lock:
-                    match event:
-                        case Snapshot():
-                            self._idle = [uid for uid in event.online if uid not in self._opponents]
-                        case Online() if event.uid not in self._opponents:
-                            self._idle.append(event.uid)
-                        case Offline() if event.uid in self._idle:
-                            self._idle.remove(event.uid)
-                    while len(self._idle) >= 2:
-                        self._start_game(sender, self._idle.pop(0), self._idle.pop(0))
+    def handle_event(self, event: object, send: Send) -> None:
+        """Note who came or went, and pair those who are idle. A user may come online twice: `returned`."""
+        with self._lock:
+            match event:
+                case Snapshot():
+                    self._online = dict.fromkeys(event.online)
+                case Online():
+                    self._online[event.uid] = None
+                case Offline():
+                    self._online.pop(event.uid, None)
+            self._start_games(send)
 
-    def decide_games(self) -> None:
-        """Let a player win whose opponent stays away; does not return."""
-        with (
-            PresenceSender(self._redis_url, "@matchmaker") as sender,
-            due_sync(self._redis_url, group="matchmaker", consumer="one") as followups,
-        ):
-            for followup in followups:
-                match followup:
-                    case FollowUp(name="stayed-away", uid=uid):
-                        with self._lock:
-                            winner = self._opponents.pop(uid, None)
-                            if winner is not None:
-                                del self._opponents[winner]
-                                self._idle.append(winner)
-                        if winner is not None:
-                            print(f"{winner} wins: {uid} stayed away", flush=True)
-                            sender.send(winner, {"won_against": uid})
+    def end_game(self, uid: str, send: Send) -> None:
+        """End the game of a player who stayed away; the opponent wins, unless they are away, too."""
+        with self._lock:
+            winner = self._opponents.pop(uid, None)
+            if winner is None:
+                return
+            del self._opponents[winner]
+            if winner in self._online:
+                print(f"{winner} wins: {uid} stayed away", flush=True)
+                send(winner, {"won_against": uid})
+            else:
+                print(f"nobody wins: {uid} and {winner} are away", flush=True)
+            self._start_games(send)
 
-    def _start_game(self, sender: PresenceSender, one: str, other: str) -> None:
-        self._opponents |= {one: other, other: one}
-        print(f"{one} plays against {other}", flush=True)
-        sender.send(one, {"opponent": other})
-        sender.send(other, {"opponent": one})
+    def _start_games(self, send: Send) -> None:
+        idle = [uid for uid in self._online if uid not in self._opponents]
+        for one, other in zip(idle[::2], idle[1::2], strict=False):  # an odd one waits
+            self._opponents |= {one: other, other: one}
+            print(f"{one} plays against {other}", flush=True)
+            send(one, {"opponent": other})
+            send(other, {"opponent": one})
+
+
+def pair_players(matchmaker: Matchmaker, redis_url: str) -> None:
+    """Follow the events; does not return."""
+    with PresenceSender(redis_url, "@matchmaker") as sender:
+        for event in follow_sync(redis_url):
+            matchmaker.handle_event(event, sender.send)
+
+
+def decide_games(matchmaker: Matchmaker, redis_url: str) -> None:
+    """Follow the follow-ups; does not return."""
+    with (
+        PresenceSender(redis_url, "@matchmaker") as sender,
+        due_sync(redis_url, group="matchmaker", consumer="one") as followups,
+    ):
+        for followup in followups:
+            match followup:
+                case FollowUp(name="stayed-away", uid=uid):
+                    matchmaker.end_game(uid, sender.send)
 
 
 def play(server: LocalServer, uid: str, stays_s: float) -> None:
@@ -90,9 +107,9 @@ def main() -> None:
         settings = Path(folder) / "presence.toml"
         settings.write_text(SETTINGS)
         with local_server("--config", str(settings)) as server:
-            matchmaker = Matchmaker(server.redis_url)
-            for work in (matchmaker.pair_players, matchmaker.decide_games):
-                threading.Thread(target=work, daemon=True).start()
+            matchmaker = Matchmaker()
+            for work in (pair_players, decide_games):
+                threading.Thread(target=work, args=(matchmaker, server.redis_url), daemon=True).start()
             time.sleep(1)
             players = [
                 threading.Thread(target=play, args=(server, uid, stays_s), daemon=True)

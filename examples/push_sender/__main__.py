@@ -39,10 +39,9 @@ def make_receiver(secret: bytes) -> FastAPI:
             place = event["shard"], event["id"]  # a real receiver keeps these in its database
             if event["type"] == "offline" and event["reason"] in SILENT and place not in handled:
                 handled.add(place)
-                print(
-                    f"push to {event['uid']}, token {event['private']['push']}: you have gone offline",
-                    flush=True,
-                )
+                token = event.get("private", {}).get("push")
+                if token is not None:  # else the device takes no push notifications
+                    print(f"push to {event['uid']}, token {token}: you have gone offline", flush=True)
         return Response(status_code=204)
 
     return app

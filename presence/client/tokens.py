@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from presence import protocol
-from presence.protocol import Kind, Packet
+from presence.protocol import TOKEN_MAX_BYTES, EncodeError, Kind, Packet
 
 Payload = Mapping[str, Any]
 TokenSource: TypeAlias = Callable[[], str | Awaitable[str]]
@@ -52,12 +52,16 @@ def checked_token(token: object) -> str:
     """Return the token that the program returned; raise it if it is an exception.
 
     Raises:
-        protocol.EncodeError: it is not a valid token field.
+        EncodeError: it is not a valid token field.
     """
     if isinstance(token, Exception):
         raise token
+    if not isinstance(token, str) or not token:
+        raise EncodeError("the token must be a string that is not empty")
+    if len(token.encode(errors="replace")) > TOKEN_MAX_BYTES:
+        raise EncodeError(f"the token is longer than {TOKEN_MAX_BYTES} bytes")
     protocol.encode(Packet(Kind.UPDATE, None, {"token": token}))
-    return str(token)
+    return token
 
 
 def remaining_lifetime_s(token: str, server_time_s: float | None) -> float | None:

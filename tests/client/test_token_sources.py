@@ -4,12 +4,13 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import anyio
 import pytest
 
 from presence import protocol
-from presence.client import Disconnected, NoToken, State, connect, connect_blocking
+from presence.client import Disconnected, EncodeError, NoToken, State, connect, connect_blocking
 from presence.client.connection import TOKEN_TIMEOUT_S
 from presence.protocol import Kind, Packet
 from tests.client.machine_driver import SERVER_TIME_S, login_ok, token
@@ -29,6 +30,24 @@ async def test_an_error_of_the_function_is_the_cause_of_the_clients_error() -> N
         async with connect("nowhere", 1, token=fail, open_stream=ScriptedServer().open):
             pytest.fail("there is no token")
     assert isinstance(failure.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (None, "the token must be a string that is not empty"),
+        ("", "the token must be a string that is not empty"),
+        (b"a.b.c", "the token must be a string that is not empty"),
+        ("x" * 769, "the token is longer than 768 bytes"),
+        ("\ud800", "cannot be packed"),
+    ],
+)
+@on_both_backends(autojump=True)
+async def test_the_error_says_what_is_wrong_with_what_the_function_returned(made: Any, message: str) -> None:
+    with pytest.raises(NoToken, match=f"^no token: EncodeError: .*{message}") as failure:
+        async with connect("nowhere", 1, token=lambda: made, open_stream=ScriptedServer().open):
+            pytest.fail("there is no token")
+    assert isinstance(failure.value.__cause__, EncodeError)
 
 
 def test_a_function_whose_own_task_was_cancelled_has_failed() -> None:

@@ -4,15 +4,28 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+import httpx2
+import pytest
+import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
+from examples.chat_roster.__main__ import make_app
+from examples.matchmaker.__main__ import Matchmaker
+from examples.push_sender.__main__ import make_receiver
 from loadtest.servers import free_port
+from presence.client import connect_blocking
+from presence.protocol import Code
+from presence.subscriber import Offline, Online, Snapshot
+from presence.subscriber.snapshot import Period
+from presence.webhooks import SIGNATURE_HEADER, sign
 from tests.docs.pages import ROOT
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 DEADLINE_S = 30.0
@@ -79,6 +92,135 @@ def test_the_chat_roster() -> None:
                 bob.send(json.dumps({"status": "away"}))
                 assert next_of(ann) == {"uid": "bob", "status": "away"}
             assert next_of(ann) == {"uid": "bob", "status": "offline"}
+
+
+@contextmanager
+def gateway(address: tuple[str, int]) -> Iterator[int]:
+    """Serve the chat roster of a presence server; the value is its port."""
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(make_app(*address), port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_for(lambda: server.started, DEADLINE_S)
+        yield port
+    finally:
+        server.should_exit = True
+        thread.join(DEADLINE_S)
+
+
+def test_mistakes_and_strange_messages_end_no_session_of_the_chat_roster() -> None:
+    def next_of(socket: ClientConnection) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(socket.recv(DEADLINE_S))
+        return found
+
+    with (
+        running_server() as presence,
+        gateway(presence.address) as port,
+        connect(f"ws://127.0.0.1:{port}/ws/ann") as ann,
+        connect_blocking(*presence.address, uid="eve") as eve,
+    ):
+        ann.send(json.dumps({"watch": ["eve"]}))
+        while next_of(ann).get("status") != "online":
+            pass
+        for mistake in (
+            {"to": "two words", "text": "hello"},
+            {"status": "asleep"},
+            {"watch": [1]},
+            {"watch": [f"user-{number}" for number in range(501)]},
+        ):
+            ann.send(json.dumps(mistake))
+            assert next_of(ann).keys() == {"error"}
+        for number in range(12):  # the server allows ten at once
+            ann.send(json.dumps({"status": ("away", "busy")[number % 2]}))
+        assert "rate_limited" in next_of(ann)["error"]
+        for body in (b"\0", {"text": "hello"}, None, "hello"):
+            eve.send_message("ann", body)
+        while "error" in (push := next_of(ann)):
+            pass
+        assert push == {"from": "eve", "text": "hello"}
+
+
+async def test_the_push_sender_skips_users_without_a_push_token(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [
+        {"type": "offline", "reason": "closed", "shard": 0, "id": f"1-{number}", "uid": uid} | more
+        for number, (uid, more) in enumerate(
+            (
+                ("bob", {}),
+                ("eve", {"private": {"theme": "dark"}}),
+                ("ann", {"private": {"push": "token-of-ann"}}),
+            )
+        )
+    ]
+    body = json.dumps({"events": events}).encode()
+    header = {SIGNATURE_HEADER: sign(body, [b"secret"], int(time.time()))}
+    transport = httpx2.ASGITransport(app=make_receiver(b"secret"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://push.test") as http:
+        for _ in range(2):
+            assert (await http.post("/events", content=body, headers=header)).status_code == 204
+    assert capsys.readouterr().out == "push to ann, token token-of-ann: you have gone offline\n"
+
+
+def came(uid: str, code: Code = Code.LOGIN) -> Online:
+    return Online(0, "1-0", uid, "", "session", "node", code, code.reason, 0, 0, 0)
+
+
+def left(uid: str) -> Offline:
+    code = Code.LOGOUT
+    return Offline(0, "2-0", uid, "", "session", "node", code, code.reason, 0, 0, 0, "1-0")
+
+
+class Players:
+    """The matchmaker without a server; `sent` has the messages to players since the last `end_game`."""
+
+    def __init__(self, *events: object) -> None:
+        self._matchmaker = Matchmaker()
+        self.sent: list[tuple[str, dict[str, str]]] = []
+        self.handle(*events)
+
+    def handle(self, *events: object) -> None:
+        for event in events:
+            self._matchmaker.handle_event(event, self._send)
+
+    def end_game(self, uid: str) -> None:
+        self.sent.clear()
+        self._matchmaker.end_game(uid, self._send)
+
+    def _send(self, to: str, body: dict[str, str]) -> None:
+        self.sent.append((to, body))
+
+
+def test_who_comes_online_twice_plays_once_and_not_against_themselves() -> None:
+    players = Players(came("ann"), came("ann", Code.RETURNED))
+    assert players.sent == []
+    players.handle(came("bob"), came("bob", Code.RETURNED), came("ann", Code.RETURNED))
+    assert players.sent == [("ann", {"opponent": "bob"}), ("bob", {"opponent": "ann"})]
+
+
+def test_the_winner_plays_against_the_next() -> None:
+    players = Players(came("ann"), came("bob"), came("eve"), left("bob"))
+    players.end_game("bob")
+    assert players.sent == [
+        ("ann", {"won_against": "bob"}),
+        ("ann", {"opponent": "eve"}),
+        ("eve", {"opponent": "ann"}),
+    ]
+
+
+def test_nobody_wins_if_both_players_leave() -> None:
+    players = Players(came("ann"), came("bob"), left("ann"), left("bob"))
+    for uid in ("ann", "bob"):
+        players.end_game(uid)
+        assert players.sent == []
+    players.handle(came("eve"))
+    assert players.sent == []
+    players.handle(came("ann"))
+    assert [uid for uid, _ in players.sent] == ["eve", "ann"]
+
+
+def test_a_snapshot_replaces_what_the_matchmaker_knew() -> None:
+    players = Players(came("ann"), Snapshot({uid: Period(0, "1-0") for uid in ("bob", "eve")}, {}))
+    assert [uid for uid, _ in players.sent] == ["bob", "eve"]
 
 
 def page(port: int) -> bytes:
