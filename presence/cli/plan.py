@@ -86,7 +86,12 @@ def _lines(demand: Demand, found: Need) -> list[str]:
         ("  Redis, MB", _span(found.redis_memory, 1 / MB), f"{found.redis_memory.most * SPARE / MB:,.0f}"),
         ("  all log in again", f"{_span(found.log_in_all_s)} s", "of one core, all servers together"),
         ("settings", "", ""),
-        ("  workers", f"{found.workers}", f"on all machines; {demand.descriptors:,} descriptors each"),
+        (
+            "  workers, all machines",
+            f"{found.workers}",
+            f"without reserve; {demand.descriptors:,} descriptors each",
+        ),
+        ("  events kept", f"{demand.events:,}", f"for {_span(found.events_h)} h, shortest at the peak"),
     ]
     return [f"{name:<24}  {value:<18}  {note}".rstrip() for name, value, note in rows]
 

@@ -10,10 +10,10 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
         print_error(f"token verify: refused: {error}")
     except CredentialsError as error:
         print_error(f"token {args.action}: {error.problem}")
-    except (KeySetError, TokenFileError, InvalidKey, CannotSign, OSError) as error:
+    except (KeySetError, TokenFileError, InvalidKey, CannotSign, CannotWrite, OSError) as error:
         print_error(f"token {args.action}: {error}")
     else:
         return OK
@@ -143,15 +143,22 @@ def run(args: argparse.Namespace, load: Load) -> int:
 def _keygen(args: argparse.Namespace) -> None:
     if args.public is not None and args.alg == HS256:
         raise UsageError("token keygen: an HS256 key has no public part")
+    if None not in (args.public, args.append_to) and args.public.resolve() == args.append_to.resolve():
+        raise UsageError("token keygen: --public must name another file than --append-to")
     entry = issuing.make_key(args.kid or secrets.token_hex(4), args.alg)
-    texts = []
-    if args.append_to is not None:
-        texts.append((args.append_to, _with(args.append_to, entry), SECRET_MODE))
+    contents = []
     if args.public is not None:
-        texts.append((args.public, _with(args.public, issuing.public_entry(entry)), PUBLIC_MODE))
-    for path, text, mode in texts:
-        replace_file(path, text, mode)
-    print(issuing.key_set([entry]) if args.append_to is None else printable(entry["kid"]))
+        text = _with(args.public, issuing.public_entry(entry))
+        contents.append(Content(args.public, text, PUBLIC_MODE))
+    if args.append_to is not None:
+        contents.append(Content(args.append_to, _with(args.append_to, entry), SECRET_MODE))
+    replace_files(contents)
+    if args.append_to is None:
+        print(issuing.key_set([entry]))
+        return
+    public = "" if args.public is None else f", its public part to {args.public}"
+    print_error(f"key {entry['kid']} added to {args.append_to}{public}")
+    print(printable(entry["kid"]))
 
 
 def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
@@ -219,18 +226,45 @@ def _admin(args: argparse.Namespace) -> None:
     if before.strip():
         operator_tokens.load(args.append_to)  # refuse to append to a file that servers would refuse
     end = "" if not before or before.endswith("\n") else "\n"
-    replace_file(args.append_to, f"{before}{end}{line}\n", SECRET_MODE)
+    replace_files([Content(args.append_to, f"{before}{end}{line}\n", SECRET_MODE)])
+    where = f"added to {args.append_to}: the third word of the last line is its secret"
+    print_error(f"token of {args.name}, role {args.role}, {where}")
     print(f"{args.role} {args.name}")
 
 
-def replace_file(path: Path, text: str, mode: int) -> None:
-    """Replace a file atomically, keeping its owner and mode.
+class CannotWrite(Exception):
+    """A file cannot be written; the message names it and shows nothing of it."""
 
-    `mode` is for a new file; permissions that it denies to others are removed from an existing one.
+
+class Content(NamedTuple):
+    """The new content of a file."""
+
+    path: Path
+    text: str
+    mode: int  # of a new file; permissions that it denies to others are removed from an existing one
+
+
+def replace_files(contents: Iterable[Content]) -> None:
+    """Replace files, each atomically, keeping owners and modes; none if one of them cannot be written.
+
+    Raises:
+        CannotWrite: one of them.
     """
+    with contextlib.ExitStack() as cleanup:
+        written = [(_written(each, cleanup), each.path) for each in contents]
+        for fresh, path in written:
+            fresh.replace(path)
+
+
+def _written(content: Content, cleanup: contextlib.ExitStack) -> Path:
+    """Write a content next to its file, where `cleanup` removes it unless it replaces that; return where."""
+    path, text, mode = content
+    if not path.parent.is_dir():
+        raise CannotWrite(f"{path}: cannot be written: there is no directory {path.parent}")
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)
     try:
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)
+        cleanup.callback(fresh.unlink, missing_ok=True)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             if path.exists():
                 before = path.stat()
@@ -240,7 +274,6 @@ def replace_file(path: Path, text: str, mode: int) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise CannotWrite(f"{path}: cannot be written: {error.strerror}") from None
+    return fresh

@@ -98,7 +98,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Need:
-    """What that takes at the peak, without spare."""
+    """What that takes at the peak, without spare, and how long events are kept."""
 
     cores: Cost  # of the servers
     workers: int
@@ -106,6 +106,7 @@ class Need:
     redis_cores: Cost
     redis_memory: Cost  # bytes
     log_in_all_s: Cost  # CPU seconds until all users online have logged in again, over all cores
+    events_h: Cost  # hours after which the stream drops an event: at the peak, and on average
 
 
 def need(demand: Demand) -> Need:
@@ -122,4 +123,11 @@ def need(demand: Demand) -> Need:
     redis_us = TRANSITION_US.times(2 * demand.visits_per_s).plus(NODE_US.times(workers))
     redis_memory = ONLINE_BYTES.times(demand.online).plus(EVENT_BYTES.times(demand.events))
     redis_memory = redis_memory.plus(REMEMBERED_BYTES.times(demand.users - demand.online))
-    return Need(cores, workers, memory, redis_us.times(1e-6), redis_memory, visit.times(demand.online * 1e-6))
+    log_in_all_s = visit.times(demand.online * 1e-6)
+    return Need(cores, workers, memory, redis_us.times(1e-6), redis_memory, log_in_all_s, _events_h(demand))
+
+
+def _events_h(demand: Demand) -> Cost:
+    """Return how many hours of events are kept: a visit is two events."""
+    mean_h = 24 * demand.events / (2 * demand.users * demand.visits)
+    return Cost(*sorted((mean_h / demand.peak, mean_h)))

@@ -128,7 +128,9 @@ def _end_of(pem: str, path: Path) -> datetime:
     try:
         return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
     except ValueError:
-        raise CertificateError(f"{path}: does not begin with a certificate in PEM form") from None
+        is_pem = "-----BEGIN CERTIFICATE-----" in pem
+        problem = "the certificate is incomplete or damaged" if is_pem else "holds no certificate in PEM form"
+        raise CertificateError(f"{path}: {problem}") from None
 
 
 def _context(cert: Path, key: Path) -> ssl.SSLContext:

@@ -14,6 +14,7 @@ def test_the_plan_names_what_to_provide(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert "users online            208,334" in printed
     assert "one per 12 s" in printed
+    assert "1,000,000           for 0.40 to 1.20 h" in printed
     assert all(len(line) < 90 for line in printed.splitlines())
 
 

@@ -1,7 +1,9 @@
 """`presence token`: making keys and tokens, and printing why a token is refused."""
 
+import errno
 import io
 import json
+import os
 import stat
 import sys
 from collections.abc import Callable
@@ -26,7 +28,7 @@ def run_token(capsys: pytest.CaptureFixture[str]) -> RunToken:
     def run(*words: object, status: int = 0) -> str:
         assert main(["token", *map(str, words)]) == status
         printed = capsys.readouterr()
-        assert not printed.err or status
+        assert status or bool(printed.err) == ("--append-to" in words)
         return (printed.err if status else printed.out).strip()
 
     return run
@@ -136,7 +138,13 @@ def test_the_reason_of_a_refusal_is_printed(keys: Path, run_token: RunToken) -> 
         (["sign", "--keys", "/nowhere", "--uid", "a b"], 2, "is not a valid uid"),
         (["verify", "--keys", "/nowhere"], 1, "/nowhere: cannot be read"),
         (["keygen", "--kid", "k" * 65], 1, "kid must be"),
-        (["keygen", "--append-to", "/nowhere/keys.json"], 1, "/nowhere"),
+        (["keygen", "--append-to", "/nowhere/keys.json"], 1, "there is no directory /nowhere"),
+        (["keygen", "--append-to", "a.json", "--public", "./a.json"], 2, "must name another file"),
+        (
+            ["admin", "--role", "act", "--name", "ann", "--append-to", "/nowhere/a"],
+            1,
+            "/nowhere/a: cannot be written",
+        ),
         (["keygen", "--alg", "HS256", "--public", "/nowhere"], 2, "has no public part"),
         (["sign", "--uid", "ann", "--ttl", "0"], 2, "not a time"),
     ],
@@ -166,6 +174,41 @@ def test_a_file_that_servers_would_refuse_is_not_changed(
     assert message in complaint
     assert keys.read_text() == before
     assert secret not in complaint
+
+
+@pytest.mark.parametrize("problem", ["there is no directory", "Permission denied"])
+@pytest.mark.parametrize("unwritable", ["issuer.json", "servers.json"])
+def test_no_file_gets_a_new_key_if_the_other_cannot_be_written(
+    tmp_path: Path, run_token: RunToken, unwritable: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {name: tmp_path / name / name for name in ("issuer.json", "servers.json")}
+    for name, path in files.items():
+        if name != unwritable or problem == "Permission denied":
+            path.parent.mkdir()
+    if problem == "Permission denied":  # which root would not get
+        real = os.open
+
+        def denied(path: Path, flags: int, mode: int = 0o777) -> int:
+            if Path(path).parent == files[unwritable].parent:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return real(path, flags, mode)
+
+        monkeypatch.setattr(os, "open", denied)
+    words = ("keygen", "--append-to", files["issuer.json"], "--public", files["servers.json"])
+    assert f"{files[unwritable]}: cannot be written: {problem}" in run_token(*words, status=1)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_was_added_and_where_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    issuer, servers, operators = (str(tmp_path / name) for name in ("issuer", "servers", "operators"))
+    assert main(["token", "keygen", "--kid", "a", "--append-to", issuer, "--public", servers]) == 0
+    said = f"presence: key a added to {issuer}, its public part to {servers}\n"
+    assert capsys.readouterr() == ("a\n", said)
+    assert main(["token", "admin", "--role", "act", "--name", "me", "--append-to", operators]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "act me\n"
+    assert f"token of me, role act, added to {operators}: " in printed.err
+    assert Path(operators).read_text().split()[2] not in printed.err
 
 
 def test_generated_operator_tokens_are_accepted_by_servers(tmp_path: Path, run_token: RunToken) -> None:

@@ -40,6 +40,12 @@ def test_people_who_come_for_some_minutes() -> None:
     assert Demand(100, visits=100, minutes=60).online == 100  # never more than there are
 
 
+def test_how_long_events_are_kept() -> None:
+    demand = Demand(1_000_000, visits=10, peak=3, events=1_000_000)
+    assert need(demand).events_h == pytest.approx((0.4, 1.2))
+    assert need(Demand(1_000, visits=10, peak=0.5)).events_h == pytest.approx((1200, 2400))
+
+
 @pytest.mark.parametrize("more", [{"tls": True}, {"tokens": True}, {"idle_timeout": 10.0}])
 def test_tls_tokens_and_a_short_time_out_cost_more(more: dict[str, float]) -> None:
     plain = Demand(100_000, tls=False, tokens=False)

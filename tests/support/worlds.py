@@ -177,7 +177,9 @@ class World:
             flap_damping=FlapDamping(grace, returns, MAX_GRACE),
             packet_rate=packet_rate,
             detection_delay=self.delays,
-            visibility=Visibility(authenticator, lambda: self.now) if authenticator and restricts_sight else None,
+            visibility=Visibility(authenticator, lambda: self.now)
+            if authenticator and restricts_sight
+            else None,
         )
         self.credits = credit
         self.tick = self.ticks.at_or_before(self.now)

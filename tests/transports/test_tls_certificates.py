@@ -36,7 +36,8 @@ def test_a_certificate_with_its_key_is_loaded_from_two_files_or_one(tmp_path: Pa
         ("key", "missing", "No such file or directory"),
         ("cert", "fifo", "Not a regular file"),
         ("key", "fifo", "Not a regular file"),
-        ("cert", "key", "does not begin with a certificate in PEM form"),
+        ("cert", "key", "holds no certificate in PEM form"),
+        ("cert", "truncated", "the certificate is incomplete or damaged"),
         ("key", "cert", "holds no private key in PEM form"),
         ("key", "another's", "is not the key of {cert}"),
         ("key", "damaged", "cannot be used with {cert}"),
@@ -57,6 +58,7 @@ def test_unusable_files_are_named_without_their_content(
         "key": key,
         "cert": cert,
         "another's": issued(1).private_key_pem.bytes(),
+        "truncated": cert[: len(cert) // 2],
         "damaged": b"\n".join([first, material[::-1], *rest]),
         "locked": locked,
     }

@@ -44,6 +44,10 @@ class Reader:
 
     def run(self, text: str) -> str:
         """Run a block to its end; return what it prints."""
+        return self.run_apart(text)[0]
+
+    def run_apart(self, text: str) -> tuple[str, str]:
+        """Run a block to its end; return what it prints, and what on standard error."""
         ran = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text.replace(OPERATORS, self.operators)],
             cwd=self._folder,
@@ -54,7 +58,7 @@ class Reader:
             check=False,
         )
         assert ran.returncode == 0, ran.stderr
-        return ran.stdout
+        return ran.stdout, ran.stderr
 
     def leave_running(self, command: str) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a command; return its process and the file of what it prints."""
@@ -114,6 +118,8 @@ def test_a_client_stays_online_while_workers_are_killed_and_replaced(reader: Rea
     wait_for(lambda: printed["client"].read_text().count("online again") == 1)
     wait_for(lambda: len(sessions().keys() - {hers}) == 2)
     old = sessions().keys()
+    told = reader.run_apart("presence nodes")[1]
+    assert re.search(rf"using the server at .* \(process {programs['serve'].pid}\)", told)
     programs["serve"].send_signal(signal.SIGUSR2)
     wait_for(lambda: printed["client"].read_text().count("online again") == 2)
     wait_for(lambda: len(sessions()) == 2 and not sessions().keys() & old)
