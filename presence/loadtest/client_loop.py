@@ -85,7 +85,7 @@ class LoopClient:
         address: of its server; None: the loop's.
         context: for TLS; None: without.
         server_name: that the certificate must have, unless the context does not check it.
-        connect_error: why the last TLS handshake failed; "" if it did not.
+        connect_error: why the last attempt to connect, or its TLS handshake, failed; "" if it did not.
         closes_on_goodbye: whether it closes its connection after the server's goodbye; else it waits.
         is_member: whether the loop keeps it, sends its keepalives and counts it.
         sends_keepalives: whether the loop sends keepalives while it is logged in.
@@ -247,8 +247,8 @@ class LoopClient:
             data = os.read(self.fd, READ_BYTES) if self._tls is None else self._tls.recv(READ_BYTES)
         except _WOULD_BLOCK:
             return
-        except OSError:
-            data = b""
+        except OSError as error:
+            data, self.connect_error = b"", error.strerror or str(error)
         now = time.monotonic()
         if not data:
             self.handle_disconnect(self._goodbye, now)
@@ -436,6 +436,7 @@ class ClientLoop:
 
     def open_connection(self, client: LoopClient) -> None:
         """Begin to connect a client; raises OSError."""
+        client.connect_error = ""
         sock = client.make_socket()
         try:
             sock.connect(client.address or self.address)
@@ -478,7 +479,6 @@ class ClientLoop:
             client.read()
 
     def _finish_connect(self, client: LoopClient) -> None:
-        client.connect_error = ""
         try:
             events = client.do_handshake()
         except OSError as error:

@@ -23,7 +23,7 @@ from presence.loadtest.client_loop import (
     backoff_s,
 )
 from presence.loadtest.judge import DeviceFinding, JudgedSession, Sent
-from presence.loadtest.options import STORM_RETURN_S
+from presence.loadtest.options import JOINT_ACTION_ROW, JOINT_ACTIONS, STORM_RETURN_S
 from presence.protocol import Code, Kind, Packet
 
 if TYPE_CHECKING:  # it needs gevent, which devices do without
@@ -105,7 +105,7 @@ class Device(LoopClient):
         try:
             self.loop.open_connection(self)
         except OSError as error:
-            self._login_failed(error.strerror or str(error))
+            self._login_failed(self._unreachable(error.strerror or str(error)))
         else:
             self._is_connecting = True
             self.loop.call_at(
@@ -165,15 +165,30 @@ class Device(LoopClient):
             self._drop_pending_login(now)
             if payload:
                 is_limit = payload["code"] == Code.BUSY  # a promise, too: over its limits the server refuses
-                reason = payload["reason"]
-                self._run.report_exchange(f"login refused, {reason}", None, None if is_limit else reason)
+                failure = None if is_limit else self._refusal(payload)
+                self._run.report_exchange(f"login refused, {payload['reason']}", None, failure)
                 self._reconnect_later(retry_after_s)
             else:
                 self._login_failed("closed by the server")
         elif self._is_connecting:
-            self._login_failed(self.connect_error or "no connection")
+            self._login_failed(self._unreachable(self.connect_error or "closed before the login"))
         else:
             self._session_disconnected(payload, now, retry_after_s)
+
+    def _unreachable(self, why: str) -> str:
+        return f"no connection to {self._run.target}: {why}"
+
+    def _refusal(self, payload: Mapping[str, Any]) -> str:
+        """Return why the server refused a login, in words that are the same for all devices."""
+        why: str = payload["message"]
+        match payload["code"]:
+            case Code.PROTOCOL_ERROR if self.context is None:
+                return f"{why} (with TLS: --host presences://{self._run.target})"
+            case Code.AUTH_FAILED if not self._token:
+                return f"{why} (give --token-key-file or --token-command)"
+            case Code.PROTOCOL_ERROR | Code.AUTH_FAILED:
+                return why
+        return str(payload["reason"])
 
     def _session_disconnected(
         self, payload: Mapping[str, Any] | None, now: float, retry_after_s: float
@@ -289,7 +304,11 @@ class Device(LoopClient):
             self.loop.call_at(act.due, partial(self._perform, session, act.name))
 
     def _perform(self, session: JudgedSession, name: str) -> None:
-        if self._is_current(session) and self._actions[name](self, session):
+        if not self._is_current(session):
+            return
+        if name in JOINT_ACTIONS.values():
+            self._run.record_time(JOINT_ACTION_ROW)
+        if self._actions[name](self, session):
             self._schedule_action(session)
 
     def _do_nothing(self, session: JudgedSession) -> bool:

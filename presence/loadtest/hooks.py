@@ -48,6 +48,7 @@ class LoadUser(User):
         current_run: None between runs.
         tokens: from this process's own options; a page or a master must not choose files and commands.
         examples: cases of broken promises, for the report.
+        not_due: offline events that were not due yet when the run ended, of all workers for a master.
     """
 
     abstract = True
@@ -57,6 +58,7 @@ class LoadUser(User):
     current_run: ClassVar[DeviceRun | None] = None
     tokens: ClassVar[DeviceTokens | None] = None
     examples: ClassVar = Examples()
+    not_due: ClassVar[int] = 0
     devices: Sequence[Device] = ()
 
     def on_start(self) -> None:
@@ -169,7 +171,7 @@ def _prepare(environment: Environment, **_: Any) -> None:
 
 def _start_run(environment: Environment, **_: Any) -> None:
     """Follow the streams before the first device logs in."""
-    LoadUser.current_run = None
+    LoadUser.current_run, LoadUser.not_due = None, 0
     LoadUser.examples.take()  # those of the last run
     if isinstance(environment.runner, MasterRunner):
         return
@@ -193,7 +195,8 @@ def _freeze_objects(**_: Any) -> None:
 def _stop_judging(environment: Environment, **_: Any) -> None:
     """Devices that vanish from now on are being stopped."""
     if LoadUser.current_run is not None:
-        logger.info("%d offline events are not due yet", LoadUser.current_run.close())
+        LoadUser.not_due = LoadUser.current_run.close()
+        logger.info("%d offline events were not due yet at the end, and are not judged", LoadUser.not_due)
     if isinstance(environment.runner, WorkerRunner):
         # The master does not wait until all devices of a large run are stopped.
         environment.runner._send_stats()  # nothing else sends them now
@@ -218,13 +221,16 @@ def _set_exit_code(environment: Environment, **_: Any) -> None:
 def _write_report(environment: Environment, reasons: list[str]) -> None:
     options: Any = environment.parsed_options
     if options.json_report:
-        write_report(Path(options.json_report), environment.stats, reasons, options, LoadUser.examples)
+        path, seen = Path(options.json_report), (LoadUser.examples, LoadUser.not_due)
+        write_report(path, environment.stats, reasons, options, *seen)
 
 
 def _send_examples(data: dict[str, Any], **_: Any) -> None:
     data["examples"] = LoadUser.examples.take()
+    data["not_due"], LoadUser.not_due = LoadUser.not_due, 0
 
 
 def _collect_examples(data: dict[str, Any], **_: Any) -> None:
     for words, cases in data["examples"].items():
         LoadUser.examples.add(words, cases)
+    LoadUser.not_due += data["not_due"]

@@ -10,6 +10,8 @@ What is judged, for each device (T is the session's own idle time-out):
 - an offline event within T + tick + slack of the last packet of a device that fell silent, within
   grace + tick + slack of a closed connection, within the slack of a logout; an online event within the
   slack of a login. For a logout and a login on another node within `OVERTAKEN_S` there may be neither.
+  The server extends the grace of a device that reconnects often. The event says so; a missing event of such
+  a device is reported T + tick + slack after its last packet.
 
 In case of doubt the server is right: what lies within the bounds of the clocks is never called broken.
 
@@ -37,6 +39,8 @@ PACKETS_KEPT = 64  # packets remembered of a session: 25 idle time-outs, far abo
 _TIMES_KEPT = 2 * PACKETS_KEPT  # numbers in the array of them
 SESSIONS_KEPT = 8  # of a device: its events lag behind by one or two
 CLOCK_DRIFT = 1e-4  # seconds a second; twice what two bad quartzes are apart
+FLAPPING_S = 61.0  # the server counts the returns of a minute, and may see a login somewhat later
+NO_EVENT_AT_ALL = "no online event in time, nor any other: are these the servers' Redis and prefix?"
 
 
 class Sent(NamedTuple):
@@ -99,12 +103,22 @@ class JudgedDevice:
     Attributes:
         sessions: its last logins, the newest last.
         online_id: entry id of the present period's online event; None while the stream says offline.
+        may_have_longer_grace: whether it has ever logged in so often that the server may extend its grace.
     """
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
         self.sessions: deque[JudgedSession] = deque(maxlen=SESSIONS_KEPT)
         self.online_id: str | None = None
+        self.may_have_longer_grace = False
+        self._recent_logins: tuple[float, ...] = ()
+
+    def count_login(self, at: float, most_per_minute: int) -> None:
+        """Record a login; more than that many in a minute may extend the grace, 0 never do."""
+        if most_per_minute and not self.may_have_longer_grace:
+            recent = (each for each in self._recent_logins if at - each < FLAPPING_S)
+            self._recent_logins = (*recent, at)
+            self.may_have_longer_grace = len(self._recent_logins) > most_per_minute
 
     def find_session(self, session_id: str) -> JudgedSession | None:
         """Return the session that an event names.
@@ -156,6 +170,7 @@ class EventDeadlines(NamedTuple):
     tick_s: float  # the server's tick
     grace_s: float  # the server's disconnect grace
     slack_s: float  # for the way through Redis, and for what the machines under load are late
+    flap_returns: int = 0  # the server's: more reconnects in a minute extend the grace; 0: none do
 
 
 class DeviceFinding(NamedTuple):
@@ -177,6 +192,7 @@ class DeviceJudge:
         self._checks: list[tuple[float, int, JudgedSession]] = []
         self._sequence = 0
         self._is_closed = False
+        self._has_events = False  # of these devices
 
     # What a device did
 
@@ -186,6 +202,7 @@ class DeviceJudge:
         for old in device.sessions:
             if old.offline_due is not None and login.start < old.offline_due and not old.logout:
                 old.offline_due = None
+        device.count_login(login.start, self._deadlines.flap_returns)
         session = JudgedSession(device, login)
         device.sessions.append(session)
         return session
@@ -224,7 +241,9 @@ class DeviceJudge:
         """The device closed its connection without a logout."""
         session.closed = closed
         if session.answered_at is not None:
-            self._expect_end(session, self._grace_ends_at(session, closed.end) + self._deadlines.tick_s)
+            grace_s = math.inf if session.device.may_have_longer_grace else self._deadlines.grace_s
+            grace_ends_at = _grace_ends_at(session, closed.end, grace_s)
+            self._expect_end(session, grace_ends_at + self._deadlines.tick_s)
 
     def connection_lost(self, session: JudgedSession, at: float) -> None:
         """The server, or the path to it, is gone: no event is due."""
@@ -253,9 +272,6 @@ class DeviceJudge:
         self._checks = []
         return still_due
 
-    def _grace_ends_at(self, session: JudgedSession, closed: float) -> float:
-        return min(closed + self._deadlines.grace_s, session.last_packet().start + session.idle_timeout)
-
     def _expect_end(self, session: JudgedSession, decided_by: float) -> None:
         if session.is_ended or session.device.sessions[-1] is not session:
             return
@@ -279,8 +295,7 @@ class DeviceJudge:
             if session.offline_due == deadline and not session.is_ended:
                 session.offline_due, session.is_ended = None, True  # reported once
                 reason = "logout" if session.logout else "closed" if session.closed else "idle_timeout"
-                since = now - session.last_packet().start
-                detail = f"{device.uid} sent its last packet {since:.3f} s ago"
+                detail = self._describe_missing(session, now, now - deadline)
                 if (pause_s := _overtaken_after(session)) is not None:
                     findings.append(DeviceFinding("logout overtaken by a login", pause_s))
                 else:
@@ -296,8 +311,24 @@ class DeviceJudge:
                 and device.sessions[-1] is session
                 and session.should_be_online
             ):
-                findings.append(DeviceFinding("online", None, "no online event in time", device.uid))
+                missing = "no online event in time" if self._has_events else NO_EVENT_AT_ALL
+                findings.append(DeviceFinding("online", None, missing, device.uid))
         return findings
+
+    def _describe_missing(self, session: JudgedSession, now: float, overdue_s: float) -> str:
+        """Return what the device did, by which limit its offline event was due, and how long ago."""
+        tick_s, grace_s, slack_s, _ = self._deadlines
+        text = f"{session.device.uid}: last packet {now - session.last_packet().start:.3f} s ago"
+        limit = f"tick {tick_s:g} + slack {slack_s:g} s"
+        if session.logout:
+            text += f", logout {now - session.logout.start:.3f} s ago"
+            limit = f"slack {slack_s:g} s"
+        elif session.closed and not session.device.may_have_longer_grace:
+            text += f", connection closed {now - session.closed.start:.3f} s ago"
+            limit = f"grace {grace_s:g} (or what was left of T) + {limit}"
+        else:
+            limit = f"T {session.idle_timeout:g} + {limit}"
+        return f"{text}; the event was due within {limit}, that is {overdue_s:.3f} s ago"
 
     def judge_event(self, entry_id: str, fields: Mapping[str, str], arrived: float) -> list[DeviceFinding]:
         """Judge an entry of a stream, read at `arrived`; entries of others' devices are ignored."""
@@ -306,6 +337,7 @@ class DeviceJudge:
         device = self._devices.get(fields.get("uid", ""))
         if device is None:
             return []
+        self._has_events = True
         if fields["type"] == "online":
             return [self._judge_online(device, entry_id, fields, arrived)]
         if fields["type"] == "offline":
@@ -339,17 +371,32 @@ class DeviceJudge:
             broken = None
         if session is None or session.answered_at is None:
             return [DeviceFinding(name, None, broken, f"{device.uid} {entry_id}")]
-        if broken is None and session.offline_due is not None and arrived > session.offline_due:
+        due = self._due_of(session, fields)
+        if broken is None and due is not None and arrived > due:
             broken = "offline event too late"
         session.is_ended, session.offline_due = True, None
         return self._judge_session_end(session, name, fields, arrived, broken)
+
+    def _due_of(self, session: JudgedSession, fields: Mapping[str, str]) -> float | None:
+        """Return when this offline event must have come, now that it says how long the grace was."""
+        device, due = session.device, session.offline_due
+        if due is None or session.closed is None or int(fields["code"]) != Code.CLOSED:
+            return due
+        if device.may_have_longer_grace:
+            grace_ends_at = _grace_ends_at(session, session.closed.end, self._grace_of(fields))
+            due = min(due, grace_ends_at + self._deadlines.tick_s + self._deadlines.slack_s)
+        return due
+
+    def _grace_of(self, fields: Mapping[str, str]) -> float:
+        """Return the grace of an ended session in seconds; the event names one that was extended."""
+        return int(fields.get("grace_ms") or 0) / 1000 or self._deadlines.grace_s
 
     def _judge_session_end(
         self, session: JudgedSession, name: str, fields: Mapping[str, str], arrived: float, broken: str | None
     ) -> list[DeviceFinding]:
         earliest, latest = self.clock.bounds(int(fields["at_ms"]))
         last_packet = session.last_packet(earliest - RACE_S)
-        wrong, due = self._earliest_end(int(fields["code"]), session, last_packet, latest)
+        wrong, due = self._earliest_end(fields, session, last_packet, latest)
         if broken is None and _came_back(session, earliest):
             broken = "offline although the device had come back"
         elif broken is None:
@@ -364,16 +411,16 @@ class DeviceJudge:
         return findings
 
     def _earliest_end(
-        self, code: int, session: JudgedSession, last_packet: Sent, decided: float
+        self, fields: Mapping[str, str], session: JudgedSession, last_packet: Sent, decided: float
     ) -> tuple[str | None, float]:
         """Return what is wrong with an end for that reason, or None, and from when on it is right."""
-        match code:
+        match int(fields["code"]):
             case Code.IDLE_TIMEOUT:
                 due = last_packet.start + session.idle_timeout
                 early = "too early" if session.is_silent else "for a live device"
             case Code.CLOSED if session.closed and session.closed.start <= decided:
                 due = min(
-                    session.closed.start + self._deadlines.grace_s, last_packet.start + session.idle_timeout
+                    session.closed.start + self._grace_of(fields), last_packet.start + session.idle_timeout
                 )
                 early = "within the grace"
             case Code.LOGOUT if session.logout:
@@ -381,6 +428,10 @@ class DeviceJudge:
             case _:
                 return "offline for a reason that the device did not give", decided
         return (f"offline event {early}" if decided < due else None), due
+
+
+def _grace_ends_at(session: JudgedSession, closed: float, grace_s: float) -> float:
+    return min(closed + grace_s, session.last_packet().start + session.idle_timeout)
 
 
 def _overtaken_after(session: JudgedSession) -> float | None:

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 SCENARIOS = ("mixed", "steady", "ramp", "storm", "silence", "flapping")  # see README.md
 JOINT_ACTIONS = {"storm": "storm", "silence": "all silent"}  # what all do
+JOINT_ACTION_ROW = "joint action"  # of the report: how many devices took part
+PROOFS = {"storm": JOINT_ACTION_ROW, "silence": "goodbye idle_timeout"}
+"""The row without which a scenario has judged nothing."""
 STORM_RETURN_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
 RAMP_STEPS = 10
 NOTHING = "nothing"
@@ -78,6 +81,8 @@ def add_options(parser: Any) -> None:
     """Add the options to locust's parser; each is also an environment variable, and a field of the web UI."""
 
     def option(flag: str, kind: type, default: Any, help: str, **more: Any) -> None:
+        if default:
+            help += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
         variable = "LOCUST_" + flag.removeprefix("--").replace("-", "_").upper()
         parser.add_argument(flag, type=kind, default=default, env_var=variable, help=help, **more)
 
@@ -107,6 +112,7 @@ def add_options(parser: Any) -> None:
     )
     option("--tick", float, 1.0, "the server's setting, seconds: how late an offline event may be")
     option("--disconnect-grace", float, 5.0, "the server's setting, seconds: time to return after a close")
+    option("--flap-returns", int, 6, "the server's setting: above it the server extends the grace; 0: never")
     option("--slack", float, 1.0, "seconds allowed for the way through Redis and for machines under load")
     option("--idle-timeout-wish", float, 0.0, "idle time-out that logins ask for, seconds; 0 asks for none")
     option("--scenario", str, "mixed", "behaviour of the devices", choices=list(SCENARIOS))
@@ -186,5 +192,16 @@ def exceeded_limits(entries: Mapping[tuple[str, str], Any], failures: int, optio
             continue
         p99_ms = entry.get_response_time_percentile(0.99)
         if p99_ms > limit_s * 1000:
-            over.append(f"{name}: p99 {p99_ms:.0f} ms, {limit_s * 1000:.0f} allowed")
+            over.append(f"{name}: p99 {p99_ms:g} ms, {limit_s * 1000:g} allowed")
     return over
+
+
+def unjudged_scenario(entries: Mapping[tuple[str, str], Any], options: Any) -> list[str]:
+    """Return why a run ended before its joint action could be judged; empty if it was."""
+    row = PROOFS.get(options.scenario)
+    if row is None or (row, "device") in entries:
+        return []
+    return [
+        f"--scenario {options.scenario} has judged nothing: all act together every "
+        f"{options.together_every:g} s (--together-every); run for longer than that and T + tick + slack"
+    ]

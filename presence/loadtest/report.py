@@ -8,7 +8,7 @@ from typing import Any
 
 from locust.stats import RequestStats, StatsEntry, StatsError
 
-from presence.loadtest.options import exceeded_limits
+from presence.loadtest.options import exceeded_limits, unjudged_scenario
 
 EXAMPLES_KEPT = 5  # of each broken promise
 ERRORS_NAMED = 5  # in the reasons; the report has all
@@ -34,21 +34,25 @@ class Examples:
 
 
 def failure_reasons(stats: RequestStats, options: Any) -> list[str]:
-    """Return why a run fails; empty if it passes."""
+    """Return why a run fails, the most frequent errors first; empty if it passes."""
     reasons = exceeded_limits(stats.entries, stats.total.num_failures, options)
     login = stats.entries.get(("login", "device"))
     if options.headless and (login is None or login.num_requests == login.num_failures):
         reasons.append("no device logged in")
+    elif options.headless:
+        reasons += unjudged_scenario(stats.entries, options)
     if reasons:
         frequent = sorted(stats.errors.values(), key=lambda error: -error.occurrences)
-        reasons += map(_described, frequent[:ERRORS_NAMED])
+        reasons[:0] = map(_described, frequent[:ERRORS_NAMED])
     return reasons
 
 
 def write_report(
-    path: Path, stats: RequestStats, reasons: list[str], options: Any, examples: Examples
+    path: Path, stats: RequestStats, reasons: list[str], options: Any, examples: Examples, not_due: int
 ) -> None:
-    """Write the report; times are Unix seconds, and milliseconds in the rows, named as in locust's own.
+    """Write the report, with the number of offline events that the end of the run left unjudged.
+
+    Times are Unix seconds, and milliseconds in the rows, named as in locust's own.
 
     Raises:
         OSError: the file cannot be written.
@@ -62,6 +66,7 @@ def write_report(
         "started": stats.start_time,
         "ended": stats.last_request_timestamp,
         "failures": stats.total.num_failures,
+        "not_due": not_due,
         "rows": [_row(entry) for _, entry in sorted(stats.entries.items())],
         "errors": [_error(error, examples) for error in stats.errors.values()],
     }

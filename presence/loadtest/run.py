@@ -47,6 +47,7 @@ class DeviceRun:
     Attributes:
         uids: unique among processes and runs.
         peers: devices that were online once, to send messages to.
+        target: the server as host and port, for reports.
         tls: None: without TLS.
         server_name: that the certificate must have.
 
@@ -64,10 +65,12 @@ class DeviceRun:
         target = parse_host(host)
         self.tls = tls_context(options.tls_ca, insecure=options.tls_insecure) if target.is_tls else None
         self.server_name = target.host
+        self.target = f"{target.host}:{target.port}"
         address = resolve(target.host, target.port)
         sources = source_addresses(address[0], options.source_addresses)
         self.loop = ClientLoop(address, sources=sources, poller=_poller())
-        self.judge = DeviceJudge(EventDeadlines(options.tick, options.disconnect_grace, options.slack))
+        deadlines = (options.tick, options.disconnect_grace, options.slack, options.flap_returns)
+        self.judge = DeviceJudge(EventDeadlines(*deadlines))
         self._name = f"load-{secrets.token_hex(4)}"
         self.uids: Iterator[str] = (f"{self._name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
@@ -80,6 +83,7 @@ class DeviceRun:
         self._examples = examples
         self._details_logged = 0
         self._is_open = True
+        self._is_redis_lost = False
 
     def start(self) -> None:
         """Follow the streams of all shards from their present end, and run the devices; raises RedisError."""
@@ -133,16 +137,27 @@ class DeviceRun:
             try:
                 self._read()
             except CONNECTION_LOST as error:  # what comes too late by it is judged when it comes
-                url = redacted(self.options.redis_url)
-                logger.warning("lost Redis at %s, trying again: %s", url, error)
+                self._log_redis_state(error)
                 gevent.sleep(RETRY_S)
             except RedisError as error:
                 self._report_unreadable(error)
                 gevent.sleep(RETRY_S)
 
+    def _log_redis_state(self, error: Exception | None = None) -> None:
+        """Log the beginning and the end of an outage, and nothing in between."""
+        if self._is_redis_lost == bool(error):
+            return
+        self._is_redis_lost = bool(error)
+        url = redacted(self.options.redis_url)
+        if error:
+            logger.warning("lost Redis at %s, trying again: %s", url, error)
+        else:
+            logger.info("Redis at %s is reachable again", url)
+
     def _read(self) -> None:
         asked = time.monotonic()
         self._follower.fetch()
+        self._log_redis_state()
         items = []
         while (item := self._follower.next()) is not None:
             items.append(item)

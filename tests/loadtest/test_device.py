@@ -37,7 +37,9 @@ class World:
         self.peers: list[str] = []
         self.reported: list[tuple[str, str | None]] = []
         self.tls = self.server_name = None
-        self.tokens = SimpleNamespace(get=lambda uid, on_token: on_token(f"token of {uid}", ""))
+        self.target = "localhost:7400"
+        self.token = "token of device-0"
+        self.tokens = SimpleNamespace(get=lambda _, on_token: on_token(self.token, ""))
         self.device = Device(self)  # type: ignore[arg-type] # all of a run that a device needs
         self.device.start(0.0)
 
@@ -59,7 +61,7 @@ class World:
         server, _ = self.listener.accept()
         server.settimeout(TIMEOUT_S)
         login = protocol.decode(server.recv(1024)[4:])
-        assert (login.kind, login.payload["token"]) == (Kind.LOGIN, "token of device-0")
+        assert (login.kind, login.payload.get("token", "")) == (Kind.LOGIN, self.token)
         server.sendall(b"".join(map(protocol.encode, packets or (protocol.ok(1, **GRANTED),))))
         return server
 
@@ -88,14 +90,27 @@ def test_a_device_sends_keepalives_and_every_third_requests_an_answer(world: Wor
 
 
 @pytest.mark.parametrize(
-    ("code", "failure"), [(Code.BUSY, None), (Code.AUTH_FAILED, "auth_failed")], ids=["busy", "no"]
+    ("code", "token", "failure"),
+    [
+        (Code.BUSY, "one", None),
+        (Code.AUTH_FAILED, "one", "no"),
+        (Code.AUTH_FAILED, "", "no (give --token-key-file or --token-command)"),
+        (Code.PROTOCOL_ERROR, "one", "no (with TLS: --host presences://localhost:7400)"),
+        (Code.SESSION_LIMIT, "one", "session_limit"),
+    ],
 )
 def test_a_refused_login_is_a_failure_unless_the_server_is_busy(
-    world: World, code: Code, failure: str | None
+    world: World, code: Code, token: str, failure: str | None
 ) -> None:
+    world.token = token
     with world.accept(protocol.error(1, code, "no")):
         world.wait_for_report(f"login refused, {code.reason}", failure)
     world.accept().close()
+
+
+def test_a_server_that_does_not_listen_is_named_with_the_reason(world: World) -> None:
+    world.listener.close()
+    world.wait_for_report("login", "no connection to localhost:7400: Connection refused")
 
 
 def test_a_broken_connection_is_a_failure_without_a_deadline_for_the_event(world: World) -> None:
@@ -139,3 +154,10 @@ def test_a_device_that_loses_its_connection_reconnects(world: World) -> None:
     with world.accept():
         assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.closed)
     world.accept().close()
+
+
+@pytest.mark.parametrize(("world", "counted"), [("away", 0), ("storm", 1)], indirect=["world"])
+def test_a_joint_action_has_a_row(world: World, counted: int) -> None:
+    with world.accept():
+        assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.closed)
+    assert world.reported.count(("joint action", None)) == counted

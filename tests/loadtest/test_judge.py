@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from presence.loadtest.judge import (
+    NO_EVENT_AT_ALL,
     OVERTAKEN_S,
     DeviceFinding,
     DeviceJudge,
@@ -22,6 +23,9 @@ OVERTAKEN = "logout overtaken by a login"
 Step = tuple[Any, ...]
 
 
+RETURNS = 3
+
+
 class World:
     """One device, and a server whose clock is known to within the round trip of a login.
 
@@ -30,7 +34,7 @@ class World:
     """
 
     def __init__(self) -> None:
-        self.judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK))
+        self.judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK, RETURNS))
         self.entries = 0
         self.online_id = ""
         self.session = self.log_in(0.0)
@@ -60,6 +64,12 @@ class World:
 
     def lose(self, at: float) -> None:
         self.judge.connection_lost(self.session, at)
+
+    def flap(self, at: float, returns: int = RETURNS) -> None:
+        """Return that often, at once, so that the last login was sent at that time."""
+        for number in range(returns):
+            self.close(at)
+            self.log_in(at, f"s-{number + 2}")
 
     def log_out(self, at: float) -> None:
         self.judge.logout_sent(self.session, Sent(at, at))
@@ -91,8 +101,8 @@ class World:
     def idle(self, at: float, session_id: str = "s-1", **fields: str) -> list[str | None]:
         return broken(self.event("offline", 201, "idle_timeout", at, session_id, **fields))
 
-    def lost(self, at: float, session_id: str = "s-1") -> list[str | None]:
-        return broken(self.event("offline", 200, "closed", at, session_id))
+    def lost(self, at: float, session_id: str = "s-1", **fields: str) -> list[str | None]:
+        return broken(self.event("offline", 200, "closed", at, session_id, **fields))
 
     def left(self, at: float, session_id: str = "s-1") -> list[str | None]:
         return broken(self.event("offline", 100, "logout", at, session_id))
@@ -203,6 +213,43 @@ def test_a_devices_actions_are_compared_with_events(steps: list[Step], found: li
     assert last == found
 
 
+DOUBLED = {"grace_ms": str(round(2000 * GRACE))}
+
+
+@pytest.mark.parametrize(
+    ("returns", "at", "fields", "found"),
+    [
+        (RETURNS, 2 + GRACE + 0.5, {}, [None]),
+        (RETURNS, 2 + GRACE + TICK + SLACK, {}, [TOO_LATE]),  # it was not extended, says the event
+        (RETURNS, 1 + T + 0.5, DOUBLED, [None]),  # T ends a grace of any length
+        (RETURNS, 1 + T + TICK + SLACK, DOUBLED, [TOO_LATE]),
+        (RETURNS, 2 + GRACE + 0.5, DOUBLED, ["offline event within the grace"]),
+        (RETURNS - 1, 2 + GRACE + TICK + SLACK, {}, [TOO_LATE]),
+    ],
+)
+def test_the_grace_of_a_device_that_reconnects_often_is_what_the_event_says(
+    returns: int, at: float, fields: dict[str, str], found: list[str | None]
+) -> None:
+    world = World()
+    world.flap(1.0, returns)
+    world.close(2.0)
+    assert world.lost(at, f"s-{returns + 1}", **fields) == found
+
+
+@pytest.mark.parametrize(
+    ("returns", "last_ok"), [(RETURNS, 1 + T + TICK + SLACK), (RETURNS - 1, 2 + GRACE + TICK + SLACK)]
+)
+def test_a_device_that_reconnects_often_still_needs_an_event(returns: int, last_ok: float) -> None:
+    world = World()
+    world.flap(1.0, returns)
+    world.close(2.0)
+    assert world.overdue(last_ok - 0.1) == []
+    (found,) = world.judge.overdue(last_ok + 0.1)
+    assert found.broken == MISSING
+    assert found.detail.endswith(" + tick 1 + slack 0.5 s, that is 0.100 s ago")
+    assert ("; the event was due within T 10 +" in found.detail) is (returns == RETURNS)
+
+
 def test_the_delay_counts_from_the_last_packet_and_from_the_deadline() -> None:
     world = World()
     world.beat(4.0)
@@ -221,7 +268,7 @@ def test_a_login_must_have_an_event_even_one_before_its_answer() -> None:
     judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK))
     session = judge.login_sent("ann", Sent(0.0, 0.0))
     judge.login_answered(session, 0.002, "s-1", T, SERVER_MS)
-    assert broken(judge.overdue(SLACK + 0.1)) == ["no online event in time"]
+    assert broken(judge.overdue(SLACK + 0.1)) == [NO_EVENT_AT_ALL]
     world = World()
     world.judge.login_sent("bob", Sent(0.0, 0.0))
     assert broken(world.event("online", 1, "login", 0.001, "b-1", uid="bob")) == [None]

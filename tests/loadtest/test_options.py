@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from presence.loadtest.connection import parse_host
-from presence.loadtest.options import check_options, exceeded_limits
+from presence.loadtest.options import check_options, exceeded_limits, unjudged_scenario
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,8 @@ def test_an_invalid_host_is_refused(host: str) -> None:
         (0, 1000.0, 500.0, {}, ""),
         (1, 10.0, 10.0, {}, "1 failures"),
         (3, 10.0, 10.0, {"failures_max": 3}, ""),
-        (0, 1001.0, 10.0, {}, "login"),
+        (0, 1001.0, 10.0, {}, "login: p99 1001 ms, 1000 allowed"),
+        (0, 1.0, 10.0, {"login_p99_max": 0.0001}, "login: p99 1 ms, 0.1 allowed"),
         (0, 10.0, 501.0, {}, "answered"),
         (0, 9e9, 10.0, {"login_p99_max": 0.0}, ""),  # no limit
         (0, 10.0, 10.0, {"offline_p99_max": 1.0}, "goodbye"),
@@ -58,6 +59,25 @@ def test_a_run_over_a_limit_fails(
     found = exceeded_limits(rows, failures, Namespace(**limits))
     assert bool(found) is bool(word)
     assert all(word in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "rows", "words"),
+    [
+        ("mixed", [], []),
+        ("storm", ["login"], ["--together-every"]),
+        ("storm", ["joint action"], []),
+        ("silence", ["joint action"], ["T + tick"]),  # the run ended before the server had to decide
+        ("silence", ["goodbye idle_timeout"], []),
+    ],
+)
+def test_a_run_without_its_joint_action_proves_nothing(
+    scenario: str, rows: list[str], words: list[str]
+) -> None:
+    options = Namespace(scenario=scenario, together_every=60.0)
+    found = unjudged_scenario({(row, "device"): None for row in rows}, options)
+    assert len(found) == len(words)
+    assert all(word in found[0] for word in words)
 
 
 def test_a_run_needs_redis_or_does_without_events() -> None:

@@ -87,6 +87,7 @@ def test_devices_log_in_over_tls_with_tokens_and_consumers_read_their_events(
         flags = ("--tls-ca", str(ca), "--token-key-file", str(keys), "--consumers", "2", "--processes", "2")
         report = run_locust(host, redis_server.url, *DEVICES, *flags, users=100, seconds=6)
         untrusting = run_locust(host, redis_server.url, "--token-key-file", str(keys), users=1, seconds=2)
+        plain = run_locust(server.host, redis_server.url, users=1, seconds=2)
         with open_client(redis_server.url) as client:
             groups = client.xinfo_groups("presence:{0}:events")
     assert (report.status, report.failures, report.reasons) == (0, 0, [])
@@ -96,6 +97,7 @@ def test_devices_log_in_over_tls_with_tokens_and_consumers_read_their_events(
     assert not groups
     assert untrusting.status == 1
     assert any("certificate verify failed" in reason for reason in untrusting.reasons)
+    assert "protocol_error: this port is for TLS (with TLS: --host presences://" in plain.reasons[0]
 
 
 def test_a_command_prints_the_tokens_and_goodbyes_are_judged_without_redis(
@@ -156,6 +158,59 @@ def test_the_master_sums_up_the_broken_promises_of_workers_elsewhere(redis_serve
     assert report.row("offline closed").failures == sum(error["occurrences"] for error in early)
     assert {len(error["examples"]) for error in early} == {5}
     assert any("offline event within the grace" in reason for reason in report.reasons)
+
+
+def test_what_was_not_due_at_the_end_is_counted_over_all_workers(
+    redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    path, port = tmp_path / "report.json", str(free_port())
+    flags = (
+        "--headless",
+        "--users",
+        "20",
+        "--spawn-rate",
+        "20",
+        "--run-time",
+        "3s",
+        "--json-report",
+        str(path),
+    )
+    ports = ("--processes", "2", "--master-bind-port", port, "--master-port", port)
+    silences = ("--silence-share", "1", "--away-share", "0", "--logout-share", "0", "--action-every", "0.1")
+    with running_server("--redis", redis_server.url) as server:
+        target = ("--host", server.host, "--redis-url", redis_server.url)
+        run = subprocess.run(
+            [sys.executable, "-m", "presence.loadtest", *flags, *ports, *silences, *target],
+            cwd=ROOT,
+            check=False,
+            timeout=60,
+        )
+    report = json.loads(path.read_text())
+    assert (run.returncode, report["verdict"], report["not_due"]) == (0, "passed", 20)
+
+
+def test_a_silence_that_never_began_fails(redis_server: EmbeddedRedis) -> None:
+    together = ("--scenario", "silence", "--together-every", "1e9")
+    with running_server("--redis", redis_server.url, *SERVER) as server:
+        report = run_locust(server.host, redis_server.url, *together, users=2, seconds=2)
+    assert (report.status, report.failures) == (1, 0)
+    assert "--scenario silence has judged nothing" in report.reasons[0]
+
+
+def test_another_prefix_than_the_servers_is_suspected(redis_server: EmbeddedRedis) -> None:
+    flags = ("--redis-prefix", "other", "--scenario", "steady")
+    with running_server("--redis", redis_server.url, *SERVER) as server:
+        report = run_locust(server.host, redis_server.url, *flags, users=2, seconds=4)
+    assert report.status == 1
+    assert "2 x online: no online event in time, nor any other" in report.reasons[0]
+
+
+def test_the_help_lists_our_options_and_locusts() -> None:
+    command = [sys.executable, "-m", "presence.loadtest", "--help"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
+    own, _, locusts = run.stdout.partition("Usage: locust")
+    assert all(flag in own for flag in ("--redis-url", "--scenario", "--slack", "--json-report"))
+    assert "--run-time" in locusts
 
 
 def test_the_readmes_own_device_works(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
