@@ -19,6 +19,7 @@ from presence.cli.options import (
     add_number,
     add_seconds,
     add_settings,
+    entry_id,
     plain_text,
     seconds,
 )
@@ -55,6 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=plain_text,
         default="followups",
         help="consumer group that shares them (default followups)",
+    )
+    run.add_argument(
+        "--after",
+        dest="start",
+        metavar="ID",
+        type=_start,
+        default="0",
+        help="where a new group starts: after this entry id; 0 for everything kept (default), new for new "
+        "follow-ups only; an existing group continues where it stopped",
     )
     add_number(run, "--attempts", 5, "attempts before it becomes a dead letter", most=MAX_NUMBER)
     add_seconds(run, "--retry", 60.0, "time until a failed one is retried")
@@ -130,6 +140,11 @@ def _run(args: argparse.Namespace, place: DataLocation) -> int:
     return OK
 
 
+def _start(text: str) -> str | None:
+    """Return where a new group starts; None: with new follow-ups."""
+    return None if text == "new" else entry_id(text)
+
+
 def _handler(name: str) -> Callable[[Any], Any]:
     try:
         handler = load_handler(name)
@@ -169,6 +184,7 @@ def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any
             place.redis_url,
             group=args.group,
             consumer=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+            after=args.start,
             prefix=place.prefix,
             max_deliveries=args.attempts,
             claim_idle_s=args.retry,

@@ -7,8 +7,6 @@ failover may undo the conversion of one.
 from collections.abc import Iterable
 from typing import Any, Final
 
-import structlog
-
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.store.keys import Keys
 from presence.store.nodes import load_stats
@@ -16,8 +14,6 @@ from presence.store.script_arguments import DATA_VERSION, MAX_FIELDS_PER_CALL, S
 from presence.store.script_runner import Scripting
 
 CONVERTIBLE: Final = "1"
-
-_log = structlog.get_logger(__name__)
 
 
 def unknown_version(key: str, version: str) -> StoreMismatch:
@@ -67,4 +63,6 @@ def convert(scripts: Scripting, shape: Shape, shards: Iterable[int]) -> None:
             if state["place"]:
                 places[shard] = state["place"]
             elif state["version"] == CONVERTIBLE:
-                _log.info("shard converted", shard=shard, version=DATA_VERSION)
+                import structlog  # noqa: PLC0415 - of the extra `server`, which senders do without
+
+                structlog.get_logger(__name__).info("shard converted", shard=shard, version=DATA_VERSION)

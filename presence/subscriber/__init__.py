@@ -95,19 +95,20 @@ def subscribe(
         consumer: this consumer's name in the group: unique among running consumers, and best the same again
             after a restart.
         after: without a group, where to begin: None for new events only, ``"0"`` for all that is kept, an
-            entry id, or by shard the id of the last event seen, where a `Gap` reports that later events are
-            missing. With a group, where it begins if it has to be created; not by shard.
+            entry id, or by shard (a number) the id of the last event seen, where a `Gap` reports that later
+            events are missing. With a group, where it begins if it has to be created; not by shard.
         prefix: prefix of the server's keys.
         updates: whether to give `Away`, `Updated` and `Device`, too. Without it they are skipped, and entries
             that a group has skipped do not come again.
         max_deliveries: with a group, as the two below: after this many deliveries without acknowledgement an
             event becomes a dead letter, in the stream ``presence:{shard}:dead``.
-        claim_idle_s: an event goes to another consumer after this many seconds without a sign of life of the
-            one that has it; a handler must be faster.
-        prefetch: number of events read ahead.
+        claim_idle_s: an event goes to another consumer this many seconds after it was delivered or renewed.
+            Events read ahead are renewed when the loop asks for the next one, so a handler has to return
+            within half of that time.
+        prefetch: number of events read ahead, over all shards.
 
     Raises:
-        ValueError: the URL or another argument is invalid.
+        ValueError, TypeError: the URL or another argument is invalid.
     """
     limits = max_deliveries, claim_idle_s, prefetch
     return Subscription(_source(url, prefix, after, group, consumer, *limits), _decoder(updates))

@@ -47,7 +47,9 @@ class Subscription(SubscriptionBase[T]):
         return (await self.batch(1))[0]
 
     async def batch(self, most: int) -> list[T]:
-        """Acknowledge the current events and wait for the next: all that are ready, and `most` of them.
+        """Acknowledge the current events, and return the next ones: at most `most` of those that are ready.
+
+        Waits until there is one at least. The events are acknowledged together.
 
         Raises:
             RedisError: see `__anext__`.

@@ -84,11 +84,25 @@ class BlockingSubscription(SubscriptionBase[T]):
             if event is not None or time.monotonic() >= until:  # all that came may have been skipped
                 return event
 
-    def acknowledge(self) -> None:
-        """Acknowledge the current event immediately, for example before a ``break``.
+    def batch(self, most: int) -> list[T]:
+        """Acknowledge the current events, and return the next ones: at most `most` of those that are ready.
+
+        Waits until there is one at least. The events are acknowledged together.
 
         Raises:
-            RedisError: Redis is unreachable; the event is acknowledged with the next one.
+            RedisError: see `poll`.
+            ValueError: see `poll`.
+        """
+        found = [next(self)]
+        while len(found) < most and (event := self._next_event()) is not None:
+            found.append(event)
+        return found
+
+    def acknowledge(self) -> None:
+        """Acknowledge the current events immediately, for example before a ``break``.
+
+        Raises:
+            RedisError: Redis is unreachable; the events are acknowledged with the next ones.
         """
         self._source.ack()
         self._source.flush()

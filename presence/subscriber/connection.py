@@ -151,6 +151,7 @@ class Shards:
         self.keys = kind(prefix, 0)
         self._only = only
         self._is_final = False
+        self._is_warned = False
 
     def selected(self, shards: Iterable[int]) -> list[int]:
         """Return those of some shards that are to be read."""
@@ -168,6 +169,17 @@ class Shards:
             self._is_final = stored is not None
             self.keys = replace(self.keys, shards=max(self.keys.shards, stored or 1))
         return range(known_count, self.keys.shards)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a server has stored the number of shards."""
+        return self._is_final
+
+    def warn_if_missing(self, redis: str) -> None:
+        """Log once that no server has written yet: the prefix may be wrong. `redis`: its name in the log."""
+        if not (self._is_final or self._is_warned):
+            log.warning("no data below prefix %r at %s: is the prefix right?", self.keys.prefix, redis)
+            self._is_warned = True
 
 
 class Retry:

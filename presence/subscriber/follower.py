@@ -32,6 +32,9 @@ class Follower(Source[Item]):
         after: entry id after which to begin in every shard, ``0`` for all that is kept; or the id of the last
             event seen, by shard (others begin at ``0``); None for new events only.
         per_read: entries read per shard and call; None: `EVENTS_PER_READ`.
+
+    Raises:
+        TypeError, ValueError: a key of `after` is no number of a shard; see also `fetch`.
     """
 
     def __init__(
@@ -46,6 +49,8 @@ class Follower(Source[Item]):
         self._per_read = per_read
         self._poll_interval = PollInterval()
         self.shards = Shards(prefix)
+        if isinstance(after, Mapping):
+            _check_keys(after)
         self._after = after
         self._positions: dict[int, Position] = {}
         self._buffer: deque[Item] = deque()
@@ -105,6 +110,9 @@ class Follower(Source[Item]):
     def add_shards(self, clients: ShardClients) -> None:
         """Begin to read shards that were not known yet."""
         new = self.shards.new_shards(len(self._positions), clients)
+        self.shards.warn_if_missing(self.redis)
+        if isinstance(self._after, Mapping) and self.shards.is_final:
+            self._check_shards(self._after)
         if new and not self._positions and self._after is None:
             self.seek_ends(clients, new)
         for shard in new:
@@ -124,6 +132,11 @@ class Follower(Source[Item]):
     def discard_buffer(self) -> None:
         """Discard items that were read and not yet returned."""
         self._buffer.clear()
+
+    def _check_shards(self, after: Mapping[int, str]) -> None:
+        shards = self.shards.keys.shards
+        if beyond := sorted(shard for shard in after if shard >= shards):
+            raise ValueError(f"after: no shard {beyond[0]}, the shards are 0 to {shards - 1}")
 
     def _beginning(self, shard: int) -> Position:
         if isinstance(self._after, Mapping):
@@ -178,6 +191,14 @@ class Follower(Source[Item]):
             came = clients.at(keys.events(0)).xread(places, count=1, block=BLOCK_MS)
             return self.read(clients) if came else []
         return self._poll_interval.wait(BLOCK_MS / 1000, clients, lambda: self.read(clients))
+
+
+def _check_keys(after: Mapping[int, str]) -> None:
+    for shard in after:
+        if not isinstance(shard, int):
+            raise TypeError(f"after: its keys are numbers of shards, such as 0, not {shard!r}")
+        if shard < 0:
+            raise ValueError(f"after: no shard {shard}")
 
 
 def newest_ids(

@@ -21,6 +21,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from presence.common.redaction import redact_text
+from presence.common.text import printable
 from presence.store.client import RedisError
 from presence.store.error_classes import code_of
 from presence.store.keys import Keys
@@ -172,7 +173,9 @@ class GroupConsumer(Source[Item]):
             self._pending.flush(clients)
 
     def _prepare(self, clients: ShardClients) -> None:
-        for shard in self._shards.new_shards(self._known_shards, clients):
+        new = self._shards.new_shards(self._known_shards, clients)
+        self._shards.warn_if_missing(self.redis)
+        for shard in new:
             if self._shards.selected([shard]):
                 self._cursor.join(clients, shard, is_late=self._has_begun)
                 self._redeliveries.extend(self._pending.own_entries(clients, shard))
@@ -464,9 +467,11 @@ class PendingEntries:
             pipe.xack(keys.events(entry.shard), group, entry.id)
             pipe.hdel(keys.errors(entry.shard, group), entry.id)
             pipe.execute()
+        # A follow-up has an id of its own, with its rule and its user.
+        own_id = entry.fields.get("id")
         log.error(
-            "gave up event %s of shard %d after %d deliveries: %s",
-            entry.id,
+            "gave up %s of shard %d after %d deliveries: %s",
+            f"follow-up {printable(own_id)}" if own_id else f"event {entry.id}",
             entry.shard,
             entry.deliveries,
             error,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from tests.cli.conftest import Command
 from tests.followups.shards import Shard
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 HANDLER = """
@@ -53,12 +55,48 @@ def test_added_follow_ups_are_listed_and_cancelled(
         (["run", "--handler", "nowhere"], "must be module:function"),
         (["run", "--handler", "asyncio:sleep"], "must be a plain function"),
         (["run", "--retry", "0"], "'0' is not a time"),
+        (["run", "--after", "now"], "'now' is not an entry id"),
     ],
 )
 def test_invalid_arguments_are_a_usage_error(command: Command, words: list[str], complaint: str) -> None:
     result = command("followups", *words)
     assert result.status == 2
     assert complaint in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "handled"),
+    [([], ["old", "new"]), (["--after", "1-0"], ["new"]), (["--after", "new"], ["new"])],
+    ids=["by default", "after an id", "new ones"],
+)
+def test_a_new_group_begins_where_it_is_told(
+    redis_server: EmbeddedRedis, client: Redis, tmp_path: Path, words: list[str], handled: list[str]
+) -> None:
+    (tmp_path / "its_handler.py").write_text(HANDLER)
+    key = Shard(client, redis_server.url).keys.followups(0)
+
+    def deliver(uid: str, entry_id: str) -> None:
+        texts = dict.fromkeys(("id", "name", "payload", "reason", "offline_id"), "x")
+        times = dict.fromkeys(("code", "offline_at_ms", "last_seen_ms", "due_ms", "at_ms"), 1)
+        fields: dict[Any, Any] = {**texts, **times, "uid": uid}
+        client.xadd(key, fields, id=entry_id)
+
+    deliver("old", "1-0")
+    words = ["--handler", "its_handler:handle", *words]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "presence", "followups", "run", *words, "--redis", redis_server.url],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(lambda: client.xinfo_groups(key))
+        deliver("new", "2-0")
+        assert process.stdout is not None
+        assert [process.stdout.readline().split()[1] for _ in handled] == handled
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_run_plans_by_the_rules_of_the_file_and_retries_the_handler(

@@ -16,10 +16,9 @@ def run_without_server(program: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_libraries_need_no_package_of_the_server() -> None:
-    libraries = "presence.client, presence.subscriber, presence.followups, presence.reader"
-    outcome = run_without_server(
-        f"import {libraries}, presence.cli.client, presence.cli.tail, presence.cli.status"
-    )
+    libraries = ("client", "subscriber", "followups", "reader", "sender", "webhooks")
+    modules = (*libraries, "cli.client", "cli.tail", "cli.status")
+    outcome = run_without_server("".join(f"import presence.{name}\n" for name in modules))
     assert (outcome.returncode, outcome.stderr) == (0, "")
 
 

@@ -48,7 +48,9 @@ def test_a_group_begins_with_all_kept_follow_ups_and_resumes_where_it_stopped(sh
     assert shard.client.xlen(shard.keys.followups(0)) == 2
 
 
-def test_a_follow_up_that_keeps_failing_becomes_a_dead_letter_with_its_error(shard: Shard, url: str) -> None:
+def test_a_follow_up_that_keeps_failing_becomes_a_dead_letter_with_its_error(
+    shard: Shard, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with due_sync(url, group="g", consumer="c", max_deliveries=2, claim_idle_s=0.001) as followups:
         while not shard.client.xlen("presence:{0}:followups:dead"):
             if (followup := followups.poll()) and users([followup]) == ["ann"]:
@@ -57,6 +59,9 @@ def test_a_follow_up_that_keeps_failing_becomes_a_dead_letter_with_its_error(sha
     ((_, letter),) = letters
     assert (letter[b"uid"], letter[b"error"], letter[b"group"]) == (b"ann", b"no such address", b"g")
     assert not shard.client.exists("presence:{0}:dead"), "that stream is for events"
+    assert caplog.messages == [
+        "gave up follow-up mail:ann:1001 of shard 0 after 2 deliveries: no such address"
+    ]
 
 
 async def test_the_trio_consumer_reads_the_same_follow_ups(shard: Shard, url: str) -> None:

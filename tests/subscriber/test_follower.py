@@ -1,6 +1,8 @@
 """Reading from any position, each event once, in order."""
 
+import logging
 import time
+from collections.abc import Mapping
 
 import pytest
 
@@ -42,6 +44,47 @@ def test_reading_resumes_after_the_last_event_of_each_shard(url: str, streams: S
     places = {event.shard: event.id for event in first}
     with subscribe_sync(url, after=places) as events:
         assert uids(first) + uids(take(events, 60)) == names
+
+
+def test_a_shard_without_a_position_begins_with_all_that_is_kept(url: str, client: Redis) -> None:
+    streams = Streams(client, 16)
+    names = [f"u{n}" for n in range(100)]
+    streams.write(*names)
+    with subscribe_sync(url, after={}) as events:
+        assert sorted(uids(take(events, 100))) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("after", "error", "complaint"),
+    [
+        ({"0": "1-0"}, TypeError, "after: its keys are numbers of shards, such as 0, not '0'"),
+        ({-1: "1-0"}, ValueError, "after: no shard -1"),
+        ({0: "1-0", 16: "1-0"}, ValueError, "after: no shard 16, the shards are 0 to 15"),
+    ],
+    ids=["from JSON", "negative", "too high"],
+)
+def test_a_position_of_no_shard_is_an_error(
+    url: str, client: Redis, after: Mapping[int, str], error: type[Exception], complaint: str
+) -> None:
+    Streams(client, 16).write("a")
+    with pytest.raises(error, match=complaint):
+        next(subscribe_sync(url, after=after))
+
+
+@pytest.mark.parametrize("group", [None, "g"], ids=["alone", "in a group"])
+def test_a_prefix_without_a_server_is_logged_once(
+    url: str, client: Redis, group: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    Streams(client)
+    with (
+        caplog.at_level(logging.WARNING, "presence.subscriber"),
+        subscribe_sync(url, group=group, consumer=group) as right,
+        subscribe_sync(url, group=group, consumer=group, prefix="presense") as wrong,
+    ):
+        for events in (right, wrong, wrong):
+            assert events.poll() is None
+    (line,) = caplog.messages
+    assert line.startswith("no data below prefix 'presense' at ")
 
 
 @pytest.mark.parametrize("group", [None, "g"], ids=["alone", "in a group"])

@@ -1,5 +1,6 @@
 """A consumer group: at least once, acknowledged by the next iteration, claimed from dead consumers."""
 
+import threading
 import time
 from contextlib import closing
 from typing import Any
@@ -39,6 +40,30 @@ def test_an_event_is_acknowledged_when_the_next_is_requested(url: str, client: R
         assert streams.pending() == 2, "both were prefetched"
         next(events)
         assert streams.pending() == 1
+
+
+def test_a_batch_has_all_ready_events_up_to_the_limit_and_is_acknowledged_as_one(
+    url: str, client: Redis
+) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b", "c")
+    with consumer(url) as events:
+        assert uids(events.batch(2)) == ["a", "b"]
+        assert streams.pending() == 3, "all were read"
+        assert uids(events.batch(100)) == ["c"]
+        assert streams.pending() == 1
+        events.acknowledge()
+        assert streams.pending() == 0
+
+
+def test_a_batch_waits_for_the_first_event(url: str, streams: Streams) -> None:
+    with consumer(url) as events:
+        assert events.poll() is None
+        writer = threading.Timer(0.2, streams.write, ["a"])  # later than some empty reads
+        writer.start()
+        assert uids(events.batch(100)) == ["a"]
+        writer.join()
 
 
 def test_a_new_group_begins_with_new_events(url: str, streams: Streams) -> None:

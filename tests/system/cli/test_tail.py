@@ -22,6 +22,7 @@ DEADLINE_S = 20.0
 def event(client: Redis, entry_id: str, kind: str = "online", **fields: str | int) -> None:
     values: dict[Any, Any] = {"v": 1, "type": kind, "uid": "u", "code": 1, "at_ms": 1_700_000_000_123}
     values |= fields
+    client.hset("presence:meta", "shards", 1)  # as of any server
     client.xadd("presence:{0}:events", values, id=entry_id)
 
 
