@@ -45,8 +45,10 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {name.replace('_', ' ')}: {_event(event)}"
     for session in report["sessions"]:
         yield from _session(session)
+    event = report["event"] or {}
+    covered = event.get("session") if event.get("type") == "offline" else None  # by the sentence
     for end in report["ended"]:
-        if end["session"] != (report["event"] or {}).get("session"):  # the sentence covers that one
+        if end["session"] != covered:
             yield f"  {_ended(end)}"
     for note in report["notes"]:
         yield f"  note: {note}"

@@ -96,7 +96,7 @@ class RedisWheel:
         maxlen: int = STREAM_MAXLEN,
     ) -> None:
         _check_name(name)
-        if not (0.001 <= tick_s <= idle_timeout_s < float("inf")) or not round(tick_s * 1000, 6).is_integer():
+        if not (0.001 <= tick_s <= idle_timeout_s < float("inf")) or round(tick_s * 1000, 6) % 1:
             raise TimerError("tick_s must be whole milliseconds, and at most idle_timeout_s")
         shards = shards or (CLUSTER_SHARDS if is_cluster(url) else 1)
         self.prefix = f"{prefix}:timer:{name}"

@@ -80,6 +80,17 @@ def test_an_offline_user_is_explained_in_text(
     )
 
 
+def test_the_end_of_the_device_that_came_first_is_shown_while_the_user_stays_online(
+    redis_server: EmbeddedRedis, command: Command, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1", "phone"), login("ann", "s2", "tv"), end("ann", "s1", "phone", code=201))
+    with listening(
+        redis_server.url, "n1", answer("n1", session("n1", "s2", "tv"), ends=[ended("s1", "phone")])
+    ):
+        out = command("explain", "ann").out
+    assert "  ended: phone at node n1, session s1, as idle_timeout (201)" in out
+
+
 def test_control_characters_never_reach_the_terminal(
     redis_server: EmbeddedRedis, command: Command, hand: Hand
 ) -> None:

@@ -126,6 +126,21 @@ def test_a_second_scheduler_waits_while_the_first_is_alive(shard: Shard) -> None
         assert first.counters.planned == 1
 
 
+def test_new_rules_hold_also_while_a_scheduler_without_rules_is_active(shard: Shard, url: str) -> None:
+    with (
+        closing(FollowUpScheduler(url, rules=None, shards=1)) as handler,
+        closing(shard.scheduler()) as server,
+    ):
+        shard.release_runner()
+        handler.run_once()
+        server.run_once()
+        assert server.counters.busy == 1
+        shard.go_offline("ann")
+        handler._due.clear()
+        handler.run_once()
+        assert handler.counters.planned == 1
+
+
 def test_plans_beyond_the_limit_are_refused_and_counted(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

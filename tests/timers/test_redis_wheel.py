@@ -240,6 +240,10 @@ def test_invalid_settings_are_refused(server: EmbeddedRedis, settings: dict[str,
         a_wheel(server, **settings)
 
 
+def test_whole_numbers_are_seconds_too(server: EmbeddedRedis) -> None:
+    a_wheel(server, tick_s=1, idle_timeout_s=2).close()
+
+
 def test_users_are_spread_over_shards(server: EmbeddedRedis, client: Redis) -> None:
     wheel = a_wheel(server, shards=4)
     uids = [str(n) for n in range(40)]

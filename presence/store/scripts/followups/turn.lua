@@ -28,6 +28,10 @@ local CHANGES_A_CALL = 500  -- planned and cancelled, after which a call ends: s
 local scheduler, lease_ms = ARGV[2], tonumber(ARGV[3])
 local state = redis.call('HMGET', state_key, 'runner', 'until_ms', 'cursor', 'added', 'rules', 'scan', 'floor_ms')
 local left_ms = (tonumber(state[2] or '') or 0) - now_ms
+
+-- Also while another scheduler is active: it may have no rules of its own, and then uses these.
+if ARGV[4] ~= '' and ARGV[4] ~= state[5] then redis.call('HSET', state_key, 'rules', ARGV[4]) end
+
 if state[1] and state[1] ~= scheduler and left_ms > 0 and left_ms <= lease_ms then
   return cmsgpack.pack({'busy', left_ms})
 end
@@ -48,7 +52,6 @@ end
 redis.call('HSET', state_key, 'runner', scheduler, 'until_ms', digits(now_ms + lease_ms))
 
 local packed_rules = ARGV[4] ~= '' and ARGV[4] or state[5]
-if ARGV[4] ~= '' and ARGV[4] ~= state[5] then redis.call('HSET', state_key, 'rules', ARGV[4]) end
 local rules = packed_rules and cmsgpack.unpack(packed_rules) or {}
 for _, rule in ipairs(rules) do
   local wanted = {}
