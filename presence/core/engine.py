@@ -367,7 +367,7 @@ class Engine:
         for session in self.expiry.inattentive_sessions():
             self._report_update(self.registry.set_auto_away(session, now))
         for session in self.expiry.status_ended_sessions():
-            self._report_update(self.registry.end_status(session, now))
+            self._report_update(self.sessions.end_status(session, now))
         for session in self.expiry.token_expired_sessions():
             self._expire_token(session)
         self.expiry.clear()

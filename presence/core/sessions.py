@@ -159,6 +159,12 @@ class Sessions:
             self._auto_away.touch(session.key, self._slot_clock.at_or_after(now + self._away_after))
         return self.registry.clear_auto_away(session, now)
 
+    def end_status(self, session: Session, now: float) -> Change | None:
+        """End a status whose end has come; auto-away counts from now on if it was due before."""
+        if self._away_after and session.key not in self._auto_away:
+            self._auto_away.touch(session.key, self._slot_clock.at_or_after(now + self._away_after))
+        return self.registry.end_status(session, now)
+
     def token_renewed(self, session: Session, expires_at: float) -> None:
         """Set when the token of a live session expires."""
         self._token_expiry.set(session.key, expires_at)

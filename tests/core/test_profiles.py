@@ -231,6 +231,13 @@ def test_the_end_of_a_status_goes_with_its_session() -> None:
     assert statuses(world) == ["dnd", "online"]
 
 
+def test_after_a_status_with_an_end_a_session_becomes_away_by_itself() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login(status="dnd", until_ms=until(world, 2 * AWAY_AFTER))
+    world.keep_alive(handle, 4 * AWAY_AFTER)
+    assert statuses(world) == ["dnd", "online", "away"]
+
+
 def test_only_a_session_that_is_online_becomes_away_by_itself() -> None:
     world = World(away_after=AWAY_AFTER)
     handle = world.login(status="busy")

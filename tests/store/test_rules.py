@@ -238,12 +238,12 @@ a registration restores lost state
     a login u s1; a anew; a register u s1 as=away,m
     online u login; away u away away m -> u//s1
 meta is that of the latest login among those that are not away
-    a login u s1 a age=9 as=one & login u s2 b age=8 as=two; a login u s3 c age=8.5 as=three;
+    a login u s1 a age=9 as=one & login u s2 b age=8 as=two; b login u s3 c age=8.5 as=three;
     a update u s2 b as=away,two
     online u login one; update u updated online two; update u updated online three -> u/a/s1 u/b/s2 u/c/s3
-between logins of the same time the later device by bytes decides
-    a login u sa a as=a & login u sB B as=B & login u sé é as=é & login u saa aa as=aa
-    online u login a; update u updated online é -> u/B/sB u/a/sa u/aa/saa u/é/sé
+between registrations of the same time the later device by bytes decides
+    a register u sa a as=a & register u sB B as=B & register u sé é as=é & register u saa aa as=aa
+    online u returned a; update u updated online é -> u/B/sB u/a/sa u/aa/saa u/é/sé
 the state of a replaced session ends with it
     a login u s1 age=60 as=m; b login u s2
     online u login m; update u updated online -> u//s2
@@ -280,6 +280,12 @@ all excess sessions end
     -> a0 a1 a2
 a replaced session does not count
     1 1 oldest: a login u s1 1 age=2; a login u new 1
+    ->
+of one node the later login in its outbox is the younger one, even if a slow call made the other look younger
+    1 8 oldest: a login u s1 1; a login u s2 2 age=3
+    -> a1
+a session that the same call ends does not count
+    1 8 oldest: a login u s1 1 age=2; a login u s2 2 age=1 & end u s1 1
     ->
 registrations are limited like logins
     1 1 oldest: a register u s1 1 age=2; b register u s9 9 age=1

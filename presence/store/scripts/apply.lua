@@ -133,16 +133,26 @@ local function is_known(session)
   return count(counter[1]) == session.generation and not counter[2]
 end
 
+local crowded = {}  -- users with another session than before, in order, and by uid the classes of these sessions
+
+local function note_another_session(uid, class)
+  if not crowded[uid] then crowded[#crowded + 1], crowded[uid] = uid, {} end
+  local classes = crowded[uid]
+  classes[#classes + 1] = class
+end
+
 -- Notifies nodes of sessions above a limit of a user. Repeated notices until they have ended are harmless.
--- A session that may have ended while its node was disconnected counts when that node registers it.
-local function enforce_session_limit(uid, sessions, most, policy, class)
+-- A session that may have ended while its node was disconnected counts when that node registers it. `victims`: devices
+-- whose sessions are above another limit, and do not count; those of this one are added.
+local function enforce_session_limit(uid, sessions, victims, most, policy, class)
   local names, devices = {}, 0
-  for _, session in pairs(sessions) do
-    if not class or session.class == class then devices = devices + 1 end
+  local function counts(device, session) return (not class or session.class == class) and not victims[device] end
+  for device, session in pairs(sessions) do
+    if counts(device, session) then devices = devices + 1 end
   end
   if devices <= most then return end
   for device, session in pairs(sessions) do
-    if (not class or session.class == class) and is_known(session) then names[#names + 1] = device end
+    if counts(device, session) and is_known(session) then names[#names + 1] = device end
   end
   table.sort(names, function(device, other)
     if sessions[device].login_ms ~= sessions[other].login_ms then
@@ -153,8 +163,23 @@ local function enforce_session_limit(uid, sessions, most, policy, class)
   local first = policy == 'newest' and most + 1 or 1
   for i = first, first + #names - most - 1 do
     local victim = sessions[names[i]]
+    victims[names[i]] = true
     notify(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
       return_allowed = false})
+  end
+end
+
+-- After all items: the sessions that this call ends are gone by then, and do not count.
+local function enforce_session_limits()
+  for _, uid in ipairs(crowded) do
+    local record, victims = read_record(uid), {}
+    if record then
+      for _, class in ipairs(class_limits and crowded[uid] or {}) do
+        local limit = class_limits[class]
+        if limit then enforce_session_limit(uid, record.sessions, victims, limit[1], limit[2], class) end
+      end
+      enforce_session_limit(uid, record.sessions, victims, max_sessions, ARGV[16])
+    end
   end
 end
 
@@ -163,6 +188,11 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
   if has_pending_logins then pending[uid] = false end
   local record = read_record(uid)
   local present = record and record.sessions[device]
+  if op == 'login' and record then  -- the outbox is in order, even if a call that came late makes a login look younger
+    for _, other in pairs(record.sessions) do
+      if other.node == node and other.session ~= session then login_ms = math.max(login_ms, other.login_ms + 1) end
+    end
+  end
   local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
     arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}
   if profile ~= '' then show_as(entry, profile) end
@@ -191,9 +221,7 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
     record.sessions[device] = entry
     if shows_otherwise then emit_if_shown_changed(uid, record, before, device, session, at_ms) end
     if not present then emit_device(uid, record, device, entry, code, reason, at_ms, at_ms) end
-    enforce_session_limit(uid, record.sessions, max_sessions, ARGV[16])
-    local limit = class_limits and class_limits[entry.class]
-    if limit then enforce_session_limit(uid, record.sessions, limit[1], limit[2], entry.class) end
+    note_another_session(uid, entry.class)
   end
   write_record(uid, record)
   set_owned(node, field, digits(generation) .. ' ' .. session)
@@ -269,6 +297,7 @@ for i = 1, #items, ITEM_VALUES do
     add_session(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
   end
 end
+enforce_session_limits()
 write_back()
 trim_seen(16 + 2 * #uids)
 if ARGV[14] == 'complete' then
