@@ -10,7 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from presence import protocol
-from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestError
+from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.link import Link, OpenStream, open_tcp
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
@@ -322,7 +322,7 @@ class Client:
         await checkpoint()
         while self._link.machine.state is not State.ONLINE:
             if self._link.machine.state is State.ENDED:
-                raise self._link.machine.end_error().with_traceback(None)
+                raise self.end_error()
             await self._link.changed.wait()
 
     async def receive(self) -> Push:
@@ -342,8 +342,12 @@ class Client:
         if len(self._link.inbox):
             return self._link.inbox.pop()
         if self._link.machine.state is State.ENDED:
-            raise self._link.machine.end_error().with_traceback(None)
+            raise self.end_error()
         raise TimeoutError("no push is there")
+
+    def end_error(self) -> PresenceError:
+        """Return the error of requests to an ended client."""
+        return self._link.machine.end_error().with_traceback(None)
 
     def __aiter__(self) -> Self:
         return self

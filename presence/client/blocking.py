@@ -3,7 +3,7 @@
 import ssl
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -12,10 +12,12 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from presence.client.async_client import Client, connect
+from presence.client.errors import Ended
 from presence.client.pushes import Push, UserState
 from presence.client.session import ASK_EVERY
 from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S
 from presence.client.tokens import BlockingTokenSource, State, Statistics
+from presence.protocol import Code
 
 T = TypeVar("T")
 
@@ -112,7 +114,7 @@ class BlockingClient:
 
     def watch_nowait(self, uids: Iterable[str]) -> None:
         """Watch users from now on, logged in or not. See `Client.watch_nowait`."""
-        self._portal.call(self._client.watch_nowait, uids)
+        self._run(partial(self._client.watch_nowait, uids))
 
     def unwatch(self, uids: Iterable[str] | None = None) -> None:
         """Stop watching some users, or all. See `Client.unwatch`."""
@@ -154,7 +156,7 @@ class BlockingClient:
     ) -> None:
         """Change what later logins carry. See `Client.log_in_with`."""
         change = partial(self._client.log_in_with, token=token, meta=meta, private=private)
-        self._portal.call(partial(change, status=status, until_ms=until_ms))
+        self._run(partial(change, status=status, until_ms=until_ms))
 
     def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline immediately, and the client has ended. See `Client.logout`."""
@@ -162,7 +164,7 @@ class BlockingClient:
 
     def close(self) -> None:
         """End without a logout, as if the network broke: the user is offline after the server's grace."""
-        self._portal.call(self._client.close)
+        self._run(self._client.close)
 
     # State
 
@@ -174,14 +176,16 @@ class BlockingClient:
     @property
     def watched(self) -> dict[str, UserState]:
         """The newest known state of each watched user. See `Client.watched`."""
-        return self._portal.call(lambda: self._client.watched)
+        return self._run(lambda: self._client.watched)
 
     def statistics(self) -> Statistics:
         """Return counters since the start."""
-        return self._portal.call(self._client.statistics)
+        return self._run(self._client.statistics)
 
     def wait_online(self, timeout: float | None = None) -> None:
         """Wait until the client is logged in; raises `Ended` if it never will be, or `TimeoutError`."""
+        if self.state is State.ENDED:
+            raise self._client.end_error()
         if self.state is not State.ONLINE:
             self._call(self._client.wait_online, timeout)
 
@@ -192,8 +196,8 @@ class BlockingClient:
             TimeoutError: none came within `timeout` seconds; 0: none is there.
             Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
-        if timeout is not None and timeout <= 0:
-            return self._portal.call(self._client.receive_nowait)
+        if self.state is State.ENDED or (timeout is not None and timeout <= 0):
+            return self._run(self._client.receive_nowait)
         return self._call(self._client.receive, timeout)
 
     def __iter__(self) -> Self:
@@ -201,9 +205,11 @@ class BlockingClient:
 
     def __next__(self) -> Push:
         try:
-            return self._call(self._client.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
+            return self.receive()
+        except Ended as ended:
+            if ended.code == Code.LOGOUT:  # by this program
+                raise StopIteration from None
+            raise
 
     def _call(self, function: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
         """Call it on the client's loop and wait for it; cancel it if the wait is interrupted (Ctrl-C)."""
@@ -212,9 +218,22 @@ class BlockingClient:
             with anyio.fail_after(timeout):
                 return await function()
 
-        future = self._portal.start_task_soon(call)
+        try:
+            future: Future[T] = self._portal.start_task_soon(call)
+        except RuntimeError:  # the block has been left
+            raise self._client.end_error() from None
         try:
             return future.result()
+        except CancelledError:  # the block was left by an exception
+            raise self._client.end_error() from None
         except BaseException:
             future.cancel()
             raise
+
+    def _run(self, function: Callable[[], T]) -> T:
+        """Call a plain function on the client's loop, or here once the block has been left."""
+        try:
+            future: Future[T] = self._portal.start_task_soon(function)
+        except RuntimeError:
+            return function()
+        return future.result()

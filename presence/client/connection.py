@@ -25,6 +25,7 @@ RENEW_SHARE = 0.8  # of a token's remaining lifetime; the rest is for failing so
 RENEW_JITTER = 0.1  # up to this share earlier: clients that logged in together do not renew together
 MIN_RENEWAL_DELAY_S = 1.0
 MAX_IN_FLIGHT = 2  # a server allows few pending requests per client
+USERS_THAT_FIT = 32  # with their devices, into one answer: a refusal of so few is about the number of watches
 
 
 class _Watches(NamedTuple):
@@ -33,14 +34,17 @@ class _Watches(NamedTuple):
     state: PersistentState
     uids: list[str]
 
-    def packet(self) -> Packet | None:
-        """Return the request, for users who are still watched; None if there are none."""
+    def current(self) -> "_Watches | None":
+        """Return the same for those who are still watched; None if there are none."""
         uids = [uid for uid in self.uids if uid in self.state.watches]
-        return self.state.watch(uids) if uids else None
+        return self._replace(uids=uids) if uids else None
+
+    def packet(self) -> Packet:
+        return self.state.watch(self.uids)
 
     def refused(self, error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
         """Return what a refusal for good leads to, and what to request instead."""
-        if error.code == Code.TOO_LARGE and self.state.watch_devices and len(self.uids) > 1:
+        if error.code == Code.TOO_LARGE and self.state.watch_devices and len(self.uids) > USERS_THAT_FIT:
             half = len(self.uids) // 2  # the answer, with all devices, would not fit into a frame
             return [], [_Watches(self.state, self.uids[:half]), _Watches(self.state, self.uids[half:])]
         self.state.watches.remove(self.uids)
@@ -53,8 +57,11 @@ class _Pass(NamedTuple):
     state: PersistentState
     text: str
 
-    def packet(self) -> Packet | None:
-        return protocol.watch([], visibility_pass=self.text) if self.text in self.state.passes else None
+    def current(self) -> "_Pass | None":
+        return self if self.text in self.state.passes else None
+
+    def packet(self) -> Packet:
+        return protocol.watch([], visibility_pass=self.text)
 
     def refused(self, _error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
         self.state.passes.pop(self.text, None)
@@ -66,8 +73,11 @@ class _Rest(NamedTuple):
 
     state: PersistentState
 
-    def packet(self) -> Packet | None:
-        return self.state.rest()
+    def current(self) -> "_Rest | None":
+        return self if self.state.rest() else None
+
+    def packet(self) -> Packet:
+        return self.state.rest() or protocol.update()
 
     def refused(self, _error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
         return [], []
@@ -107,10 +117,9 @@ class OwnRequests:
 
     def _ask(self, now: float) -> None:
         while self._pending and self._in_flight < MAX_IN_FLIGHT:
-            request = self._pending.popleft()
-            if (packet := request.packet()) is not None:
+            if (request := self._pending.popleft().current()) is not None:
                 on_answer = partial(self._answered, request)
-                self._session.request(packet, ANSWER_TIMEOUT_S, now, on_answer=on_answer)
+                self._session.request(request.packet(), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
                 self._in_flight += 1
 
     def _answered(self, request: _OwnRequest, result: Result, now: float) -> Effects:

@@ -234,7 +234,10 @@ class ClientMachine:
             raise self.end_error().with_traceback(None)
         if self.state is not State.ONLINE or self._connection is None:
             raise NotConnected(f"{self.state.value}: nothing was sent")
-        return self._connection.request(packet, timeout_s, now, retries=retries)
+        id = self._connection.request(packet, timeout_s, now, retries=retries)
+        if packet.kind == Kind.UPDATE:
+            self.persistent_state.supersede(packet.payload)
+        return id
 
     def log_out(self, reason: str | None, now: float) -> int:
         """Send a logout: the user is offline as soon as the server reads it. A `RequestResult` follows.

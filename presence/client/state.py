@@ -183,9 +183,13 @@ class PersistentState:
         return login
 
     def rest(self) -> Packet | None:
-        """Return the update that completes the latest login, with what is granted now; None if nothing is."""
+        """Return the update that completes the latest login, as granted by now; None if it is complete."""
         fields = {name: self.login.payload[name] for name in self._left_out & self.login.payload.keys()}
         return protocol.update(**fields) if fields else None
+
+    def supersede(self, payload: Mapping[str, Any]) -> None:
+        """The program sends an update: `rest` must not overtake it with what was granted before."""
+        self._left_out.difference_update(payload)
 
     def log_in_with(
         self,

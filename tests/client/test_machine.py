@@ -368,6 +368,15 @@ def test_an_abandoned_message_is_not_sent_again_and_those_behind_it_are(online: 
     assert messages(online) == [(two, 2), (four, 4)]
 
 
+def test_a_message_after_an_abandoned_one_does_not_wait(online: Driven) -> None:
+    one = online.ask(protocol.message("bob", 1), retries=True)
+    recipient_disconnected(online, one)
+    online.machine.abandon_request(one)
+    messages(online)
+    two = online.ask(protocol.message("bob", 2), retries=True)
+    assert messages(online) == [(two, 2)]
+
+
 def test_a_message_is_not_sent_again_at_once_whatever_the_server_asks_for(online: Driven) -> None:
     id = online.ask(protocol.message("bob", 1), retries=True)
     recipient_disconnected(online, id, retry_after=0.0)
@@ -388,9 +397,10 @@ def test_a_request_refused_as_too_large_is_no_reason_to_stay_away(online: Driven
 def test_a_refused_idle_timeout_changes_no_keepalives(online: Driven) -> None:
     id = online.ask(protocol.update(idle_timeout=0.1))
     online.receive(protocol.error(id, Code.UNSUPPORTED, "no"))
-    online.run(KEEPALIVE)
+    online.run(KEEPALIVE, answering=True)
     before = online.machine.keepalives_sent
     online.run(2 * KEEPALIVE, answering=True)
+    assert online.machine.state is State.ONLINE
     assert online.machine.keepalives_sent - before <= 3
 
 

@@ -11,8 +11,9 @@ from presence.client import (
     RequestTimeout,
     UserState,
     WatchEnded,
+    connection,
 )
-from presence.client.connection import ANSWER_TIMEOUT_S, MAX_IN_FLIGHT
+from presence.client.connection import ANSWER_TIMEOUT_S, MAX_IN_FLIGHT, USERS_THAT_FIT
 from presence.client.state import MAX_PASSES
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import SERVER_TIME_S, Driven, token
@@ -326,10 +327,10 @@ def test_what_no_login_can_hold_follows_it_until_the_server_takes_it(online: Dri
     assert logins(online)[-1] == {"uid": "ann", "device": "phone", "token": token, "meta": meta}
     assert of_the_client([rest]) == [(Kind.UPDATE, {"private": private})]
     online.receive(protocol.error(rest.id, Code.RATE_LIMITED, "later", 1.0))
-    online.receive(protocol.ok(online.ask(protocol.update(private={"push": "new"}))))
     online.run(3.0)
-    assert of_the_client(online.sent[-1:]) == [(Kind.UPDATE, {"private": {"push": "new"}})]
+    assert of_the_client(online.sent[-1:]) == [(Kind.UPDATE, {"private": private})]
     online.receive(protocol.ok(online.sent[-1].id))
+    online.receive(protocol.ok(online.ask(protocol.update(private={"push": "new"}))))
     online.receive(protocol.ok(online.ask(protocol.update(meta={}))))
     assert online.reconnect() == []
     assert logins(online)[-1] == {"uid": "ann", "device": "phone", "token": token, "private": {"push": "new"}}
@@ -421,7 +422,10 @@ def test_only_passes_that_may_still_be_of_use_are_given_again(online: Driven) ->
 # Answers that are too large
 
 
-def test_watches_whose_devices_do_not_fit_into_one_answer_are_asked_for_in_parts() -> None:
+def test_watches_whose_devices_do_not_fit_into_one_answer_are_asked_for_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "USERS_THAT_FIT", 2)
     online = Driven(watch_devices=True)
     online.log_in()
     users = {f"u{n}": state("online", "1-0") for n in range(5)}
@@ -437,3 +441,46 @@ def test_watches_whose_devices_do_not_fit_into_one_answer_are_asked_for_in_parts
         pending += online.sent[before:]
     assert known(online) == dict.fromkeys(users, "online")
     assert not [push for push in online.pushes if isinstance(push, WatchEnded)]
+
+
+def test_watches_beyond_the_limit_of_the_server_end_after_few_requests() -> None:
+    online = Driven(watch_devices=True)
+    online.log_in()
+    online.machine.watch_nowait([f"u{n}" for n in range(500)], online.now)
+    online.note([])
+    refused = 0
+    while pending := [packet for packet in online.sent if packet.kind == Kind.WATCH][refused:]:
+        for packet in pending:
+            refused += 1
+            online.receive(protocol.error(packet.id, Code.TOO_LARGE, "a connection may watch 1000 users"))
+    assert refused <= 2 * 500 / (USERS_THAT_FIT / 2)
+    assert sum(len(push.uids) for push in online.pushes if isinstance(push, WatchEnded)) == 500
+    assert known(online) == {}
+
+
+def test_a_refused_request_ends_the_watches_that_it_named_and_no_other(online: Driven) -> None:
+    for name in ("x", "y"):  # which are in flight
+        online.machine.watch_nowait([name], online.now)
+    online.machine.watch_nowait(["a", "b"], online.now)
+    online.note([])
+    online.ask(protocol.unwatch(["a"]))
+    first = next(packet for packet in online.sent if packet.kind == Kind.WATCH)
+    online.receive(protocol.ok(first.id, presence={"x": state("online", "1-0")}))
+    asked = online.sent[-1]
+    assert asked.payload["uids"] == ["b"]
+    online.watch(a=state("online", "2-0"))
+    online.receive(protocol.error(asked.id, Code.TOO_LARGE, "a connection may watch 2 users"))
+    assert [push.uids for push in online.pushes if isinstance(push, WatchEnded)] == [("b",)]
+    assert known(online)["a"] == "online"
+
+
+def test_what_the_login_left_out_does_not_overtake_an_update_of_the_program(online: Driven) -> None:
+    for shown in ({"token": "t" * 760}, {"meta": {"m": "m" * 200}}, {"private": {"p": "p" * 200}}):
+        online.receive(protocol.ok(online.ask(protocol.update(**shown))))
+    (rest,) = online.reconnect()
+    online.receive(protocol.error(rest.id, Code.BUSY, "later", 1.0))
+    online.ask(protocol.update(private={"push": "new"}))
+    online.run(5.0, answering=True)
+    assert [packet.payload for packet in online.sent if packet.kind == Kind.UPDATE][-1:] == [
+        {"private": {"push": "new"}}
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from presence.core.profiles import Profile
 from presence.outbox.event_counts import Transitions
 from presence.outbox.replies import NodeNoticeKind, ReplyStatus
 from presence.store.keys import Keys
@@ -468,6 +469,29 @@ def test_the_limit_of_a_class_selects_the_sessions_to_end(
         inboxes = {name: probed(hand.store, name).inbox for name, hand in hands.items()}
     found = [node + each.device for node, inbox in inboxes.items() for each in inbox]
     assert found == outcome.removeprefix("->").split()
+
+
+def test_a_victim_of_the_limit_of_its_class_does_not_count_for_the_one_of_all(server: Server) -> None:
+    shape = Shape(Keys(), 1000, 10**13, 2, class_limits={"phone": (1, "oldest")})
+    with closing(RedisStore(server.url, shape)) as store:
+        a, b = Hand(store, "a"), Hand(store, "b")
+        for hand in (a, b):
+            hand.open()
+        phone = Profile(device_class="phone")
+        a.apply(login("u", "s1", "tv", age_s=3), login("u", "s2", "old", age_s=2, profile=phone))
+        b.apply(login("u", "s3", "new", profile=phone))
+        assert [notice.device for notice in probed(store, "a").inbox] == ["old"]
+
+
+def test_an_older_login_of_a_node_does_not_replace_a_younger_one_of_another(server: Server) -> None:
+    with closing(RedisStore(server.url, Shape(Keys(), 1000, 10**13))) as store:
+        a, b = Hand(store, "a"), Hand(store, "b")
+        for hand in (a, b):
+            hand.open()
+        b.apply(login("u", "sb", "2", age_s=3))
+        a.apply(login("u", "s1", "1"))
+        a.apply(login("u", "sa", "2", age_s=5.5))
+        assert ("u", "2", "sb") in online_sessions(server.client)
 
 
 def test_a_batch_may_exceed_one_call(a: Hand, server: Server) -> None:

@@ -185,15 +185,18 @@ end
 
 local function add_session(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms, profile)
   local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
+  local recorded_ms = login_ms
   if has_pending_logins then pending[uid] = false end
   local record = read_record(uid)
   local present = record and record.sessions[device]
   if op == 'login' and record then  -- the outbox is in order, even if a call that came late makes a login look younger
     for _, other in pairs(record.sessions) do
-      if other.node == node and other.session ~= session then login_ms = math.max(login_ms, other.login_ms + 1) end
+      if other.node == node and other.session ~= session then
+        recorded_ms = math.max(recorded_ms, other.login_ms + 1)
+      end
     end
   end
-  local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
+  local entry = {session = session, node = node, generation = generation, login_ms = recorded_ms,
     arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}
   if profile ~= '' then show_as(entry, profile) end
   if present and present.session == session then
@@ -221,7 +224,7 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
     record.sessions[device] = entry
     if shows_otherwise then emit_if_shown_changed(uid, record, before, device, session, at_ms) end
     if not present then emit_device(uid, record, device, entry, code, reason, at_ms, at_ms) end
-    note_another_session(uid, entry.class)
+    if next(record.sessions, next(record.sessions)) then note_another_session(uid, entry.class) end
   end
   write_record(uid, record)
   set_owned(node, field, digits(generation) .. ' ' .. session)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import anyio
 import pytest
@@ -31,6 +32,7 @@ from presence.protocol import Packet, deliver, encode
 from tests.client.machine_driver import login_ok
 from tests.client.quick_server import QuickServer, T, quick_server
 from tests.support.backends import BACKENDS, on_both_backends
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -222,3 +224,20 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_else(server: QuickServer, ui
     assert complaint.rstrip().endswith("KeyboardInterrupt")
     assert "ExceptionGroup" not in complaint
     assert server.told(uid) == ["online login", "offline closed"]
+
+
+def test_after_the_block_what_was_received_is_still_there_and_then_the_end(
+    server: QuickServer, uid: str
+) -> None:
+    with connect_blocking(*server.address, uid=uid) as client:
+        with connect_blocking(*server.address, uid=f"{uid}-friend") as friend:
+            for number in range(3):
+                friend.send_message(uid, number)
+        wait_for(lambda: client.statistics().pushes_waiting == 4)
+    assert isinstance(client.receive(timeout=1), Connected)
+    assert [push.body for push in client if isinstance(push, Delivered)] == [0, 1, 2]
+    for ended in (partial(client.query, ["bob"]), partial(client.wait_online, 0), client.receive):
+        with pytest.raises(Ended):
+            ended()
+    assert client.watched == {}
+    client.close()
