@@ -27,6 +27,7 @@ import { batches, WatchedUsers } from "./watches.js";
 
 const REQUEST_TIMEOUT_MS = 10_000;
 const MAX_PASSES = 16; // that a server takes on one connection
+const USERS_THAT_FIT = 32; // with their devices, into one answer: a refusal of so few is about the number of watches
 
 export interface Options extends Omit<Identity, "token">, Endpoint {
   /**
@@ -101,7 +102,9 @@ export class PresenceClient {
     const source = typeof token === "function" ? token : null;
     const login = typeof token === "function" ? rest : { ...rest, token };
     const persistent = options.persistent ?? false;
-    this.machine = new ClientMachine(login, { ...rest, chance, persistent, fetchesTokens: source !== null });
+    const onTokenRenewed = (): void => queueMicrotask(() => this.askForHidden());
+    const machineOptions = { ...rest, chance, persistent, fetchesTokens: source !== null, onTokenRenewed };
+    this.machine = new ClientMachine(login, machineOptions);
     this.link = new Link(this.machine, options, source, (effects) => {
       this.effects.push(...effects);
       this.dispatch();
@@ -199,7 +202,7 @@ export class PresenceClient {
       }
       this.passes.add(pass);
     });
-    this.restoration.add(this.watchesOf(this.watchedUsers.hidden()));
+    this.askForHidden();
   }
 
   /** Stops watching some users, or all. No events of these users follow the call. */
@@ -226,9 +229,11 @@ export class PresenceClient {
    * which keepalives adapt; or sends a new token before the old one expires. Fields left out stay as they are.
    */
   async update(change: Change): Promise<void> {
-    await this.requestUpdate(change, () => this.machine.login.granted(change));
+    const update = this.requestUpdate(change, () => this.machine.login.granted(change));
+    this.machine.login.supersede(change);
+    await update;
     if (change.token !== undefined) {
-      this.restoration.add(this.watchesOf(this.watchedUsers.hidden())); // it may show more users
+      this.askForHidden();
     }
   }
 
@@ -334,22 +339,33 @@ export class PresenceClient {
   }
 
   private handlePush(push: Push): void {
-    if (push.type !== "presence" || this.watchedUsers.applyChange(push)) {
-      this.emit(push.type, push);
-    }
-    if (push.type === "connected" && push.again) {
-      for (const pass of this.passes) {
-        if ((remainingLifetimeMs(pass, push.timeMs) ?? 1) <= 0) {
-          this.passes.delete(pass);
-        }
-      }
-      const passes = [...this.passes].map((pass) => this.passOf(pass));
-      this.restoration.start([this.rest, ...passes, ...this.watchesOf(this.watchedUsers.states().keys())]);
-    } else if (push.type === "connected") {
-      this.restoration.start([this.rest]);
+    if (push.type === "connected") {
+      this.restoration.start(this.ownRequests(push)); // before what a listener requests
     } else if (push.type === "disconnected") {
       this.restoration.stop();
     }
+    if (push.type !== "presence" || this.watchedUsers.applyChange(push)) {
+      this.emit(push.type, push);
+    }
+  }
+
+  /** What a new connection has to have, and does not have by its login. */
+  private ownRequests(push: Connected): OwnRequest[] {
+    if (!push.again) {
+      return [this.rest];
+    }
+    for (const pass of this.passes) {
+      if ((remainingLifetimeMs(pass, push.timeMs) ?? 1) <= 0) {
+        this.passes.delete(pass);
+      }
+    }
+    const passes = [...this.passes].map((pass) => this.passOf(pass));
+    return [this.rest, ...passes, ...this.watchesOf(this.watchedUsers.states().keys())];
+  }
+
+  /** Asks again for watched users who were `not_allowed`: a new token or pass may show them. */
+  private askForHidden(): void {
+    this.restoration.add(this.watchesOf(this.watchedUsers.hidden()));
   }
 
   private watchPayload(uids: readonly string[]): ValueMap {
@@ -374,7 +390,10 @@ export class PresenceClient {
   /** A pass of an earlier connection. */
   private passOf(pass: string): OwnRequest {
     return {
-      send: () => (this.passes.has(pass) ? this.request(Kind.WATCH, { uids: [], pass }, () => undefined) : null),
+      send: () => {
+        const given = this.passes.has(pass) && this.request(Kind.WATCH, { uids: [], pass }, () => undefined);
+        return given ? given.then(() => this.askForHidden()) : null;
+      },
       refused: () => {
         this.passes.delete(pass);
         return [];
@@ -388,19 +407,20 @@ export class PresenceClient {
   }
 
   private watchOf(batch: readonly string[]): OwnRequest {
+    let uids = batch;
     return {
       send: () => {
-        const uids = batch.filter((uid) => this.watchedUsers.has(uid));
+        uids = uids.filter((uid) => this.watchedUsers.has(uid));
         const parse = (answer: ValueMap): void => void this.applySnapshot(answer);
         return uids.length > 0 ? this.request(Kind.WATCH, this.watchPayload(uids), parse) : null;
       },
       refused: (error) => {
-        if (error.code === Code.TOO_LARGE && this.options.watchDevices && batch.length > 1) {
-          const half = batch.length >> 1; // the answer, with all devices, would not fit into a frame
-          return [this.watchOf(batch.slice(0, half)), this.watchOf(batch.slice(half))];
+        if (error.code === Code.TOO_LARGE && this.options.watchDevices && uids.length > USERS_THAT_FIT) {
+          const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
+          return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
         }
-        this.watchedUsers.remove(batch);
-        this.emit("watchEnded", { uids: batch, error });
+        this.watchedUsers.remove(uids);
+        this.emit("watchEnded", { uids, error });
         return [];
       },
     };

@@ -139,6 +139,13 @@ export class Login {
     const given = fields.filter(([, value]) => value !== undefined);
     return given.length > 0 ? (Object.fromEntries(given) as Change) : null;
   }
+
+  /** The program sends an update: `rest` must not overtake it with what was granted before. */
+  supersede(change: Change): void {
+    for (const name of Object.keys(change) as (keyof Change)[]) {
+      this.leftOut.delete(name);
+    }
+  }
 }
 
 function fits(login: Identity): boolean {

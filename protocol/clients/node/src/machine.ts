@@ -41,6 +41,8 @@ export type State =
   "fetching a token" | "connecting" | "logging in" | "online" | "logging out" | "waiting" | "ended";
 
 export interface MachineOptions {
+  /** Called when the server has accepted a token that the program's function returned while online. */
+  readonly onTokenRenewed?: () => void;
   /** Whether a failed first attempt is repeated like any later one. */
   readonly persistent?: boolean;
   /** Whether to ask the program for a token before each login, and before a token expires. */
@@ -58,6 +60,7 @@ export class ClientMachine {
   error: PresenceError | null = null;
   readonly reconnectPolicy: ReconnectPolicy;
   private readonly fetchesTokens: boolean;
+  private readonly onTokenRenewed: () => void;
   private readonly askEvery: number;
   private readonly chance: Chance;
   private decoder = new Decoder();
@@ -72,6 +75,7 @@ export class ClientMachine {
   /** @throws EncodeError the login breaks a rule of the protocol. */
   constructor(login: Identity, options: MachineOptions = {}) {
     this.fetchesTokens = options.fetchesTokens ?? false;
+    this.onTokenRenewed = options.onTokenRenewed ?? ((): void => undefined);
     this.login = new Login(login, this.fetchesTokens);
     this.askEvery = options.askEvery ?? ASK_EVERY;
     this.chance = options.chance ?? Math.random;
@@ -319,6 +323,7 @@ export class ClientMachine {
     this.clockOffsetMs = push.timeMs === null ? null : push.timeMs - now;
     this.renewal = new Renewal(this.session, token, push.timeMs, this.chance, (renewed) => {
       this.login.granted({ token: renewed });
+      this.onTokenRenewed();
     });
     this.state = "online";
     this.reconnectPolicy.loginGranted();

@@ -305,6 +305,40 @@ whenOnline("what no login can hold follows it until the server takes it", async 
   assert.deepEqual((await next.grant(Kind.UPDATE)).payload, { private: { push: "p".repeat(200) } });
 });
 
+whenOnline("what a listener requests at a reconnect follows what is restored", async (context) => {
+  const { client, peer } = context;
+  const soonMs = Date.now() + 60_000;
+  for (const change of [{ status: "away" }, { status: "dnd", untilMs: soonMs }] as const) {
+    const update = client.update(change);
+    await peer.grant(Kind.UPDATE);
+    await update;
+  }
+  client.on("connected", () => void client.back().catch(() => undefined));
+  const next = await reconnected(context);
+  await next.logIn();
+  const updates = [await next.grant(Kind.UPDATE), await next.grant(Kind.UPDATE)];
+  assert.deepEqual(
+    updates.map(({ payload }) => payload["status"]),
+    ["dnd", "online"],
+  );
+});
+
+whenOnline("after a pass is taken at the second try hidden users are asked for again", async (context) => {
+  const { client, peer } = context;
+  const added = client.addPass("p");
+  await peer.grant(Kind.WATCH, snapshot({}));
+  await added;
+  const watched = client.watch(["bob"]);
+  await peer.grant(Kind.WATCH, snapshot({ bob: { status: "online", id: "1-0" } }));
+  await watched;
+  const next = await reconnected(context);
+  await next.logIn();
+  await next.refuse(Kind.WATCH, Code.BUSY, "busy", { retry_after: 0.01 });
+  await next.grant(Kind.WATCH, snapshot({ bob: { status: "not_allowed" } }));
+  assert.equal((await next.grant(Kind.WATCH, snapshot({}))).payload["pass"], "p");
+  assert.deepEqual((await next.next(Kind.WATCH)).payload, { uids: ["bob"] });
+});
+
 whenOnline("a pass that a busy server refused is given again, one that has expired is not", async (context) => {
   const { client, peer } = context;
   for (const pass of [token({ exp: 1_700_000_100 }), "p"]) {
@@ -322,7 +356,7 @@ whenOnline("a pass that a busy server refused is given again, one that has expir
 whenOnline(
   "watches whose devices do not fit into one answer are asked for in parts",
   async (context) => {
-    const uids = ["u0", "u1", "u2"];
+    const uids = Array.from({ length: 40 }, (_, n) => `u${n}`);
     const states = Object.fromEntries(uids.map((uid) => [uid, { status: "online", id: "1-0" }]));
     const watched = context.client.watch(uids);
     await context.peer.grant(Kind.WATCH, snapshot(states));
@@ -332,7 +366,7 @@ whenOnline(
     await next.refuse(Kind.WATCH, Code.TOO_LARGE, "too_large");
     const parts = [(await next.grant(Kind.WATCH, snapshot({}))).payload["uids"]];
     parts.push((await next.grant(Kind.WATCH, snapshot({}))).payload["uids"]);
-    assert.deepEqual(parts, [["u0"], ["u1", "u2"]]);
+    assert.deepEqual(parts, [uids.slice(0, 20), uids.slice(20)]);
     assert.deepEqual([...context.client.watched().keys()], uids);
   },
   { watchDevices: true },
@@ -434,7 +468,11 @@ test("the token function is called for the login, and again before the token exp
     const peer = await server.accept();
     assert.deepEqual((await peer.logIn()).payload, { token: SHORT, v: 1 });
     await connected;
+    const watched = client.watch(["bob"]);
+    await peer.grant(Kind.WATCH, snapshot({ bob: { status: "not_allowed" } }));
+    await watched;
     assert.deepEqual((await peer.grant(Kind.UPDATE)).payload, { token: LONG });
+    assert.deepEqual((await peer.next(Kind.WATCH)).payload, { uids: ["bob"] }, "it may be seen now");
     assert.deepEqual(client.statistics().logins, 1);
   } finally {
     client.close();
