@@ -294,15 +294,15 @@ GUARDS: Final = (
         (
             SourceChange(
                 "apply",
-                "enforce_session_limit(uid, record.sessions, max_sessions, ARGV[16])",
-                "if op == 'login' then enforce_session_limit(uid, record.sessions, max_sessions, '') end",
+                "if next(record.sessions, next(record.sessions)) then note_another",
+                "if op == 'login' and next(record.sessions, next(record.sessions)) then note_another",
             ),
         ),
         seed=10928,
     ),
     Guard(
         "classes-limited",
-        (SourceChange("apply", "local limit = class_limits and class_limits[entry.class]", "local limit"),),
+        (SourceChange("apply", "local limit = class_limits[class]", "local limit"),),
         seed=69,
     ),
     Guard("status-ends", attributes={(Profiles, "end_status"): lambda *_: None}, seed=1),
