@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.subscriber import Online, subscribe_sync
 from tests.support.line import Line
+from tests.support.waiting import wait_for
 
 UID = "Zoë-李小龍"
 CLOSE_S = 30.0
@@ -29,8 +31,13 @@ def test_times_are_utc_and_uids_are_not_mangled(
     with PresenceServer() as server:
         line = Line(server.address, protocol.login(UID))
         command = [sys.executable, "-m", "presence", "status", UID, "--redis", server.redis_url]
-        found = subprocess.run([*command, "--json"], capture_output=True, check=True)
-        state = json.loads(found.stdout)[UID]
+
+        def state_on_record() -> dict[str, Any] | None:
+            found = subprocess.run([*command, "--json"], capture_output=True, check=True)
+            state: dict[str, Any] = json.loads(found.stdout)[UID]
+            return state if state["status"] == "online" else None
+
+        state = wait_for(state_on_record)  # a login reaches Redis a moment after its answer
         assert abs(state["since_ms"] / 1000 - time.time()) < CLOSE_S
         shown = subprocess.run(command, capture_output=True, check=True)
         assert UID in shown.stdout.decode()
