@@ -58,7 +58,7 @@ class Matchmaker:
                 print(f"{winner} wins: {uid} stayed away", flush=True)
                 send(winner, {"won_against": uid})
             else:
-                print(f"nobody wins: {uid} and {winner} are away", flush=True)
+                print(f"no winner: {uid} and {winner} both stayed away", flush=True)
             self._start_games(send)
 
     def _start_games(self, send: Send) -> None:

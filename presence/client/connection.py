@@ -1,7 +1,7 @@
 """A logged-in connection: the session, and the requests that the client makes on it by itself.
 
-These are token renewals; what has to be restored after a reconnect: watches, passes, and what the login could
-not carry; and watches that are requested without waiting.
+These renew the token, make the watches that the program requests without waiting, and after a reconnect
+restore watches, passes and what the login could not carry.
 """
 
 import math

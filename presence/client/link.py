@@ -102,7 +102,7 @@ class Link:
     # Tasks
 
     async def run(self) -> None:
-        """Run until the machine has ended, or until cancelled. Afterwards nobody waits for an answer."""
+        """Run until the machine has ended, or until cancelled; then fail all pending requests."""
         with self._running:
             try:
                 while self.machine.state is not State.ENDED:

@@ -230,7 +230,7 @@ class ClientSession:
         return effects
 
     def abandon_request(self, id: int) -> None:
-        """Stop waiting for an answer. A watch that may have been granted is undone, no message sent again."""
+        """Stop waiting for an answer; undo a watch that may have been granted, resend no message."""
         pending = self._requests.pop(id, None)
         if pending is None:
             return

@@ -170,7 +170,7 @@ class PersistentState:
         if (until_ms := payload.get("until_ms")) is not None:
             is_over = time_ms is not None and until_ms <= time_ms
             hides = payload.get("status") == "invisible" and self._lasting_status != "invisible"
-            # After the end of a login's own status `online` follows. Nobody may be shown before hiding.
+            # After a login's status ends, `online` follows. A hiding user must not be visible first.
             if is_over or not (hides or self._lasting_status == "online"):
                 del payload["until_ms"], payload["status"]
                 if self._lasting_status != "online":  # the default

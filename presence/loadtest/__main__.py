@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _print_options() -> None:
-    from locust.argument_parser import LocustArgumentParser  # noqa: PLC0415
+    from locust.argument_parser import LocustArgumentParser  # noqa: PLC0415 - an extra installs it
 
     parser: Any = LocustArgumentParser(
         usage=argparse.SUPPRESS,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,10 @@ class Reader:
         return program, printed
 
 
+def has_printed(file: Path, sign: str) -> bool:
+    return sign in file.read_text()
+
+
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
     with ExitStack() as cleanup:
@@ -100,7 +105,7 @@ def test_a_client_stays_online_while_workers_are_killed_and_replaced(reader: Rea
             programs[name], printed[name] = reader.leave_running(line)
             if name != "tail":
                 sign = {"serve": "ready 127.0.0.1:", "client": "online: "}[name]
-                wait_for(lambda: sign in printed[name].read_text())  # noqa: B023 - called here only
+                wait_for(partial(has_printed, printed[name], sign))
     assert "ann  online" in said
     assert '"status":"ready"' in said
 
@@ -113,7 +118,10 @@ def test_a_client_stays_online_while_workers_are_killed_and_replaced(reader: Rea
             line for line in printed["tail"].read_text().splitlines() if not line.startswith("presence: ")
         ]
 
-    (hers,) = (process for process, count in sessions().items() if count)
+    def workers_with_a_session() -> list[int]:
+        return [process for process, count in sessions().items() if count]
+
+    (hers,) = wait_for(workers_with_a_session)  # a worker reports its sessions when it renews its lease
     os.kill(hers, signal.SIGKILL)
     wait_for(lambda: printed["client"].read_text().count("online again") == 1)
     wait_for(lambda: len(sessions().keys() - {hers}) == 2)
