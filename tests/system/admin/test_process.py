@@ -76,8 +76,12 @@ def test_the_process_is_where_the_log_says_and_shares_nothing_with_workers(
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
         assert url_of(server).startswith("http://127.0.0.1:")
         wait_for(lambda: answers(url_of(server)))
-        events = [line["event"] for line in list(server.lines)]
-        before = events[: events.index("serving")]
+
+        def events() -> list[str]:
+            return [line["event"] for line in list(server.lines)]
+
+        wait_for(lambda: "serving" in events())  # a worker's log may follow its readiness
+        before = events()[: events().index("serving")]
         assert "admin HTTP server starting" in before, "the address is logged before it is ready"
         kept = admin_of(server)
         for pid in server.workers().values():
