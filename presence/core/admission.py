@@ -149,7 +149,7 @@ class Admission:
 
         Args:
             now: monotonic seconds.
-            address: of the client; needed if `counts_logins`, "" for a client without one.
+            address: of the client; "" only if its transport has no addresses.
         """
         if not self._logins.has(now):
             self._logins.refuse()

@@ -88,9 +88,9 @@ class Engine:
 
     # What transports call
 
-    def opened(self, link: Link, handle: Any) -> Guest:
-        """Handle an accepted connection."""
-        return Guest(link, handle)
+    def opened(self, link: Link, handle: Any, address: str = "") -> Guest:
+        """Handle an accepted connection; `address`: see `Guest`."""
+        return Guest(link, handle, address)
 
     def received(self, peer: Peer, data: bytes, max_packets: int = sys.maxsize) -> Outcome:
         """Handle bytes that were read from a connection.
@@ -164,7 +164,7 @@ class Engine:
             return
         shows, status_ends_at = self._status_end(login.shows, now)
         if self.records_addresses:
-            shows = shows._replace(address=guest.link.address(guest.handle))
+            shows = shows._replace(address=guest.address)
         session, superseded, change = self.sessions.login(
             guest,
             grant.key,

@@ -47,9 +47,6 @@ class Link(Protocol):
     def receive_queue_age_s(self, handle: Any, now: float) -> float:
         """Return how many seconds before `now` the bytes that were read last had arrived."""
 
-    def address(self, handle: Any) -> str:
-        """Return what limits count the client's address by, see `networks.limit_key`; "": none."""
-
     def certificate(self, handle: Any) -> bytes | None:
         """Return the certificate that the client presented and TLS has verified, as DER; None without one."""
 
@@ -60,6 +57,9 @@ class Guest:
 
     link: Link  # the transport of the connection
     handle: Any  # the transport's name of the connection
+    # What limits count the client's address by, see `networks.limit_key`; "": its transport has no addresses.
+    # Kept from the accept to the login: the kernel forgets the address of a connection that is reset.
+    address: str = ""
     # The bytes of an unfinished frame. Never None, which means "a session without an unfinished frame", so
     # that the fast path needs only one test.
     partial: bytes | None = b""

@@ -198,10 +198,13 @@ class Acceptor:
                     self._record_accept_error(error)
                     return False
                 continue  # the client left the queue
+            if not isinstance(address, tuple) or not address[0]:  # reset before the accept, on some systems
+                os.close(fd)
+                continue
             os.set_blocking(fd, False)
             counters.accepted += 1
             try:
-                if self._enter(fd, is_tls, address[0] if isinstance(address, tuple) else ""):
+                if self._enter(fd, is_tls, address[0]):
                     self._unadmitted.append(fd)
             except Exception as error:
                 self._failed(fd, error)
@@ -243,15 +246,16 @@ class Acceptor:
         retry_after = self._admission.admit_connection(connections.counters.connections, self._clock.now())
         if retry_after is None and len(self._unadmitted) >= MAX_UNADMITTED:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
-        connections.add(fd, self._engine.opened(self._link, fd), is_tls=is_tls)
+        guest = self._engine.opened(self._link, fd, networks.limit_key(address))
+        connections.add(fd, guest, is_tls=is_tls)
         if retry_after is not None:
             self._refuse(fd, Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after))
             return False
-        return self._ignores_addresses or self.headers.expect(fd, address) or self._identify(fd, address)
+        return self._ignores_addresses or self.headers.expect(fd, address) or self._identify(fd, guest)
 
-    def _identify(self, fd: int, address: str, *, from_proxy: bool = False) -> bool:
+    def _identify(self, fd: int, guest: Guest, *, from_proxy: bool = False) -> bool:
         """Count a connection by its client's address; refuse it and return False if there are too many."""
-        refusal = self._connections.addresses.register(fd, address, from_proxy=from_proxy)
+        refusal = self._connections.addresses.register(fd, guest.address, from_proxy=from_proxy)
         if refusal is not None:
             self._refuse(fd, refusal)
         return refusal is None
@@ -295,12 +299,14 @@ class Acceptor:
         """
         connections = self._connections
         try:
-            if fd in self.headers.awaited and not self._read_proxy_header(fd):
+            guest = connections.fd_states[fd]
+            if fd in self.headers.awaited and not (
+                isinstance(guest, Guest) and self._read_proxy_header(fd, guest)
+            ):
                 return
             if connections.handshake_pending(fd):
                 connections.watch_for_handshake(fd)
                 return
-            guest = connections.fd_states[fd]
             if isinstance(guest, Guest):  # if not, its login timed out while it waited
                 self._reader.read(fd, guest)
             connections.watch_for_login(fd)
@@ -309,16 +315,14 @@ class Acceptor:
             connections.close(fd)
             raise
 
-    def _read_proxy_header(self, fd: int) -> bool:
+    def _read_proxy_header(self, fd: int, guest: Guest) -> bool:
         """Read a proxy's header; return whether the client is known, and not refused."""
         client = self.headers.read(fd)
         if client is None:
             return False
         if client:
-            return self._identify(fd, client, from_proxy=True)
-        with sockets.borrowed(fd) as sock:
-            proxy = sockets.peer_address(sock)
-        return self._identify(fd, proxy)
+            guest.address = networks.limit_key(client)
+        return self._identify(fd, guest, from_proxy=bool(client))
 
     def login_timed_out(self, fd: int, guest: Guest) -> None:
         """Handle a login time-out; read first: the login may have arrived while this process paused."""

@@ -125,23 +125,22 @@ class Addresses:
 
         Args:
             fd: the connection.
-            address: of the client; "" if it has none: it is not counted.
+            address: what limits count the client's address by.
             from_proxy: whether a proxy named it, and not the kernel.
 
         Returns:
             None, or a refusal: the address has as many connections as it may have.
         """
         is_counted = self._admission.counts_connections
-        if not address or not (from_proxy or is_counted):
+        if not (from_proxy or is_counted):
             return None
-        client = networks.limit_key(address)
-        if is_counted and (refusal := self._admission.add_connection(client)) is not None:
+        if is_counted and (refusal := self._admission.add_connection(address)) is not None:
             return refusal
-        self.known[fd] = client
+        self.known[fd] = address
         return None
 
     def address_of(self, fd: int) -> str:
-        """Return the address that limits count a connection by, see `networks.limit_key`; "" if none."""
+        """Return the same for operators; "" if the connection is lost and its address not kept."""
         if (address := self.known.get(fd)) is not None:
             return address
         with sockets.borrowed(fd) as sock:

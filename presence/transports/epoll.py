@@ -236,10 +236,6 @@ class EpollTransport:
         with sockets.borrowed(handle) as sock:
             return sockets.receive_queue_age_s(sock, now, self._clock)
 
-    def address(self, handle: int) -> str:
-        """See `Link`."""
-        return self._connections.addresses.address_of(handle)
-
     def certificate(self, handle: int) -> bytes | None:
         """See `Link`."""
         tls = self._connections.tls.get(handle)
@@ -249,7 +245,8 @@ class EpollTransport:
         """Return what operators are shown of a logged-in connection."""
         connections = self._connections
         transport = "tls" if handle in connections.tls else "plain"
-        return ConnectionInfo(transport, self.address(handle), len(connections.unsent.get(handle, b"")))
+        address = connections.addresses.address_of(handle)
+        return ConnectionInfo(transport, address, len(connections.unsent.get(handle, b"")))
 
     def _timed_out(self, fd: int) -> None:
         peer = self._connections.fd_states[fd]

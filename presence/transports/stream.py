@@ -43,6 +43,7 @@ class _Connection:
     """One stream: its peer, its unsent bytes, and the state of its close.
 
     Attributes:
+        address: what limits count the client's address by; "" if the stream has no addresses.
         read_scope: cancelled to stop the reader; until the login its deadline is the login time-out.
         lifetime: cancelled to drop the connection immediately.
         counted_address: the address that it is counted by; "" if none.
@@ -50,8 +51,9 @@ class _Connection:
         read_done: set when the reader has ended.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, address: str) -> None:
         self.stream = stream
+        self.address = address
         self.read_scope = trio.CancelScope()
         self.lifetime = trio.CancelScope()
         self.read_done = trio.Event()
@@ -113,8 +115,9 @@ class StreamTransport:
     async def _serve_tls(self, stream: trio.SocketStream) -> None:
         deadline = trio.current_time() + self._limits.login_timeout
         try:
+            address = sockets.peer_address(stream.socket)  # now: a reset in the handshake would lose it
             if (tls_stream := await self._handshake(stream, deadline)) is not None:
-                await self.serve(tls_stream, deadline)
+                await self.serve(tls_stream, deadline, address)
             elif trio.current_time() >= deadline:
                 self._counters.login_timeouts += 1
                 self._engine.count_refusal(Code.LOGIN_TIMEOUT)
@@ -144,21 +147,26 @@ class StreamTransport:
         counters.handshakes_failed += 1
         return None
 
-    async def serve(self, stream: Stream, login_until: float | None = None) -> None:
+    async def serve(
+        self, stream: Stream, login_until: float | None = None, address: str | None = None
+    ) -> None:
         """Serve one connection to its end; never raises for what the peer does or a handler raises.
 
         Args:
             stream: is closed at the end.
             login_until: when the login times out, on trio's clock; None for a full time-out from now.
+            address: of the peer, as the kernel writes it; None: ask the kernel, if it is a TCP connection.
         """
-        if not self._admission.room(self._counters.connections):
+        if address is None:
+            address = sockets.peer_address(stream.socket) if isinstance(stream, trio.SocketStream) else None
+        if address == "" or not self._admission.room(self._counters.connections):  # "": reset already
             await trio.aclose_forcefully(stream)
             return
-        connection = _Connection(stream)
+        connection = _Connection(stream, networks.limit_key(address or ""))
         refusal = self._admit(connection)
         self._counters.accepted += 1
         self._counters.connections += 1
-        connection.peer = self._engine.opened(self, connection)
+        connection.peer = self._engine.opened(self, connection, connection.address)
         connection.read_scope.deadline = login_until or trio.current_time() + self._limits.login_timeout
         try:
             with connection.lifetime:
@@ -184,7 +192,7 @@ class StreamTransport:
         retry_after = self._admission.admit_connection(self._counters.connections, trio.current_time())
         if retry_after is not None:
             return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
-        address = self.address(connection) if self._admission.counts_connections else ""
+        address = connection.address if self._admission.counts_connections else ""
         refusal = self._admission.add_connection(address) if address else None
         connection.counted_address = address if refusal is None else ""
         return refusal
@@ -232,13 +240,6 @@ class StreamTransport:
             else 0.0
         )
 
-    def address(self, handle: _Connection) -> str:
-        """See `Link`: as `receive_queue_age_s`."""
-        stream = getattr(handle.stream, "transport_stream", handle.stream)
-        if not isinstance(stream, trio.SocketStream):
-            return ""
-        return networks.limit_key(sockets.peer_address(stream.socket))
-
     def certificate(self, handle: _Connection) -> bytes | None:
         """See `Link`."""
         stream = handle.stream
@@ -249,7 +250,7 @@ class StreamTransport:
 
     def connected(self, handle: _Connection) -> ConnectionInfo:
         """Return what operators are shown of a logged-in connection."""
-        return ConnectionInfo("stream", self.address(handle), len(handle.unsent))
+        return ConnectionInfo("stream", handle.address, len(handle.unsent))
 
     # The two tasks
 

@@ -221,10 +221,6 @@ class ServerUnderTest(Link):
         """See `presence.core.registry.Link`."""
         return self.lain_s
 
-    def address(self, handle: int) -> str:
-        """See `presence.core.registry.Link`."""
-        return ADDRESSES[handle % len(ADDRESSES)]
-
     def certificate(self, handle: int) -> None:
         """See `presence.core.registry.Link`."""
 
@@ -234,7 +230,7 @@ class ServerUnderTest(Link):
         """Accept a connection."""
         handle = self.opened
         self.opened += 1
-        self.peers[handle] = self.engine.opened(self, handle)
+        self.peers[handle] = self.engine.opened(self, handle, ADDRESSES[handle % len(ADDRESSES)])
         self.arrived[handle] = b""
         return handle
 

@@ -94,8 +94,8 @@ def a_lost_connection_has_no_grace(patch: pytest.MonkeyPatch) -> None:
 def a_guest_is_in_the_registry(patch: pytest.MonkeyPatch) -> None:
     opened = Engine.opened
 
-    def enter(self: Engine, link: Any, handle: Any) -> Any:
-        guest = opened(self, link, handle)
+    def enter(self: Engine, link: Any, handle: Any, address: str) -> Any:
+        guest = opened(self, link, handle, address)
         self.registry._sessions["guest"] = guest  # type: ignore[assignment]
         return guest
 

@@ -214,9 +214,6 @@ class Host:
     def receive_queue_age_s(self, handle: SimulatedConnection, now: float) -> float:
         return (self._world.agenda.now - handle.data_at) * self.clock.rate
 
-    def address(self, handle: SimulatedConnection) -> str:
-        return "127.0.0.1"
-
     def certificate(self, handle: SimulatedConnection) -> None:
         return None
 

@@ -63,9 +63,6 @@ class FakeSockets:
     def receive_queue_age_s(self, handle: int, now: float) -> float:
         return self.lain_s
 
-    def address(self, handle: int) -> str:
-        return "127.0.0.1"
-
     def certificate(self, handle: int) -> bytes | None:
         return self.certificates.get(handle)
 
@@ -73,7 +70,7 @@ class FakeSockets:
 
     def connect(self) -> int:
         handle = len(self.peers)
-        self.peers.append(self.engine.opened(self, handle))
+        self.peers.append(self.engine.opened(self, handle, "127.0.0.1"))
         self.waiting.append(b"")
         self.sent.append(bytearray())
         return handle

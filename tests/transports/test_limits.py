@@ -1,17 +1,30 @@
 """Limits by address, user, rate and number: a client beyond one gets the reason; others are not affected."""
 
 import socket
+import struct
 
 import pytest
 import trio
 
 from presence import protocol
 from presence.core.admission import AdmissionLimits, PacketRate
+from presence.core.changes import Op
 from presence.protocol import Code, Kind, Packet
 from presence.transports.limits import Limits
-from tests.transports.harness import TransportKind, both, every_kind, serving
+from tests.auth.gates import WordAuthenticator
+from tests.transports import proxies
+from tests.transports.harness import Harness, TransportKind, both, every_kind, serving
 
 OTHER = "127.0.0.2"
+RESET_WHEN_CLOSED = struct.pack("ii", 1, 0)
+THREE_LOGINS = AdmissionLimits(address_login_rate=0.01, address_login_burst=3)
+
+
+def log_in_and_reset(server: Harness, uid: str, *, header: bytes = b"", token: str | None = None) -> None:
+    """Connect, send a login and reset the connection, all before the server has a turn."""
+    with socket.create_connection(server.address) as client:
+        client.sendall(header + protocol.encode(protocol.login(uid, token=token)))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_WHEN_CLOSED)
 
 
 def assert_limited(answer: Packet | None, code: Code = Code.RATE_LIMITED, kind: Kind = Kind.ERROR) -> None:
@@ -144,3 +157,39 @@ async def test_a_burst_beyond_the_limit_is_refused_with_spread_retry_times(
         assert len(set(waits)) > 15
         assert 12 < waits[-1] < 60, "40 at 2 a second, spread over twice the time"
         assert server.engine.statistics().refused == {"busy": len(refused)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "header"),
+    [("epoll", b""), ("stream", b""), ("epoll", proxies.header(proxies.LOCAL, 0, b""))],
+    ids=["epoll", "stream", "health check of a proxy"],
+)
+async def test_a_client_that_resets_after_its_login_counts(kind: TransportKind, header: bytes) -> None:
+    async with serving(kind, admission=THREE_LOGINS, proxies="127.0.0.1" if header else "") as server:
+        for number in range(10):
+            log_in_and_reset(server, f"user-{number}", header=header)
+        other = await server.connect(source=OTHER, header=header)
+        await other.send(protocol.login("other"))
+        assert await other.receive() is not None
+        assert len([each for each in server.changes if each.op is Op.LOGIN and each.uid != "other"]) <= 3
+
+
+async def test_the_address_of_a_client_that_resets_after_its_login_is_known() -> None:
+    authenticator = WordAuthenticator()
+    async with serving("epoll", authenticator=lambda clock: authenticator) as server:
+        server.engine.records_addresses = True
+        log_in_and_reset(server, "ada", token="ada:60")
+        await server.until(lambda: server.changes)
+        assert authenticator.addresses == ["127.0.0.1"]
+        assert server.changes[0].profile.address == "127.0.0.1"
+
+
+async def test_a_connection_without_an_address_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems other than Linux accept a connection that was reset, and have no address for it."""
+    accept = socket.socket._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
+    async with serving("epoll") as server:
+        nameless = lambda listener: (accept(listener)[0], None)  # noqa: E731
+        monkeypatch.setattr(socket.socket, "_accept", nameless)
+        client = await server.dial()
+        assert await client.all_bytes() == b""
+        assert server.counted.accepted == 0

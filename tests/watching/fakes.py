@@ -35,9 +35,6 @@ class Line:
     def receive_queue_age_s(self, handle: Any, now: float) -> float:
         return 0.0
 
-    def address(self, handle: Any) -> str:
-        return "127.0.0.1"
-
     def certificate(self, handle: Any) -> None:
         return None
 
