@@ -96,11 +96,17 @@ class Routes:
                 places.setdefault(server, []).append(place)
         return [(self._open(server), found) for server, found in places.items()]
 
+    def servers(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the plain URL of the server of each key; None: no server has it at present."""
+        return [self._server(key) for key in keys]
+
+    def primary_servers(self) -> list[str]:
+        """Return the plain URLs of all servers that have keys."""
+        return [*dict.fromkeys(self._known_map().primaries)] if self.is_cluster else [self._servers[0]]
+
     def primaries(self) -> list["redis.Redis"]:
         """Return the clients of all servers that have keys."""
-        if not self.is_cluster:
-            return [self._open(self._servers[0])]
-        return [self._open(server) for server in dict.fromkeys(self._known_map().primaries)]
+        return [self._open(server) for server in self.primary_servers()]
 
     def any_server(self) -> "redis.Redis":
         """Return the client of any server: for channels, which all servers of a cluster share."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from presence.common.backoff import backoff_s
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.channels import RedisSubscription
-from presence.store.client import Redis, RedisError, open_client, open_listener
+from presence.store.client import RedisError, open_client, open_listener
 from presence.store.cluster_routes import Routes
 from presence.store.error_classes import as_failure, passes
 
@@ -49,8 +49,7 @@ class KeyExpirations:
 
     def __init__(self, url: str, prefix: str, max_names: int) -> None:
         self._prefix = prefix
-        self._urls: dict[Redis, str] = {}
-        self._routes = Routes(url, self._open)
+        self._routes = Routes(url)
         self._listeners: dict[str, _Listener] = {}
         self._names: deque[bytes] = deque()
         self._max_names = max_names
@@ -75,7 +74,7 @@ class KeyExpirations:
                 refuses. Existing listeners stay.
         """
         try:
-            servers = {self._urls[client] for client in self._routes.primaries()}
+            servers = set(self._routes.primary_servers())
             for url in self._listeners.keys() - servers:
                 self._listeners.pop(url).end()
             for url in servers - self._listeners.keys():
@@ -112,11 +111,6 @@ class KeyExpirations:
             listener.end()
         self._listeners.clear()
         self._routes.close()
-
-    def _open(self, url: str) -> Redis:
-        client = open_client(url)
-        self._urls[client] = url
-        return client
 
     def _start_listener(self, url: str) -> "_Listener":
         listener = _Listener(url, self._prefix, self._on_name, self._on_missed)

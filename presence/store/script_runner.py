@@ -7,11 +7,12 @@ so that no answer can be taken for that of another call.
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import redis
 from redis.exceptions import RedisError, ResponseError
@@ -103,7 +104,9 @@ class Scripting:
     def __init__(self, url: str, connect: Connect = open_client) -> None:
         self.url = url
         self._routes = Routes(url, connect)
-        self._idle: dict[redis.Redis, Any] = {}  # connections that redis-py's pools need not lend again
+        # Connections that redis-py's pools need not lend again. Routes discard a client whose server cannot
+        # serve a call; its connection goes with it.
+        self._idle: WeakKeyDictionary[redis.Redis, Any] = WeakKeyDictionary()
 
     @property
     def is_cluster(self) -> bool:
@@ -198,7 +201,9 @@ def _leads_elsewhere(answer: object) -> bool:
 class _Exchange:
     """One exchange with one server."""
 
-    def __init__(self, client: "redis.Redis", places: list[int], idle: dict["redis.Redis", Any]) -> None:
+    def __init__(
+        self, client: "redis.Redis", places: list[int], idle: MutableMapping["redis.Redis", Any]
+    ) -> None:
         self.client = client
         self.places = places  # positions of its commands
         self._idle = idle
