@@ -4,11 +4,13 @@ Relay, membership and ticker wait only here. So the same tasks run on trio, and 
 time, where a node can be stopped and killed between any two steps.
 """
 
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import trio
 
+from presence.common.errors import StoreUnavailable
 from presence.common.histogram import Histogram
 from presence.common.loop_calls import InThread, LoopCall, Wait
 
@@ -19,6 +21,32 @@ Found = TypeVar("Found")
 
 class ThreadTimeout(Exception):
     """The call takes too long, or an earlier one still blocks the thread."""
+
+
+class NoThread(OSError):
+    """The system starts no further thread: a limit of processes or of memory is reached."""
+
+
+async def run_in_thread(function: Callable[[], Found], limiter: trio.CapacityLimiter | None = None) -> Found:
+    """Return what a function returns in a thread, which is abandoned if the wait is cancelled.
+
+    Raises:
+        NoThread: the function was not called. Python raises a `RuntimeError`, which callers that survive a
+            lack of descriptors or memory would not expect.
+    """
+    has_begun = False
+
+    def begin() -> Found:
+        nonlocal has_begun
+        has_begun = True
+        return function()
+
+    try:
+        return await trio.to_thread.run_sync(begin, abandon_on_cancel=True, limiter=limiter)
+    except RuntimeError as error:
+        if has_begun:
+            raise
+        raise NoThread(errno.EAGAIN, str(error)) from error
 
 
 class AbandonableThread:
@@ -35,11 +63,12 @@ class AbandonableThread:
 
         Raises:
             ThreadTimeout: it was abandoned after `CALL_TIMEOUT_S`, or not called because the last one hangs.
+            NoThread: it was not called.
         """
         if self._thread.borrowed_tokens:
             raise ThreadTimeout("takes too long, and hangs still")
         with trio.move_on_after(CALL_TIMEOUT_S):
-            return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._thread)
+            return await run_in_thread(function, self._thread)
         raise ThreadTimeout("takes too long, and hangs still")
 
 
@@ -176,7 +205,7 @@ class LoopCaller:
     @staticmethod
     async def _perform(request: Wait | InThread) -> Any:
         if isinstance(request, InThread):
-            return await trio.to_thread.run_sync(request.function, abandon_on_cancel=True)
+            return await run_in_thread(request.function)
         with trio.move_on_after(request.timeout_s) as scope:
             wait = trio.lowlevel.wait_readable if request.is_read else trio.lowlevel.wait_writable
             await wait(request.sock)
@@ -194,9 +223,11 @@ class TrioThreadCaller:
         self._thread = trio.CapacityLimiter(1)
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """See `Caller`."""
+        """See `Caller`; raises `StoreUnavailable` if no thread can be started, because a later call may."""
         try:
-            return await trio.to_thread.run_sync(blocking, limiter=self._thread, abandon_on_cancel=True)
+            return await run_in_thread(blocking, self._thread)
+        except NoThread as error:
+            raise StoreUnavailable(error.strerror) from error
         except trio.Cancelled:
             self._interrupt()
             raise

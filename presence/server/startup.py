@@ -8,6 +8,7 @@ import trio
 
 from presence.common.errors import StoreUnavailable
 from presence.common.redis_url import redacted
+from presence.common.runtime import TrioThreadCaller
 from presence.config.settings import Settings
 from presence.followups.scheduler import FollowUpScheduler
 from presence.followups.scheduler_task import SchedulerTask
@@ -60,7 +61,7 @@ async def _check_rights(node: Node, redis_url: str, settings: Settings) -> privi
         return privileges.Rights([], "")
     followups = settings.followups is not None
     check = partial(privileges.check_rights, redis_url, node.keys, followups=followups)
-    return await trio.to_thread.run_sync(check, abandon_on_cancel=True)
+    return await TrioThreadCaller(lambda: None).call(check)
 
 
 def shape(settings: Settings) -> Shape:

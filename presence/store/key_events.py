@@ -116,10 +116,10 @@ class KeyExpirations:
         listener = _Listener(url, self._prefix, self._on_name, self._on_missed)
         try:
             listener.listen()
+            listener.start()
         except BaseException:
             listener.end()
             raise
-        listener.start()
         return listener
 
     def _on_name(self, name: bytes) -> None:
@@ -159,8 +159,11 @@ class _Listener(RedisSubscription):
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Continue to listen in a thread."""
-        self._thread.start()
+        """Continue to listen in a thread; raises `StoreUnavailable` if none can be started."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise StoreUnavailable(str(error)) from error
 
     def _run(self) -> None:
         failures = 0

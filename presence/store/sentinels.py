@@ -7,6 +7,7 @@ thread asks once a second, and closes those to another server than the one named
 """
 
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Sequence
@@ -56,12 +57,21 @@ class Sentinels:
         raise redis.ConnectionError(f"no Sentinel names a primary: {'; '.join(failures)}")
 
     def watch(self, connection: socket.socket, address: Address) -> None:
-        """Close a connection when the primary is no longer at the address that it was made to."""
+        """Close a connection when the primary is no longer at the address that it was made to.
+
+        Raises:
+            OSError: no thread can be started to watch it.
+        """
         with self._lock:
-            self._connections[connection] = address
             if not self._thread.is_alive():  # nor is it in a process that was forked meanwhile
                 self._thread = threading.Thread(target=self._watch, name="sentinels", daemon=True)
-                self._thread.start()
+                self._connections[connection] = address  # the thread ends without any
+                try:
+                    self._thread.start()
+                except RuntimeError as error:
+                    del self._connections[connection]
+                    raise OSError(errno.EAGAIN, str(error)) from error
+            self._connections[connection] = address
 
     def _watch(self) -> None:
         pause = threading.Event()
@@ -110,7 +120,11 @@ class SentinelConnect:
         address = self._sentinels.primary()
         self.host, self.port = address
         connection = super()._connect()  # type: ignore[misc]  # of redis-py's class
-        self._sentinels.watch(connection, address)
+        try:
+            self._sentinels.watch(connection, address)
+        except OSError:
+            connection.close()
+            raise
         return connection
 
     def on_connect_check_health(self, check_health: bool = True) -> None:

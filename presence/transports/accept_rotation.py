@@ -19,13 +19,13 @@ import socket
 import struct
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import structlog
-import trio
 
 from presence.common.clock import Clock
-from presence.common.runtime import TrioRuntime
+from presence.common.runtime import NoThread, TrioRuntime, run_in_thread
 
 PERIOD_S: Final = 0.25  # at most; less with more than eight workers: a burst should not fill one of them
 ROUND_S: Final = 2.0  # at most, in which each worker has its period
@@ -61,9 +61,11 @@ class AcceptRotation:
         """Attach this worker's index in each of its periods, until cancelled or the listeners are closed."""
         while True:
             is_crowd = await self._crowd_came.wait(self.next_period_s())
+            index = _ANY if is_crowd else self._number
             try:
-                # The kernel waits there for milliseconds.
-                await trio.to_thread.run_sync(self._attach, _ANY if is_crowd else self._number)
+                await run_in_thread(partial(self._attach, index))  # the kernel waits there for milliseconds
+            except NoThread:  # the others' indexes hold meanwhile
+                continue
             except OSError as error:  # closed, or a system without such programs
                 log.debug("accept rotation ended", error=error.strerror)
                 return

@@ -12,7 +12,18 @@ from trio.testing import MockClock
 
 from presence.common import runtime
 from presence.common.histogram import QUICK_S, Histogram
-from presence.common.runtime import AbandonableThread, Linger, T, ThreadTimeout, TimedCaller
+from presence.common.errors import StoreUnavailable
+from presence.common.runtime import (
+    AbandonableThread,
+    Linger,
+    NoThread,
+    T,
+    ThreadTimeout,
+    TimedCaller,
+    TrioThreadCaller,
+    run_in_thread,
+)
+from tests.support.no_threads import MESSAGE, forbid_threads
 
 PATIENCE_S = 30.0
 
@@ -38,6 +49,38 @@ async def test_while_a_call_hangs_no_other_is_made_and_its_caller_can_be_cancell
     with pytest.raises(ThreadTimeout):
         await where.call(lambda: stuck.wait(PATIENCE_S))
     stuck.set()
+
+
+# No thread can be started
+
+
+async def test_a_call_without_a_thread_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    forbid_threads(monkeypatch)
+    with pytest.raises(NoThread, match=MESSAGE):
+        await run_in_thread(lambda: made.append(1))
+    with pytest.raises(NoThread):
+        await AbandonableThread().call(lambda: made.append(2))
+    with pytest.raises(StoreUnavailable, match=MESSAGE):
+        await TrioThreadCaller(lambda: None).call(lambda: made.append(3))
+    assert not made
+
+
+async def test_a_later_call_gets_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = TrioThreadCaller(lambda: None)
+    with monkeypatch.context() as context:
+        forbid_threads(context)
+        with pytest.raises(StoreUnavailable):
+            await caller.call(lambda: 1)
+    assert await caller.call(lambda: 2) == 2
+
+
+async def test_an_error_of_the_function_itself_is_its_own() -> None:
+    def fail() -> None:
+        raise RuntimeError(MESSAGE)
+
+    with pytest.raises(RuntimeError, match=MESSAGE):
+        await run_in_thread(fail)
 
 
 # Histograms and timed calls

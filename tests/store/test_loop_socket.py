@@ -10,8 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from presence.common.errors import StoreUnavailable
 from presence.common.runtime import LoopCaller
+from presence.store.embedded import EmbeddedRedis
+from presence.store.keys import Keys
 from presence.store.loop_socket import LoopConnect, LoopSocket
+from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
+from tests.support.no_threads import forbid_threads
 
 PATIENCE_S = 10.0
 
@@ -121,6 +127,18 @@ async def test_a_connection_is_made_in_a_thread_and_closed_if_nobody_waits_for_i
     connecting.peer.settimeout(PATIENCE_S)
     assert await trio.to_thread.run_sync(connecting.peer.recv, 1) == b""
     connecting.peer.close()
+
+
+async def test_redis_is_unavailable_while_no_thread_can_connect(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RedisStore(redis_server.url, Shape(Keys("threadless"), maxlen=1000, seen_retention_ms=10**13))
+    with monkeypatch.context() as context:
+        forbid_threads(context)
+        with pytest.raises(StoreUnavailable, match="thread"):
+            await LoopCaller().call(store.check_meta)
+    await LoopCaller().call(store.check_meta)
+    store.close()
 
 
 def test_outside_of_the_loop_sockets_are_ordinary() -> None:

@@ -223,8 +223,7 @@ class _Connection:
     async def take_replies(self, reader: asyncio.StreamReader) -> None:
         data = b""
         while more := await reader.read(READ_BYTES):
-            while (wait_s := self._late_until - asyncio.get_running_loop().time()) > 0:
-                await asyncio.sleep(wait_s)
+            await asyncio.sleep(max(0.0, self._late_until - asyncio.get_running_loop().time()))
             data += more
             while (end := piece_end(data)) >= 0:
                 reply, data = data[:end], data[end:]

@@ -11,6 +11,7 @@ import trio
 from presence.common.clock import Clock
 from presence.transports import accept_rotation, sockets
 from presence.transports.accept_rotation import CROWD, PERIOD_S, ROUND_S, AcceptRotation
+from tests.support.no_threads import forbid_threads
 
 CONNECTIONS = 40  # by chance all at one of two listeners: once in 2**39
 
@@ -97,6 +98,19 @@ async def test_a_crowd_is_left_to_the_kernel(nursery: trio.Nursery, monkeypatch:
         own.note_accepted(CROWD)
         await trio.sleep(PERIOD_S)
         assert all(connect(listeners))
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_rotation_outlives_a_lack_of_threads(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(2) as listeners:
+        with monkeypatch.context() as context:
+            forbid_threads(context)
+            nursery.start_soon(AcceptRotation([listeners[0]], 0, 1, Clock()).run)
+            await trio.sleep(2 * PERIOD_S)
+        await trio.sleep(2 * PERIOD_S)
+        assert connect(listeners) == [CONNECTIONS, 0]
         nursery.cancel_scope.cancel()
 
 
