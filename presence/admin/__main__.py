@@ -1,5 +1,6 @@
 """The admin process; `presence.admin.launcher` starts and watches it."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -17,7 +18,8 @@ def main() -> int:
     """Serve until standard input ends; return the exit status."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    os.nice(startup.NICENESS)
+    with contextlib.suppress(OSError):  # a preference; the shipped unit for systemd does not allow it
+        os.nice(startup.NICENESS)
     if (ask_kernel := die_with_parent(signal.SIGKILL)) is not None:
         ask_kernel()  # also works while we are stopped or hang
     line = socket.socket(fileno=0)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,12 @@ def test_what_is_refused_is_refused(tmp_path: Path) -> None:
     assert run.stdout == "refused\n"
 
 
+def answer(url: str) -> int:
+    """Return the status of a GET."""
+    with urllib.request.urlopen(url, timeout=10) as answered:
+        return int(answered.status)
+
+
 @analyzes
 @pytest.mark.parametrize(
     "flags",
@@ -92,6 +99,10 @@ def test_a_server_works_where_it_is_locked_in(
                 os.kill(server.process.pid, signal.SIGHUP)
                 wait_for(lambda: server.logged("files reloaded"))
                 assert not any(client.is_closed for client in swarm.clients)
+            for url in (line["url"] for line in server.logged("admin HTTP server starting")):
+                assert answer(f"{url}readyz") == 200
+                assert answer(f"{url}metrics") == 200
+                assert not server.logged("admin process exited, restarting")
         finally:
             status = server.stop()
         assert status == 0, server.lines[-5:]
