@@ -49,6 +49,9 @@ def read_secret_file(path: Path, max_bytes: int) -> bytes:
 RESERVE_SHARE = 20  # one descriptor in 20 is reserved for Redis, logs, listeners and libraries
 RESERVE_MIN = 64
 RESERVE_MAX = 1000
+# Where the limit is far higher, as in containers of some engines (2^30), connections are not derived from it: the
+# outbox, which is derived from them, would be bounded at a terabyte. This is the kernel's default of fs.nr_open.
+MAX_DERIVING_FILES = 1_048_576
 
 
 class FileLimitError(Exception):
@@ -70,7 +73,7 @@ def raise_file_limit(max_connections: int) -> FileLimits:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
-        hard = max(soft, 1_048_576)
+        hard = max(soft, MAX_DERIVING_FILES)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     fit = connections_within(hard)
@@ -81,12 +84,17 @@ def raise_file_limit(max_connections: int) -> FileLimits:
             f"max_connections: {max_connections} does not fit into the file limit of {hard} (ulimit -n), "
             f"of which {hard - fit} are reserved; at most {fit} fit"
         )
-    return FileLimits(hard, max_connections or fit)
+    return FileLimits(hard, max_connections or default_connections(hard))
 
 
 def connections_within(files: int) -> int:
     """Return how many connections fit within a file limit; 0 or less: none."""
     return files - min(RESERVE_MAX, max(RESERVE_MIN, files // RESERVE_SHARE))
+
+
+def default_connections(files: int) -> int:
+    """Return how many connections a process with that file limit accepts unless a number was set."""
+    return max(0, connections_within(min(files, MAX_DERIVING_FILES)))
 
 
 def spare_connections(connections: int) -> int:

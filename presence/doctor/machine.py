@@ -146,7 +146,7 @@ def _cannot_bind(port: Port) -> OSError | None:
 
 def wanted(settings: Settings, file_limit: int) -> ConnectionCounts:
     """Return how many connections the server should hold."""
-    per_worker = settings.max_connections or max(0, files.connections_within(file_limit))
+    per_worker = settings.max_connections or files.default_connections(file_limit)
     return ConnectionCounts(per_worker, per_worker * settings.workers, settings.max_connections > 0)
 
 

@@ -36,6 +36,12 @@ def test_connections_are_the_limit_less_a_reserve(
     assert files.raise_file_limit(500) == (hard, 500)
 
 
+def test_a_boundless_limit_does_not_make_a_boundless_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeLimit(1024, 2**30, monkeypatch)
+    assert files.raise_file_limit(0) == (2**30, 1_047_576)
+    assert files.raise_file_limit(2_000_000) == (2**30, 2_000_000)
+
+
 @pytest.mark.parametrize(
     ("hard", "wish", "why"), [(1024, 1000, "max_connections: 1000 does not fit"), (64, 0, "too low")]
 )
