@@ -72,6 +72,7 @@ class WorkerSlot:
     is_ready: bool = False  # whether it has reported ready
     is_hung: bool = False  # whether it was aborted because its event loop hung
     kill_at: float = math.inf  # when it is killed unless it has exited
+    kill_event: str | None = None  # logged then; None: its reason has been logged
     watch: SilenceWatch = field(default_factory=lambda: SilenceWatch(math.inf, 0.0))  # of its heartbeats
 
     @property
@@ -215,8 +216,8 @@ class Arbiter:
                 self._start(each)
         for each in self._slots:
             if each.pid and now >= each.kill_at:
-                event = START_TIMED_OUT if each is self._successor else STOP_TIMED_OUT
-                log.error(event, worker=each.number, pid=each.pid)
+                if each.kill_event is not None:
+                    log.error(each.kill_event, worker=each.number, pid=each.pid)
                 each.kill_at = math.inf
                 os.kill(each.pid, signal.SIGKILL)  # reaped after SIGCHLD
 
@@ -308,7 +309,7 @@ class Arbiter:
                 silent_s = round(each.watch.silent_s, 1)
                 log.error("worker hung, killing it", worker=each.number, pid=each.pid, silent_s=silent_s)
                 os.kill(each.pid, signal.SIGABRT)  # prints its stacks, if it can
-                each.kill_at = now + ABORT_TIMEOUT_S
+                each.kill_at, each.kill_event = now + ABORT_TIMEOUT_S, None
 
     def _close_pipe(self, each: WorkerSlot) -> None:
         if each.pipe is not None:
@@ -389,6 +390,7 @@ class Arbiter:
         self._successor = WorkerSlot(self._to_restart.popleft().number)
         self._start(self._successor)
         self._successor.kill_at = time.monotonic() + START_TIMEOUT_S
+        self._successor.kill_event = START_TIMED_OUT
         if not self._successor.pid:
             self._successor = None
             self._abort_rolling_restart()
@@ -400,6 +402,7 @@ class Arbiter:
         successor.kill_at = math.inf
         if before.pid:
             before.kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
+            before.kill_event = STOP_TIMED_OUT
             before.send(control_pipe.RETIRE)
             self._draining.append(before)
 

@@ -71,6 +71,7 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
     (ended,) = server.logged(REPLACED)
     assert details["pid"] == hung
     assert ended["signal"] == "SIGKILL", "a stopped process cannot say where it stands"
+    assert not server.logged("worker stop timed out, killing it"), "it was not stopping"
 
 
 def test_a_loop_that_is_stuck_says_where(
