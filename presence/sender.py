@@ -27,7 +27,7 @@ from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailabl
 from presence.messaging.letters import OutgoingMessage, ReplyAddress, RouteResult
 from presence.messaging.queue import RETRY_DELAY_S
 from presence.protocol import FRAME_LIMIT_BYTES, EncodeError, Kind
-from presence.protocol.schema import SCHEMA
+from presence.protocol.schema import device_complaint, uid_complaint
 from presence.reader import PresenceReader
 from presence.store.ask_nodes import MAX_POLL_INTERVAL_S, MIN_POLL_INTERVAL_S
 from presence.store.client import RedisError
@@ -40,7 +40,6 @@ from presence.store.shard_clients import ShardClients
 
 WAIT_S: Final = 1.0  # for nodes, which usually report within milliseconds
 MAX_MESSAGES: Final = 100  # of one call
-_check_device: Final = SCHEMA[Kind.LOGIN]["device"].check
 
 Status = Literal["delivered", "offline", "disconnected", "busy", "unknown"]
 
@@ -225,14 +224,14 @@ class PresenceSender:
 
 def check_name(name: object) -> None:
     """Raise `ValueError` if a name of a sender is no uid."""
-    if complaint := SCHEMA[Kind.DELIVER]["from"].check(name):
-        raise ValueError(f"the sender's name {complaint[1]}")
+    if complaint := uid_complaint(name):
+        raise ValueError(f"the sender's name {complaint}")
 
 
 def check_message(message: Message) -> int:
     """Return the size of a message as clients send it, bytes; raise `ValueError` if it is invalid."""
-    if message.device not in (None, "") and (complaint := _check_device(message.device)):
-        raise ValueError(f"device {complaint[1]}")
+    if message.device not in (None, "") and (complaint := device_complaint(message.device)):
+        raise ValueError(f"device {complaint}")
     try:
         return len(protocol.encode(protocol.message(message.to, message.body), FRAME_LIMIT_BYTES))
     except EncodeError as error:

@@ -49,8 +49,11 @@ def _name(max_bytes: int) -> Check:
             return _wrong("must be a string")
         if not value:
             return _wrong("must not be empty")
-        if len(value) > max_bytes or len(value.encode()) > max_bytes:
-            return _too_large(f"is longer than {max_bytes} bytes")
+        try:
+            if len(value) > max_bytes or len(value.encode()) > max_bytes:
+                return _too_large(f"is longer than {max_bytes} bytes")
+        except UnicodeEncodeError:  # half of a surrogate pair, as JSON can hold
+            return _wrong("must be valid Unicode text")
         if _FORBIDDEN.search(value):
             return _wrong("holds a control character, white space, { or }")
         return None
@@ -78,8 +81,11 @@ def _token(max_bytes: int) -> Check:
     def check(value: object) -> Complaint | None:
         if type(value) is not str or not value:
             return _wrong("must be a string that is not empty")
-        if len(value) > max_bytes or len(value.encode()) > max_bytes:
-            return _too_large(f"is longer than {max_bytes} bytes")
+        try:
+            if len(value) > max_bytes or len(value.encode()) > max_bytes:
+                return _too_large(f"is longer than {max_bytes} bytes")
+        except UnicodeEncodeError:
+            return _wrong("must be valid Unicode text")
         return None
 
     return check
@@ -282,6 +288,21 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "message": _STRING._replace(required=False),
     },
 }
+
+
+def uid_complaint(value: object) -> str | None:
+    """Return what keeps a value from being a uid, as "is longer than 128 bytes"; None if it is one.
+
+    This is the only rule for uids: what may log in can be named everywhere else.
+    """
+    complaint = _check_uid(value)
+    return complaint and complaint[1]
+
+
+def device_complaint(value: object) -> str | None:
+    """Return what keeps a value from being the name of a device; None if it is one. "" is none."""
+    complaint = SCHEMA[Kind.LOGIN]["device"].check(value)
+    return complaint and complaint[1]
 
 
 def check_payload(kind: int, payload: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Validates requests: uids, bodies, parameters. All functions raise `ApiError`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -9,8 +9,7 @@ from starlette.requests import Request
 
 from presence.admin.access import JSON
 from presence.admin.responses import ApiError, bad_request, not_found
-from presence.protocol import Kind
-from presence.protocol.schema import SCHEMA
+from presence.protocol.schema import device_complaint, uid_complaint
 from presence.sender import MAX_MESSAGES, Message, check_message, check_name
 from presence.store.bans import MAX_DURATION_S, MAX_REASON_CHARS
 
@@ -19,13 +18,11 @@ USERS_DEFAULT: Final = 100
 MAX_USERS: Final = 1000  # of a page
 WAIT_DEFAULT_S: Final = 5.0
 MAX_WAIT_S: Final = 30.0
-_check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
-_check_device: Final = SCHEMA[Kind.LOGIN]["device"].check
 
 
 def checked_uid(value: object) -> str:
     """Return a uid."""
-    return _checked(value, "bad_uid", _check_uid)
+    return _checked(value, "bad_uid", uid_complaint)
 
 
 def uid_of_path(request: Request, prefix: str) -> str:
@@ -73,7 +70,9 @@ def uids_of(body: dict[str, Any]) -> list[str]:
 def device_of(body: dict[str, Any]) -> str | None:
     """Return the `device`: "" for the default one, None for all."""
     device = body.get("device")
-    return None if device is None else "" if device == "" else _checked(device, "bad_device", _check_device)
+    return (
+        None if device is None else "" if device == "" else _checked(device, "bad_device", device_complaint)
+    )
 
 
 def sender_of(body: Mapping[str, Any]) -> str:
@@ -145,11 +144,7 @@ def limit_of(request: Request) -> int:
     return int(text)
 
 
-def _checked(value: object, code: str, check: Any) -> str:
-    try:
-        complaint = check(value)
-    except UnicodeEncodeError:  # a lone surrogate, which JSON permits
-        complaint = (None, "must be valid Unicode text")
-    if complaint is not None:
-        raise bad_request(code, f"{code.removeprefix('bad_')} {complaint[1]}")
+def _checked(value: object, code: str, complaint: Callable[[object], str | None]) -> str:
+    if what := complaint(value):
+        raise bad_request(code, f"{code.removeprefix('bad_')} {what}")
     return str(value)

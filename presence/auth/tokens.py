@@ -21,14 +21,12 @@ from typing import Any, Final, NamedTuple
 
 from presence.auth.keys import Key, Keyring, SignatureRefused
 from presence.core.authenticator import NO_SIGHT, Sight
-from presence.protocol import Kind
 from presence.protocol.constants import TOKEN_MAX_BYTES
-from presence.protocol.schema import SCHEMA
+from presence.protocol.schema import uid_complaint
 
 # A part in base64url: no padding, and no bits behind the last byte. So no two texts have the same bytes.
 _PART: Final = r"(?:[\w-]{4})*+(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?"
 _COMPACT: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}", re.ASCII)
-_check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
 # The end of the year 9999: a larger value is milliseconds by mistake, and such a token would never expire.
 _LATEST_S: Final = 253_402_300_799
 
@@ -180,10 +178,7 @@ def _moment(claims: dict[str, Any], name: str) -> float:
 
 def is_uid(value: object) -> bool:
     """Whether a value can be a uid."""
-    try:
-        return _check_uid(value) is None
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold
-        return False
+    return uid_complaint(value) is None
 
 
 def _object(segment: str) -> dict[str, Any]:

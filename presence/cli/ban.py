@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from presence.cli.errors import FAILED, OK
 from presence.cli.kick import add_wait, outcome, print_left
-from presence.cli.options import DataLocation, UsageError, add_reader, duration, plain_text
+from presence.cli.options import DataLocation, UsageError, add_reader, device_argument, duration, uid_argument
 from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line, printable, utc_time
 from presence.ops import ban
@@ -44,9 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_users(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say whom a ban concerns."""
-    parser.add_argument("uids", nargs="+", metavar="UID", type=plain_text)
+    parser.add_argument("uids", nargs="+", metavar="UID", type=uid_argument)
     parser.add_argument(
-        "--device", metavar="D", help='only this device; "" is the default one (default: all)'
+        "--device",
+        metavar="D",
+        type=device_argument,
+        help='only this device; "" is the default one (default: all)',
     )
 
 

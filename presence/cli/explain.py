@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from presence.cli.errors import FAILED, OK, print_error
-from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
+from presence.cli.options import DataLocation, UsageError, add_reader, uid_argument
 from presence.cli.redis_errors import with_redis
 from presence.common.redis_url import redacted
 from presence.common.text import json_line, printable
@@ -16,7 +16,7 @@ from presence.ops.explain_text import hour, moment, span
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``presence explain``."""
-    parser.add_argument("uid", metavar="UID", type=plain_text)
+    parser.add_argument("uid", metavar="UID", type=uid_argument)
     add_reader(parser, "print one JSON object")
 
 

@@ -22,9 +22,10 @@ from presence.cli.options import (
     entry_id,
     plain_text,
     seconds,
+    uid_argument,
 )
 from presence.cli.redis_errors import subscriber_errors, with_redis
-from presence.common.text import json_line, printable
+from presence.common.text import json_line, named, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
 from presence.followups.scheduler import FollowUpScheduler, SchedulerOutage
 from presence.ops.explain_text import moment
@@ -71,13 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(run, (*READER_SETTINGS, "stream_maxlen"))
 
     show = actions.add_parser("list", help="print pending follow-ups")
-    show.add_argument("--uid", type=plain_text, help="only those of this user")
+    show.add_argument("--uid", type=uid_argument, help="only those of this user")
     add_number(show, "--limit", 1000, "at most this many", most=MAX_NUMBER)
     add_json(show, "print one JSON object per line")
     add_settings(show, READER_SETTINGS)
 
     add = actions.add_parser("add", help="add a follow-up for one user, once")
-    add.add_argument("uid", type=plain_text, metavar="UID")
+    add.add_argument("uid", type=uid_argument, metavar="UID")
     add.add_argument(
         "--after",
         type=seconds,
@@ -90,12 +91,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(add, READER_SETTINGS)
 
     cancel = actions.add_parser("cancel", help="cancel follow-ups")
-    cancel.add_argument("ids", nargs="*", metavar="ID", type=plain_text)
+    cancel.add_argument("ids", nargs="*", metavar="ID", type=named)
     cancel.add_argument(
         "--uid",
         action="append",
         default=[],
-        type=plain_text,
+        type=uid_argument,
         help="all follow-ups of this user; may be repeated",
     )
     add_settings(cancel, READER_SETTINGS)
@@ -226,7 +227,7 @@ def _list(followups: FollowUps, args: argparse.Namespace) -> int:
 
 
 def _line(pending: PlannedFollowUp) -> str:
-    columns = (_when(pending.due_ms), f"{pending.name:<20}", f"{printable(pending.uid):<32}")
+    columns = (_when(pending.due_ms), f"{printable(pending.name):<20}", f"{printable(pending.uid):<32}")
     return "  ".join((*columns, printable(pending.id)))
 
 

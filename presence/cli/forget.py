@@ -5,7 +5,7 @@ import time
 from dataclasses import asdict
 
 from presence.cli.errors import FAILED, OK, print_error
-from presence.cli.options import DataLocation, add_reader, plain_text
+from presence.cli.options import DataLocation, add_reader, uid_argument
 from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line
 from presence.ops.forget import Eraser
@@ -28,7 +28,7 @@ _DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``presence forget``."""
     parser.description = _DESCRIPTION
-    parser.add_argument("uids", nargs="+", metavar="UID", type=plain_text)
+    parser.add_argument("uids", nargs="+", metavar="UID", type=uid_argument)
     add_reader(parser, "print one JSON object: the users, and how much was erased")
 
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
             f"follow-ups {forgotten.followups}"
         )
     for uid in forgotten.online:
-        print_error(f"{uid} is online: end the sessions first, with presence kick {uid}")
+        print_error(f"{uid} is online: end the sessions first, with presence kick")
     return FAILED if forgotten.online else OK
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from presence.cli.errors import FAILED, OK, print_error
-from presence.cli.options import DataLocation, UsageError, add_reader, duration, plain_text, seconds
+from presence.cli.options import DataLocation, UsageError, add_reader, duration, seconds, uid_argument
 from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line, printable
 from presence.ops import ban, kick
@@ -20,7 +20,7 @@ _DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``presence kick``."""
     parser.description = _DESCRIPTION
-    parser.add_argument("uids", nargs="+", metavar="UID", type=plain_text)
+    parser.add_argument("uids", nargs="+", metavar="UID", type=uid_argument)
     parser.add_argument(
         "--ban",
         metavar="DURATION",

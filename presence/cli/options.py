@@ -11,7 +11,9 @@ from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
 from presence.cli.errors import USAGE, print_error
+from presence.common.text import named, printable
 from presence.config.loading import FIELDS, Loaded, SettingField, Settings, nearest
+from presence.protocol.schema import device_complaint, uid_complaint
 
 Load = Callable[[], Loaded]
 """Loads the effective settings; raises `ConfigError` with all problems."""
@@ -101,8 +103,22 @@ def whole_number(most: int) -> Callable[[str], int]:
     return parse
 
 
+def uid_argument(text: str) -> str:
+    r"""Return a uid by the rule of the protocol; codes such as ``\u{200d}`` stand for invisible characters."""
+    if complaint := uid_complaint(name := named(text)):
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a valid uid: it {complaint}")
+    return name
+
+
+def device_argument(text: str) -> str:
+    """Return the name of a device by the rule of the protocol, as `uid_argument` does; "" is the default one."""
+    if (name := named(text)) and (complaint := device_complaint(name)):
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a valid device: it {complaint}")
+    return name
+
+
 def plain_text(text: str) -> str:
-    """Return a uid, a name or an id; servers refuse control characters and invalid UTF-8."""
+    """Return a name that operators choose: of a group, a consumer or an action."""
     if not (text and text.isprintable()):
         raise argparse.ArgumentTypeError(f"{text!r}: must be text without control characters")
     return text

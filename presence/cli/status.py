@@ -8,7 +8,7 @@ from typing import Any
 
 from presence.cli.bans import banned
 from presence.cli.errors import OK
-from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
+from presence.cli.options import DataLocation, UsageError, add_reader, uid_argument
 from presence.cli.redis_errors import with_redis
 from presence.common import meta_json
 from presence.common.text import json_line, plain_state, printable, utc_time
@@ -19,7 +19,7 @@ from presence.store.records import status_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``presence status``."""
-    parser.add_argument("uids", nargs="*", metavar="UID", type=plain_text)
+    parser.add_argument("uids", nargs="*", metavar="UID", type=uid_argument)
     whole = parser.add_mutually_exclusive_group()
     whole.add_argument("--count", action="store_true", help="print how many users are online")
     whole.add_argument("--list", action="store_true", help="print all users online")
@@ -50,7 +50,7 @@ def _show(reader: PresenceReader, uids: list[str], *, as_json: bool) -> None:
     if as_json:
         for each in bans:
             states[each.uid].setdefault("bans", []).append(asdict(each))
-        print(json.dumps(plain_state(states)))
+        print(json_line(plain_state(states)))
         return
     width = max(len(printable(uid)) for uid in uids)
     for uid, state in states.items():
@@ -70,8 +70,11 @@ def _list_online(reader: PresenceReader, *, as_json: bool) -> None:
     lead = "{\n" if as_json else ""
     for page in reader.pages():
         for uid, state in page.states.items():
-            shown = json.dumps(plain_state(state))
-            text = f"{json.dumps(uid)}: {shown}" if as_json else f"{printable(uid)}  {_described(state)}"
+            text = (
+                f"{json.dumps(uid)}:{json_line(plain_state(state))}"
+                if as_json
+                else f"{printable(uid)}  {_described(state)}"
+            )
             sys.stdout.write(lead + text)
             lead = ",\n" if as_json else "\n"
         sys.stdout.flush()

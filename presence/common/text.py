@@ -1,9 +1,11 @@
 """Lines of text for people and programs, in which no value can forge a line or control a terminal."""
 
 import json
+import re
+import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from presence.common import meta_json
 
@@ -11,11 +13,42 @@ _EVENT_WIDTH = 28
 _NEEDS_QUOTES = frozenset(" =\"'")
 
 
+# Characters that leave no mark although Python counts them as printable: Default_Ignorable_Code_Point without
+# the format characters, fillers, and blanks that are no white space. `presence/admin/page/text.js` has the same.
+UNMARKED: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U00013441\U00013442\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
+)
+# Vowels and finals of Hangul, which join the letter before them as combining marks do.
+_JOINING_JAMO: Final = re.compile("[\u1161-\u1175\u11a8-\u11c2]")
+_CODE: Final = re.compile(r"\\u\{([0-9a-f]{1,6})\}")
+
+
 def printable(text: str) -> str:
-    r"""Return `text` with every control, format and otherwise invisible character escaped (``\x1b``)."""
-    if text.isprintable():
+    r"""Return text in which two different names never look the same, apart from letters that look alike.
+
+    Every control, format and otherwise invisible character is replaced by its code, as ``\u{3164}``; so are
+    combining marks, and characters with another canonical form, if the text is not in normal form C. Names of
+    users and devices have no braces, so none contains a code. `named` is the inverse.
+    """
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    is_composed = unicodedata.is_normalized("NFC", text)
+    return "".join(f"\\u{{{ord(c):x}}}" if _is_hidden(c, is_composed=is_composed) else c for c in text)
+
+
+def _is_hidden(c: str, *, is_composed: bool) -> bool:
+    if not c.isprintable() or UNMARKED.match(c):
+        return True
+    if is_composed or c.isascii():
+        return False
+    joins = unicodedata.category(c)[0] == "M" or _JOINING_JAMO.match(c)
+    return bool(joins) or unicodedata.normalize("NFC", c) != c
+
+
+def named(text: str) -> str:
+    r"""Return the name that `printable` shows as `text`: codes such as ``\u{3164}`` become characters."""
+    return _CODE.sub(lambda code: chr(int(code[1], 16)) if int(code[1], 16) <= 0x10FFFF else code[0], text)
 
 
 def json_line(values: Mapping[str, Any]) -> str:

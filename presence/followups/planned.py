@@ -10,6 +10,7 @@ import msgpack
 from presence.common.errors import StoreError
 from presence.config.followup_rules import MAX_AFTER_S, MAX_NAME_CHARS, MAX_PAYLOAD_BYTES, is_name
 from presence.followups.keys import Addition, add_call, cancel_call, script_keys
+from presence.protocol.schema import uid_complaint
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import MAX_ID_BYTES, TimerError, TimerFull
@@ -156,10 +157,10 @@ class FollowUps:
 
 
 def _check(uid: str, after: float, name: str, payload: str, key: str) -> None:
-    if not uid:
-        raise TimerError("uid must not be empty")
-    if any("\ud800" <= c <= "\udfff" for text in (uid, payload, key) for c in text):
-        raise TimerError("uid, payload and key must be text that UTF-8 can hold")
+    if complaint := uid_complaint(uid):
+        raise TimerError(f"uid {complaint}")
+    if any("\ud800" <= c <= "\udfff" for text in (payload, key) for c in text):
+        raise TimerError("payload and key must be text that UTF-8 can hold")
     if not is_name(name):
         raise TimerError(f"name must be 1 to {MAX_NAME_CHARS} letters, digits and ._-")
     if not 0 <= after <= MAX_AFTER_S:
@@ -173,7 +174,7 @@ def _check(uid: str, after: float, name: str, payload: str, key: str) -> None:
 def _uid_of(followup_id: str) -> str:
     """Return the user of an id, ``name:uid:rest``; names and rests have no colon."""
     uid, colon, _ = followup_id.partition(":")[2].rpartition(":")
-    if not (colon and uid):
+    if not colon or uid_complaint(uid):
         raise TimerError(f"{followup_id!r} is not the id of a follow-up")
     return uid
 

@@ -10,8 +10,7 @@ from typing import Final
 
 from presence.ops.kick import KickResult, Target, wait_until_ended
 from presence.outbox.replies import BanNotice
-from presence.protocol import Kind
-from presence.protocol.schema import SCHEMA
+from presence.protocol.schema import device_complaint, uid_complaint
 from presence.reader import PresenceReader
 from presence.store.bans import MAX_DURATION_S, MAX_REASON_CHARS, Bans
 
@@ -106,8 +105,9 @@ def check(uids: Iterable[str], device: str | None) -> list[str]:
     wanted = list(dict.fromkeys(uids))
     if len(wanted) > MAX_UIDS:
         raise ValueError(f"at most {MAX_UIDS} users at a time")
-    for key, names in (("uid", wanted), ("device", [device] if device else [])):
-        for name in names:
-            if (complaint := SCHEMA[Kind.LOGIN][key].check(name)) is not None:
-                raise ValueError(f"{name!r} is not a valid {key}: it {complaint[1]}")
+    for uid in wanted:
+        if complaint := uid_complaint(uid):
+            raise ValueError(f"{uid!r} is not a valid uid: it {complaint}")
+    if device and (complaint := device_complaint(device)):
+        raise ValueError(f"{device!r} is not a valid device: it {complaint}")
     return wanted

@@ -20,8 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from presence.common.redaction import redact_text
 from presence.common.text import plain_state
 from presence.ops import explain_text
-from presence.protocol import Kind
-from presence.protocol.schema import SCHEMA
+from presence.protocol.schema import uid_complaint
 from presence.reader import PresenceReader
 from presence.store import ask_nodes
 from presence.store.ask_nodes import NodeAnswers
@@ -76,7 +75,6 @@ ANSWER_TIMEOUT_S: Final = 2.0  # for answers of nodes; a live one answers within
 RECHECK_DELAY_S: Final = 0.1  # before sources that disagree are read again: they may be out of step
 RETRY_WITHIN_S: Final = 0.5  # only calls that fail this quickly are retried
 MAX_ATTEMPTS: Final = 3  # two connections may be stale: the reader's and our own
-_check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
 _UNASKED: Final = EventSearch(None, "redis")
 _NUMBERS: Final = ("code", "at_ms", "since_ms", "last_seen_ms")  # required to describe an event
 
@@ -135,8 +133,8 @@ class Explainer:
         Raises:
             ValueError: the uid is invalid.
         """
-        if (complaint := _check_uid(uid)) is not None:
-            raise ValueError(f"{uid!r} is not a valid uid: it {complaint[1]}")
+        if complaint := uid_complaint(uid):
+            raise ValueError(f"{uid!r} is not a valid uid: it {complaint}")
         known, failure = _Known({answer["node"]: answer for answer in here}), None
         try:
             self._gather_with_retries(uid, known)

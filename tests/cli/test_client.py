@@ -38,7 +38,7 @@ def test_control_characters_from_other_users_are_escaped(capsys: pytest.CaptureF
     for text in push_lines(Delivered("bob\x1b[2J", "one\r\x07\ntwo\x9b", 1)):
         command._print_line(text)
     lines = [each[10:] for each in capsys.readouterr().out.splitlines()]
-    assert lines == [r"bob\x1b[2J: one\r\x07", r"bob\x1b[2J: two\x9b"]
+    assert lines == [r"bob\u{1b}[2J: one\u{d}\u{7}", r"bob\u{1b}[2J: two\u{9b}"]
 
 
 def test_a_token_comes_from_a_file_standard_input_or_a_variable(

@@ -107,5 +107,5 @@ async def test_the_caller_name_in_the_log_is_shortened_and_printable(
             await trio.to_thread.run_sync(lambda: request_kick(scripting, Keys(), ["ann"], by=by))
             await until(lambda: any(line["event"] == "session kicked" for line in logs))
     (by,) = [line["by"] for line in logs if line["event"] == "session kicked"]
-    assert by.startswith("\\x1b[2Jx")
+    assert by.startswith("\\u{1b}[2Jx")
     assert len(by) < 250

@@ -59,7 +59,7 @@ def test_list_prints_a_line_for_each_online_user(command: Command, client: Redis
     put_online(client, ["ann", "b\x1bb"])
     assert sorted(command("status", "--list").out.splitlines()) == [
         "ann  online   since 2023-11-14 22:13:20 UTC  default device on n1",
-        r"b\x1bb  online   since 2023-11-14 22:13:20 UTC  default device on n1",
+        r"b\u{1b}b  online   since 2023-11-14 22:13:20 UTC  default device on n1",
     ]
 
 

@@ -75,7 +75,7 @@ def test_list_prints_the_state_of_the_timer(timers: Timers) -> None:
 def test_dead_letters_are_listed_with_payloads_escaped(timers: Timers) -> None:
     timers.make_dead("d")
     _, line, _ = timers.run("dead")
-    assert line.split()[2:] == ["1", "attempts", "d", r"pay\x1bload"]
+    assert line.split()[2:] == ["1", "attempts", "d", r"pay\u{1b}load"]
     letter = json.loads(timers.run("dead", "--json")[1])
     assert (letter["id"], letter["attempts"], letter["payload"]) == ("d", 1, "pay\x1bload")
 

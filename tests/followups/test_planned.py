@@ -120,7 +120,8 @@ def test_follow_ups_are_listed_by_due_time_with_armed_ones_last(shard: Shard, fo
         ("u", {"after": 1, "name": "x", "payload": "é" * 2049}, "payload must be"),
         ("u", {"after": 1, "name": "x", "key": "a:b"}, "key must be"),
         ("u", {"after": 1, "name": "x", "payload": "\udcff"}, "UTF-8 can hold"),
-        ("u" * 512, {"after": 1, "name": "x"}, "longer than 512 bytes"),
+        ("u" * 512, {"after": 1, "name": "x"}, "uid is longer than 128 bytes"),
+        ("u", {"after": 1, "name": "x", "key": "k" * 512}, "longer than 512 bytes"),
     ],
 )
 def test_invalid_follow_ups_are_refused(

@@ -2,11 +2,26 @@
 
 export const NO_VALUE = "–";
 const numbers = new Intl.NumberFormat("en-GB");
-const INVISIBLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
+// As in presence/common/text.py: what shows nothing, or joins the letter before it.
+const UNMARKED = /[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800\u{13441}\u{13442}\u{16fe4}\u{1d159}]|(?! )\p{Zs}/u;
+const JOINING = /[\p{M}\u1161-\u1175\u11a8-\u11c2]/u;
+const CODE = /\\u\{([0-9a-f]{1,6})\}/g;
 
-/** Text of clients, with every character that could be invisible or reverse the line replaced by its code. */
-export function escapeInvisible(text) {
-  return String(text).replace(INVISIBLE, (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
+/**
+ * Text of clients, in which two different names never look the same, apart from letters that look alike: what is
+ * invisible or could reverse the line is replaced by its code, and so are combining marks, and characters with
+ * another canonical form, if the text is not in normal form C. Names have no braces, so none contains a code.
+ */
+export function escapeInvisible(value) {
+  const text = String(value);
+  const isComposed = text.normalize("NFC") === text;
+  const isHidden = (char) => UNMARKED.test(char) || (!isComposed && (JOINING.test(char) || char.normalize("NFC") !== char));
+  return Array.from(text, (char) => (isHidden(char) ? `\\u{${char.codePointAt(0).toString(16)}}` : char)).join("");
+}
+
+/** The name that `escapeInvisible` shows as this text. */
+export function unescapeName(text) {
+  return text.replace(CODE, (code, hex) => (Number.parseInt(hex, 16) <= 0x10ffff ? String.fromCodePoint(Number.parseInt(hex, 16)) : code));
 }
 
 export function isNumber(value) {

@@ -96,7 +96,7 @@ def test_tail_shows_who_goes_away_and_what_he_says(
     line = tail(redis_server.url, "--after=0", "--type=away").line()
     assert line.split()[:2] == ["2023-11-14", "22:13:20.123"]
     assert line.split()[2:8] == ["away", "back", "u", "(d)", "2-0", "n1"]
-    assert line.endswith('{"text":"h\u00ed \\x1b[2J\\nforged"}')
+    assert line.endswith('{"text":"h\u00ed \\u{1b}[2J\\u{a}forged"}')
 
 
 @pytest.mark.parametrize("more", [True, False], ids=["with more to print", "while nothing happens"])
