@@ -121,7 +121,13 @@ class Handlers:
 
     async def presence(self, request: Request) -> Response:
         """The state of a user."""
-        uid = requests.uid_of_path(request, "/v1/presence/")
+        return await self._presence(requests.uid_of_path(request, "/v1/presence/"))
+
+    async def presence_of(self, request: Request) -> Response:
+        """The same, by a parameter."""
+        return await self._presence(requests.uid_of_query(request))
+
+    async def _presence(self, uid: str) -> Response:
         return json_answer((await self._sources.queries.states([uid]))[uid])
 
     async def query(self, request: Request) -> Response:
@@ -147,7 +153,13 @@ class Handlers:
 
     async def explain(self, request: Request) -> Response:
         """Why a user is online or offline."""
-        uid = requests.uid_of_path(request, "/v1/explain/")
+        return await self._explain(requests.uid_of_path(request, "/v1/explain/"))
+
+    async def explain_of(self, request: Request) -> Response:
+        """The same, by a parameter."""
+        return await self._explain(requests.uid_of_query(request))
+
+    async def _explain(self, uid: str) -> Response:
         here = await self._sources.workers.explain(uid)
         try:
             explained = await self._sources.queries.explain(uid, here)

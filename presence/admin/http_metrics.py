@@ -18,6 +18,7 @@ ROUTES: Final = (
     "/readyz",
     "/metrics",
     "/openapi.json",
+    "/v1/presence",
     "/v1/presence/{uid}",
     "/v1/presence/query",
     "/v1/online",
@@ -29,6 +30,7 @@ ROUTES: Final = (
     "/v1/ban",
     "/v1/unban",
     "/v1/message",
+    "/v1/explain",
     "/v1/explain/{uid}",
     OTHER,
 )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qs, unquote_to_bytes
 
 from starlette.requests import Request
 
@@ -23,6 +23,21 @@ MAX_WAIT_S: Final = 30.0
 def checked_uid(value: object) -> str:
     """Return a uid."""
     return _checked(value, "bad_uid", uid_complaint)
+
+
+def uid_of_query(request: Request) -> str:
+    """Return the parameter `uid`.
+
+    Browsers and other clients remove ``.`` and ``..`` from the end of a path, also percent-encoded, so a path
+    cannot name these users.
+    """
+    try:
+        found = parse_qs(request.scope["query_string"].decode("ascii"), True, errors="strict").get("uid", [])
+    except ValueError:
+        raise bad_request("bad_uid", "a uid is UTF-8, percent-encoded") from None
+    if len(found) != 1:
+        raise bad_request("bad_uid", "there must be one uid")
+    return checked_uid(found[0])
 
 
 def uid_of_path(request: Request, prefix: str) -> str:

@@ -111,7 +111,7 @@ def uid_argument(text: str) -> str:
 
 
 def device_argument(text: str) -> str:
-    """Return the name of a device by the rule of the protocol, as `uid_argument` does; "" is the default one."""
+    """Return the name of a device as `uid_argument` returns a uid; "" is the default one."""
     if (name := named(text)) and (complaint := device_complaint(name)):
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a valid device: it {complaint}")
     return name

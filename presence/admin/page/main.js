@@ -64,7 +64,7 @@ function begin(hello) {
   version ??= hello.version;
   const where = new URL(hello.url ?? location.href).host;
   setText(byId("where"), `${where} · ${escapeInvisible(hello.version ?? "")} · idle time-out ${duration(hello.idle_timeout_s)}`);
-  for (const part of [charts, delays, nodes, user]) part.begin(hello);
+  for (const part of [charts, delays, user]) part.begin(hello);
   hasConnected = true;
 }
 

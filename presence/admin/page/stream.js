@@ -3,6 +3,9 @@
 
 const RETRY_FIRST_MS = 500;
 const RETRY_MAX_MS = 5000;
+// A forgotten page whose token was withdrawn must not look like somebody who guesses tokens.
+const REFUSED_FIRST_MS = 5000;
+const REFUSED_MAX_MS = 300_000;
 const TOKEN_CHECK_AFTER_MS = 2500;
 const SILENCE_TIMEOUT_MS = 20_000; // the server sends a heartbeat every 15 s, and a sample every second
 
@@ -55,7 +58,7 @@ export class LiveStream {
   #onEvent;
   #onState;
   #retryMs = RETRY_FIRST_MS;
-  #refused = false;
+  #refusals = 0; // in succession
   #wake = () => {};
   #abort = null;
 
@@ -86,7 +89,7 @@ export class LiveStream {
   /** Reconnect now: with this token, or, if it is empty, with what the browser prompts for. */
   useToken(text) {
     token = text.trim();
-    this.#refused = false;
+    this.#refusals = 0;
     this.#retryMs = RETRY_FIRST_MS;
     this.#abort?.abort();
     this.#wake();
@@ -96,7 +99,7 @@ export class LiveStream {
   async #connect() {
     const abort = (this.#abort = new AbortController());
     // After a refusal the browser would prompt for a password at each attempt.
-    const credentials = this.#refused || token ? "omit" : "same-origin";
+    const credentials = this.#refusals || token ? "omit" : "same-origin";
     let answered = false;
     const headers = { Accept: "text/event-stream" };
     const watchdog = setTimeout(() => abort.abort(), SILENCE_TIMEOUT_MS);
@@ -111,11 +114,12 @@ export class LiveStream {
       clearTimeout(watchdog);
       clearTimeout(tokenCheck);
     });
-    this.#refused = response.status === 401 || response.status === 403;
+    const isRefused = response.status === 401 || response.status === 403;
+    this.#refusals = isRefused ? this.#refusals + 1 : 0;
     if (!response.ok) {
       await response.body?.cancel();
-      this.#onState(this.#refused ? "token" : response.status === 503 ? "busy" : "lost", response.status);
-      return Number(response.headers.get("Retry-After")) * 1000 || (this.#refused ? RETRY_MAX_MS : 0);
+      this.#onState(isRefused ? "token" : response.status === 503 ? "busy" : "lost", response.status);
+      return Number(response.headers.get("Retry-After")) * 1000 || (isRefused ? Math.min(REFUSED_MAX_MS, REFUSED_FIRST_MS * 2 ** (this.#refusals - 1)) : 0);
     }
     this.#onState("open");
     await this.#read(response.body, abort);

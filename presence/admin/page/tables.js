@@ -43,11 +43,7 @@ function setHead(row, tone, name, note) {
 
 /** All nodes on the same Redis, with their leases. */
 export class Nodes {
-  #longestLeaseS = 1; // a full bar
-
-  begin(hello) {
-    this.#longestLeaseS = hello.lease_s ?? 1;
-  }
+  #longestLeaseS = 1; // seen so far: a full bar
 
   update(sample) {
     const nodes = sample.nodes ?? [];

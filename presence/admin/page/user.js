@@ -2,7 +2,7 @@
 
 import { bar, byId, element, syncChildren, setText, setBar, setVisible, isolated } from "./dom.js";
 import { authorizedFetch } from "./stream.js";
-import { NO_VALUE, count, duration, isNumber, dateTime, describeReason, plural, escapeInvisible } from "./text.js";
+import { NO_VALUE, count, duration, isNumber, dateTime, describeReason, plural, escapeInvisible, unescapeName } from "./text.js";
 
 const POLL_INTERVAL_MS = 2000;
 const TICK_INTERVAL_MS = 200;
@@ -25,7 +25,8 @@ export class User {
     this.#onMark = onMark;
     byId("search").addEventListener("submit", (event) => {
       event.preventDefault();
-      const uid = byId("search-uid").value.trim();
+      // No uid has white space. `trim` would also remove U+FEFF, which a uid may have.
+      const uid = unescapeName(byId("search-uid").value.replace(/\p{White_Space}/gu, ""));
       if (uid) this.open(uid);
     });
     byId("user-close").addEventListener("click", () => this.close());
@@ -72,7 +73,7 @@ export class User {
   #show(uid) {
     this.#uid = uid;
     this.#answer = null;
-    byId("search-uid").value = uid;
+    byId("search-uid").value = escapeInvisible(uid);
     byId("user-uid").replaceChildren(isolated(escapeInvisible(uid)));
     setText(byId("user-status"), "loading");
     byId("user-status").dataset.tone = "";
@@ -88,7 +89,7 @@ export class User {
     const number = ++this.#requestNumber;
     this.#isPending = true;
     try {
-      const response = await authorizedFetch(`v1/explain/${encodeURIComponent(uid)}`);
+      const response = await authorizedFetch(`v1/explain?uid=${encodeURIComponent(uid)}`);
       const answer = await response.json();
       if (number !== this.#requestNumber || uid !== this.#uid) return;
       if (!response.ok) throw new Error(answer.error?.message ?? `refused: ${response.status}`);

@@ -1,10 +1,10 @@
 // Tests of the page's modules that need no browser; test_page_parts.py runs them in a copy of its directory.
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { mock, test } from "node:test";
 
 import { Ring } from "./ring.js";
-import { EventParser } from "./stream.js";
+import { EventParser, LiveStream } from "./stream.js";
 import { bytes, count, duration, describeReason, escapeInvisible, percent } from "./text.js";
 
 const wheel = (sizes, next = 0.5, later = 0) => ({ slot_s: 0.5, next_s: next, sizes, later });
@@ -25,6 +25,33 @@ test("events are complete, however the text is cut", () => {
 
 test("an event without its end is not returned", () => {
   assert.deepEqual(new EventParser().feed("event: sample\ndata: {}\n"), []);
+});
+
+test("a forgotten page whose token is refused asks less and less, and immediately with a new token", async () => {
+  let [now, asked] = [0, []];
+  mock.timers.enable({ apis: ["setTimeout"] });
+  mock.method(globalThis, "fetch", async () => (asked.push(now), new Response(null, { status: 401 })));
+  globalThis.document = { baseURI: "http://127.0.0.1/" };
+  const pass = async (seconds) => {
+    for (let i = 0; i < seconds; i += 1) {
+      mock.timers.tick(1000);
+      now += 1;
+      await new Promise((done) => setImmediate(done));
+    }
+  };
+  const stream = new LiveStream(() => {}, () => {});
+  stream.run();
+  await pass(3600);
+  const within = (since) => asked.filter((at) => at >= since && at < since + 300).length;
+  assert.ok(within(0) <= 7, `${asked}`);
+  assert.ok(asked.every((at) => within(at) <= 7), `${asked}`);
+  assert.ok(asked.at(-1) > 3000, "it does not give up");
+  const before = asked.length;
+  stream.useToken("another");
+  await pass(1);
+  assert.equal(asked.length, before + 1);
+  mock.reset();
+  mock.timers.reset();
 });
 
 test("a slot comes nearer as time passes, and is empty behind the hand", () => {
