@@ -17,7 +17,7 @@ from pathlib import Path
 from presence.auth import key_file
 from presence.auth.issuing import CannotSign, Signer
 from presence.auth.keys import InvalidKey, KeySetError
-from presence.auth.tokens import is_sight, is_uid
+from presence.auth.tokens import is_seeing_uid, is_sight
 
 __all__ = ["CannotSign", "InvalidKey", "KeySetError", "PassIssuer"]
 
@@ -53,16 +53,17 @@ class PassIssuer:
         """Return a pass.
 
         Args:
-            uid: the user who may see others; the pass is of no use to anybody else.
+            uid: the user who may see others, without ``*`` at the end; the pass is of no use to anybody else.
             see: whom: uids, and beginnings of uids with a ``*`` after them; some hundred uids fit.
-            ttl_s: for how many seconds, rounded up.
+            ttl_s: for how many seconds, above 0, rounded up.
 
         Raises:
             ValueError: a uid breaks the rules of the protocol.
-            CannotSign: the pass is longer than the protocol allows.
+            CannotSign: servers would refuse the pass, which is longer than the protocol allows, or whose time is
+                not above 0.
         """
         seen = [*see]
-        if not is_uid(uid) or not is_sight(seen):
+        if not is_seeing_uid(uid) or not is_sight(seen):
             raise ValueError("a pass is for a uid, and names uids, or beginnings of uids with a * after them")
         return self._signer.visibility_pass(
             uid, seen, audience=self._audience, now=time.time(), ttl_s=ttl_s, **self._claims

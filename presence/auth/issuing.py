@@ -13,7 +13,7 @@ from jwt.utils import base64url_encode
 
 from presence.auth.key_file import key_of
 from presence.auth.keys import ES256, HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, InvalidKey
-from presence.auth.tokens import pass_audience
+from presence.auth.tokens import LATEST_S, is_seeing_uid, pass_audience
 from presence.protocol.constants import PASS_MAX_BYTES, TOKEN_MAX_BYTES
 
 RSA_BITS: Final = 2048
@@ -88,8 +88,13 @@ class Signer:
         `now` is in Unix seconds; `claims` are further claims, or replacements of these.
 
         Raises:
-            CannotSign: the token is longer than the protocol allows.
+            CannotSign: servers would refuse the token: it is longer than the protocol allows, or its time is
+                not above 0, or ends after the year 9999.
         """
+        if not 0 < ttl_s <= LATEST_S - now - 1:
+            raise CannotSign(
+                f"a token lasts for more than 0 s, and ends before the year 10000, not {ttl_s:g} s"
+            )
         issued = math.floor(now)
         payload = {"sub": uid, "aud": audience, "iat": issued, "exp": issued + math.ceil(ttl_s), **claims}
         token = jwt.encode(payload, self._key, algorithm=self._alg, headers=self._headers)
@@ -100,7 +105,13 @@ class Signer:
     def visibility_pass(
         self, uid: str, see: Sequence[str], *, audience: str, now: float, ttl_s: float, **claims: Any
     ) -> str:
-        """Return a pass: the user `uid` may see others for `ttl_s` seconds; see `presence.passes`."""
+        """Return a pass: the user `uid` may see others for `ttl_s` seconds; see `presence.passes`.
+
+        Raises:
+            CannotSign: as of `token`; or no server would take a pass for this uid.
+        """
+        if not is_seeing_uid(uid):
+            raise CannotSign("a pass is for a uid without * at its end, which stands for beginnings of uids")
         audience = pass_audience(audience)
         return self.token(
             uid, audience=audience, now=now, ttl_s=ttl_s, max_bytes=PASS_MAX_BYTES, see=[*see], **claims

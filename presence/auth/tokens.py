@@ -28,7 +28,7 @@ from presence.protocol.schema import uid_complaint
 _PART: Final = r"(?:[\w-]{4})*+(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?"
 _COMPACT: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}", re.ASCII)
 # The end of the year 9999: a larger value is milliseconds by mistake, and such a token would never expire.
-_LATEST_S: Final = 253_402_300_799
+LATEST_S: Final = 253_402_300_799
 
 
 class Reason(StrEnum):
@@ -146,7 +146,7 @@ def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
     uid: Any = claims.get("sub")
     if not is_uid(uid):
         raise TokenRefused(Reason.CLAIMS, "its subject (sub) is no uid")
-    if rules.reads_sight and uid.endswith("*"):
+    if rules.reads_sight and not is_seeing_uid(uid):
         raise TokenRefused(Reason.CLAIMS, "its subject (sub) ends with *, as beginnings of uids do in see")
     expires = _moment(claims, "exp") + rules.leeway_s
     if expires <= wall:
@@ -171,7 +171,7 @@ def is_sight(see: Iterable[object]) -> bool:
 
 def _moment(claims: dict[str, Any], name: str) -> float:
     value: Any = claims.get(name)
-    if type(value) not in (int, float) or not 0 <= value <= _LATEST_S:
+    if type(value) not in (int, float) or not 0 <= value <= LATEST_S:
         raise TokenRefused(Reason.CLAIMS, f"its {name} is missing, or no Unix time in seconds")
     return float(value)
 
@@ -179,6 +179,11 @@ def _moment(claims: dict[str, Any], name: str) -> float:
 def is_uid(value: object) -> bool:
     """Whether a value can be a uid."""
     return uid_complaint(value) is None
+
+
+def is_seeing_uid(value: object) -> bool:
+    """Whether a value can be a uid where `see` counts, and ``*`` at the end is for beginnings of uids."""
+    return is_uid(value) and not str(value).endswith("*")
 
 
 def _object(segment: str) -> dict[str, Any]:

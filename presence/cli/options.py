@@ -104,7 +104,7 @@ def whole_number(most: int) -> Callable[[str], int]:
 
 
 def uid_argument(text: str) -> str:
-    r"""Return a uid by the rule of the protocol; codes such as ``\u{200d}`` stand for invisible characters."""
+    r"""Return a uid by the rule of the protocol; codes such as ``\u{ad}`` stand for invisible characters."""
     if complaint := uid_complaint(name := named(text)):
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a valid uid: it {complaint}")
     return name

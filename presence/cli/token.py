@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     verify.add_argument("--pass", action="store_true", dest="is_pass", help="check a pass, not a token")
     add_json(verify, "print one JSON object: the claims of the token")
-    add_settings(verify, ("token_issuer", "token_audience", "token_leeway"))
+    add_settings(verify, ("token_issuer", "token_audience", "token_leeway", "visibility"))
 
     admin = actions.add_parser("admin", help="generate a token for an operator", description=_ADMIN)
     admin.add_argument("--role", choices=("read", "act"), required=True, help="permission; act includes read")
@@ -167,6 +167,10 @@ def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
     if is_url(keys):
         text = "token_keys is a URL, whose keys sign nothing: give --keys FILE"
         raise UsageError(f"token {args.action}: {text}")
+    if args.see is not None and not tokens.is_seeing_uid(args.uid):
+        raise UsageError(
+            f"token {args.action}: a uid with * at its end stands for beginnings of uids, and sees none"
+        )
     if args.see is not None and not tokens.is_sight(args.see):
         raise UsageError(f"token {args.action}: --see takes uids, and beginnings of uids with a * after them")
     signer = issuing.Signer(key_file.named(key_file.entries_of(key_file.read(Path(keys))), args.kid))
@@ -186,14 +190,15 @@ def _verify(keys: str, args: argparse.Namespace, settings: Settings) -> None:
     keyring = trio.run(credentials.read_keys, settings, keys)
     token = tokens.parse(_token(args.token), keyring, PASS_MAX_BYTES if args.is_pass else TOKEN_MAX_BYTES)
     now = time.time()
-    rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer)
+    reads_sight = settings.visibility == "claims"
+    rules = TokenRules(settings.token_audiences, settings.token_leeway, settings.token_issuer, reads_sight)
     claims = tokens.check(token, rules.of_passes if args.is_pass else rules, now)
     shown = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
     print(json_line(shown) if args.json else _line(shown, now))
 
 
 def _line(shown: Mapping[str, Any], now: float) -> str:
-    ends = datetime.fromtimestamp(shown["expires"], UTC).isoformat(" ", "seconds")
+    ends = datetime.fromtimestamp(min(shown["expires"], tokens.LATEST_S), UTC).isoformat(" ", "seconds")
     name = f"{printable(shown['kid'])} ({shown['alg']})"
     return f"{printable(shown['uid'])}  key {name}  valid until {ends}, for {shown['expires'] - now:.0f} s"
 

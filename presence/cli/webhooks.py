@@ -41,9 +41,9 @@ MAX_FILE_BYTES: Final = 64 * 1024
 
 _RUN: Final = (
     "Sends events to a URL as signed HTTP requests, at least once and in order per user. Any number may run: "
-    "they share the work, and replace each other. A receiver that cannot be reached, or answers 429 or 503, "
-    "is tried again for as long as it takes. After --attempts other answers, or time-outs, an event becomes "
-    "a dead letter. Gaps are always sent."
+    "they share the work, and replace each other. A receiver that cannot be reached, or answers 429, 502, "
+    "503 or 504, is tried again for as long as it takes. After --attempts other answers, or time-outs, an "
+    "event becomes a dead letter. Gaps are always sent."
 )
 
 

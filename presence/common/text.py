@@ -14,7 +14,7 @@ _NEEDS_QUOTES = frozenset(" =\"'")
 
 
 # Characters that leave no mark although Python counts them as printable: Default_Ignorable_Code_Point without
-# the format characters, fillers, and blanks that are no white space. `presence/admin/page/text.js` has them too.
+# the format characters, fillers, and blanks that are no white space. `admin/page/text.js` has them, too.
 UNMARKED: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U00013441\U00013442\U00016fe4\U0001d159\U000e0100-\U000e01ef]"

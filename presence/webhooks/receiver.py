@@ -12,9 +12,9 @@ from presence.common.text import json_line
 from presence.subscriber.events import Entry, Gap, Item, entry_values, gap_entry
 from presence.webhooks.signature import SIGNATURE_HEADER, sign
 
-# Statuses by which a receiver, or a proxy in front of it, asks for a later retry.
-TOO_MANY_REQUESTS: Final = 429
-SERVICE_UNAVAILABLE: Final = 503
+# Statuses that are no judgement of the events: the receiver asks for a later retry (429, 503), or a proxy in
+# front of it has got no answer from it (502, 504; 520 to 527 and 530 of Cloudflare).
+AWAY_STATUSES: Final = frozenset({429, 502, 503, 504, *range(520, 528), 530})
 MAX_RETRY_AFTER_S: Final = 300.0
 _USER_AGENT: Final = "presence-webhooks"
 
@@ -91,7 +91,7 @@ def _failure_of(response: httpx2.Response) -> Failure | None:
     status = response.status_code
     wanted = response.headers.get("Retry-After", "")
     retry_after_s = min(float(wanted), MAX_RETRY_AFTER_S) if wanted.isascii() and wanted.isdigit() else 0.0
-    return Failure(f"answered {status}", status in {TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE}, retry_after_s)
+    return Failure(f"answered {status}", status in AWAY_STATUSES, retry_after_s)
 
 
 def _entry(item: Item) -> Entry:

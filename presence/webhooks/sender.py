@@ -1,8 +1,8 @@
 """Sends the events of one shard, one request at a time: the next one waits until this one is accepted.
 
-A receiver that cannot be reached, or asks for a later retry, is tried again for as long as it takes. If it
-answers with an error, or not in time, the events are sent one by one, and each is retried after a growing
-pause; after some attempts an event becomes a dead letter, and the next one is sent.
+A receiver that cannot be reached, asks for a later retry, or is away by the word of a proxy, is tried again
+for as long as it takes. If it answers with an error, or not in time, the events are sent one by one, and each
+is retried after a growing pause; after some attempts an event becomes a dead letter, and the next one is sent.
 """
 
 import logging

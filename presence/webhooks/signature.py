@@ -23,7 +23,11 @@ class SignatureError(Exception):
 
 
 def sign(body: bytes, secrets: Sequence[bytes], at_s: int) -> str:
-    """Return the header's value for a body sent at `at_s`, Unix seconds."""
+    """Return the header's value for a body sent at `at_s`, Unix seconds.
+
+    Raises:
+        ValueError: a secret is empty.
+    """
     return ",".join([f"t={at_s}", *(f"v1={_digest(body, secret, at_s)}" for secret in secrets)])
 
 
@@ -41,17 +45,23 @@ def verify(
 
     Raises:
         SignatureError: do not believe the request.
+        ValueError: the secret is empty, as of a variable that is not set, so that everyone could sign.
     """
     fields = [field.partition("=")[::2] for field in header.split(",")]
     times = [value for name, value in fields if name == "t" and value.isascii() and value.isdigit()]
     if len(times) != 1 or len(times[0]) > 15:
         raise SignatureError("the request has no signature")
     expected = _digest(body, secret, int(times[0])).encode()
-    if not any(name == "v1" and hmac.compare_digest(value.encode(), expected) for name, value in fields):
+    if not any(
+        name == "v1" and hmac.compare_digest(value.encode("utf-8", "replace"), expected)
+        for name, value in fields
+    ):
         raise SignatureError("the signature is not of this body and secret")
     if abs((time.time() if now_s is None else now_s) - int(times[0])) > tolerance_s:
         raise SignatureError("the request is too old, or from the future")
 
 
 def _digest(body: bytes, secret: bytes, at_s: int) -> str:
+    if not secret.strip():
+        raise ValueError("the secret is empty")
     return hmac.new(secret, b"%d.%b" % (at_s, body), "sha256").hexdigest()

@@ -6,11 +6,13 @@ import json
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from presence.auth.issuing import Signer
 from presence.auth.key_file import load
 from presence.auth.operator_tokens import load as load_tokens
 from presence.cli.main import main
@@ -197,6 +199,34 @@ def test_no_file_gets_a_new_key_if_the_other_cannot_be_written(
     words = ("keygen", "--append-to", files["issuer.json"], "--public", files["servers.json"])
     assert f"{files[unwritable]}: cannot be written: {problem}" in run_token(*words, status=1)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("claims", [{"see": "bob"}, {"see": None}, {"sub": "ann*"}], ids=str)
+def test_verify_refuses_what_servers_with_visibility_refuse(
+    keys: Path, run_token: RunToken, claims: dict[str, object]
+) -> None:
+    signer = Signer(json.loads(keys.read_text())["keys"][0])
+    token = keys.with_name("token")
+    token.write_text(signer.token("ann", audience="presence", now=time.time(), ttl_s=60, **claims))
+    assert run_token("verify", "--keys", keys, f"@{token}").startswith(str(claims.get("sub", "ann")))
+    complaint = run_token("verify", "--keys", keys, f"@{token}", "--visibility", "claims", status=1)
+    assert "refused: its s" in complaint
+
+
+def test_a_token_until_the_end_of_the_year_9999_is_verified(keys: Path, run_token: RunToken) -> None:
+    signer = Signer(json.loads(keys.read_text())["keys"][0])
+    token = keys.with_name("token")
+    token.write_text(signer.token("ann", audience="presence", now=1, ttl_s=1, exp=253_402_300_799))
+    line = run_token("verify", "--keys", keys, "--token-leeway", "60", f"@{token}")
+    assert "valid until 9999-12-31 23:59:59+00:00" in line
+
+
+def test_no_token_is_signed_that_servers_refuse(keys: Path, run_token: RunToken) -> None:
+    sign = ("sign", "--keys", keys, "--uid")
+    assert "ends before the year 10000" in run_token(*sign, "ann", "--ttl", "1e12", status=1)
+    assert "sees none" in run_token(*sign, "ann*", "--see", "bob", status=2)
+    assert "sees none" in run_token("pass", "--keys", keys, "--uid", "ann*", "--see", "bob", status=2)
+    assert run_token(*sign, "ann*")  # is a uid where visibility does not count
 
 
 def test_what_was_added_and_where_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The receiver on the page: it accepts what a runner signs, and nothing else."""
 
+import hmac
 import itertools
 import json
 import random
@@ -17,13 +18,17 @@ BODY = json.dumps({"events": [{"type": "offline", "uid": "ann"}, {"type": "gap"}
 PAGE = "docs/webhooks.md"
 
 
-@pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
+def example() -> Any:
     (text,) = [each.text for each in blocks(PAGE, pages()[PAGE]) if each.text.startswith("# receiver.py")]
     names: dict[str, Any] = {}
     exec(text, names)
     return names["app"]
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
+    return example()
 
 
 async def status(app: Any, body: bytes, signature: str | None) -> int:
@@ -59,3 +64,17 @@ async def test_every_other_request_is_refused(app: Any, capsys: pytest.CaptureFi
     assert [*itertools.filterfalse(lambda answer: answer == 401, answers)] == []
     assert len(answers) == 106
     assert capsys.readouterr().out == ""
+
+
+def test_without_the_variable_of_its_secret_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEBHOOK_SECRET", raising=False)
+    with pytest.raises(KeyError):
+        example()
+
+
+async def test_with_an_empty_secret_it_accepts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBHOOK_SECRET", "")
+    now = int(time.time())
+    forged = f"t={now},v1={hmac.new(b'', b'%d.%b' % (now, BODY), 'sha256').hexdigest()}"
+    with pytest.raises(ValueError, match="the secret is empty"):
+        await status(example(), BODY, forged)

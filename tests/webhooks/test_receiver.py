@@ -52,7 +52,7 @@ async def test_a_request_carries_the_events_as_json_and_their_signature() -> Non
     }
 
 
-@pytest.mark.parametrize("status", [300, 307, 400, 401, 404, 500, 502])
+@pytest.mark.parametrize("status", [300, 307, 400, 401, 404, 500, 501, 505, 599])
 async def test_any_answer_but_2xx_is_a_failure_and_redirects_are_not_followed(status: int) -> None:
     failure = await post(answering(status, {"Location": URL}))
     assert failure == Failure(f"answered {status}")
@@ -61,8 +61,8 @@ async def test_any_answer_but_2xx_is_a_failure_and_redirects_are_not_followed(st
 @pytest.mark.parametrize(
     ("headers", "pause_s"), [({}, 0), ({"Retry-After": "7"}, 7), ({"Retry-After": "9" * 99}, 300)]
 )
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_receiver_may_ask_to_be_left_alone(
+@pytest.mark.parametrize("status", [429, 502, 503, 504, *range(520, 528), 530])
+async def test_a_receiver_that_asks_for_a_later_retry_or_gave_its_proxy_no_answer_is_away(
     status: int, headers: dict[str, str], pause_s: float
 ) -> None:
     assert await post(answering(status, headers)) == Failure(f"answered {status}", True, pause_s)

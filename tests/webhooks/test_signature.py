@@ -48,6 +48,18 @@ def test_an_old_request_is_refused_although_its_signature_is_right(age_s: float,
     assert accepts(sign(BODY, [SECRET], AT_S), now_s=AT_S + age_s) == accepted
 
 
+@pytest.mark.parametrize("secret", [b"", b" \n"])
+def test_an_empty_secret_neither_signs_nor_verifies(secret: bytes) -> None:
+    with pytest.raises(ValueError, match="the secret is empty"):
+        sign(BODY, [SECRET, secret], AT_S)
+    with pytest.raises(ValueError, match="the secret is empty"):
+        accepts(f"t={AT_S},v1={DIGEST}", secret=secret)
+
+
+def test_a_header_of_bytes_that_are_no_text_is_refused() -> None:
+    assert not accepts(f"t={AT_S},v1=\udcff")  # as frameworks decode the byte 0xff
+
+
 @given(st.text() | st.text("t=v1,.0123456789abcdef"))
 def test_no_other_header_is_accepted(header: str) -> None:
     assert not accepts(header)
