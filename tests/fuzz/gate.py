@@ -46,7 +46,8 @@ KEYRINGS: Final = tuple(
 
 
 def _token(key: dict[str, Any], uid: str, seconds: float, audience: str = AUDIENCE, **claims: Any) -> str:
-    return make_token(key, uid, audience=audience, now=WALL_S, ttl_s=seconds, **claims)
+    ends = {} if seconds > 0 else {"exp": WALL_S + seconds}
+    return make_token(key, uid, audience=audience, now=WALL_S, ttl_s=max(1, seconds), **ends, **claims)
 
 
 GOOD: Final = {
