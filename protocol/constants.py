@@ -66,11 +66,16 @@ class Code(IntEnum):
 
     @property
     def reconnect(self) -> bool:
-        """Whether a client may reconnect automatically after its connection ended with this code.
-
-        A `BANNED` with a `retry_after` is an exception: the client may, after that time.
-        """
+        """Whether a client may always reconnect automatically after its connection ended with this code."""
         return self in _RECONNECT
+
+    def allows_return(self, retry_after: float | None) -> bool:
+        """Whether a client may reconnect automatically, after `retry_after` seconds if they are given.
+
+        After some codes it may only if they are: a ban may have no end, and a session that had to go for a
+        newer one must not come back and displace that.
+        """
+        return self in _RECONNECT or (self in _RECONNECT_IF_TOLD_WHEN and retry_after is not None)
 
 
 Status = Literal["online", "away", "busy", "dnd", "invisible"]
@@ -96,6 +101,8 @@ _RECONNECT: Final = frozenset(
         Code.BUSY,
     }
 )
+
+_RECONNECT_IF_TOLD_WHEN: Final = frozenset({Code.BANNED, Code.SESSION_LIMIT})
 
 # Frames: the length N, without the four bytes that carry it.
 FRAME_LIMIT_BEFORE_LOGIN_BYTES: Final = 1024  # a login fits; unauthenticated clients get no more memory

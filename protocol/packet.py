@@ -156,14 +156,14 @@ def deliver(sender: str, body: Any, at_ms: int) -> Packet:
 def goodbye(code: Code, message: str | None = None, retry_after: float | None = None) -> Packet:
     """Announce that the server is closing the connection; ``retry_after`` in seconds.
 
-    Whether the client may reconnect follows from the code, and of a ban from whether it ends.
+    Whether the client may reconnect follows from both: see `Code.allows_return`.
     """
     return _packet(
         Kind.GOODBYE,
         None,
         code=int(code),
         reason=code.reason,
-        reconnect=code.reconnect or (code is Code.BANNED and retry_after is not None),
+        reconnect=code.allows_return(retry_after),
         message=message,
         retry_after=retry_after,
     )

@@ -112,7 +112,7 @@ class Kicked(Ended):
 
 
 class SessionLimit(Ended):
-    """The user has too many sessions, and this one was ended (304)."""
+    """The user has too many sessions, and this one made room for a newer one (304)."""
 
 
 class Banned(Ended):

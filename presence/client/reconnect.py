@@ -101,8 +101,7 @@ class ReconnectPolicy:
             self.refusal = loss.failure
             return self._backoff.next_s(self._chance, 0.0, loss.retry_after)
         if reconnect is None:
-            is_ban_with_end = loss.code == Code.BANNED and loss.retry_after is not None
-            reconnect = is_ban_with_end or loss.code not in list(Code) or Code(loss.code).reconnect
+            reconnect = loss.code not in list(Code) or Code(loss.code).allows_return(loss.retry_after)
         if not reconnect and loss.failure is not None:
             return loss.failure
         return self.connection_lost(loss, 0.0)

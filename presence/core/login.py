@@ -5,10 +5,11 @@ By token or certificate, bans, the order of logins, the number of sessions, and 
 `LoginPolicy` decides; it reads the registry and changes nothing but the counts of limits. The engine acts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
+from presence.common.rate_limit import RETRY_MIN_S
 from presence.core.admission import Admission
 from presence.core.authenticator import (
     NO_SIGHT,
@@ -24,6 +25,7 @@ from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.server_protocol import Login
 from presence.protocol import Code
 
+_FULL = "this user has the maximum number of sessions"
 ARRIVAL_ERROR_S = 0.02  # the kernel dates the arrival of data by its ticks, of up to 10 ms
 
 
@@ -31,7 +33,8 @@ class SessionQuota(NamedTuple):
     """The number of sessions that a user may have on this node."""
 
     max_sessions: int = 8
-    refuse_new: bool = False  # whether a login beyond it is refused; else the oldest sessions are ended
+    # whether a login beyond it is refused, unless a session in its grace can make room; else the oldest end
+    refuse_new: bool = False
 
 
 NO_LIMIT = SessionQuota(max_sessions=2**63)
@@ -46,7 +49,7 @@ class LoginGrant(NamedTuple):
     expires_at: float | None  # when its token or certificate expires, whichever is first; None without any
     sight: Sight  # whom its user may see
     superseded_code: Code  # for the goodbye to the client of an older session of the same device
-    excess_sessions: list[Session]  # the user's oldest sessions beyond the quota, to be ended
+    excess_sessions: list[Session]  # the user's sessions beyond the quota, to be ended
 
 
 @dataclass(eq=False, repr=False)
@@ -84,7 +87,7 @@ class LoginPolicy:
         if existing is not None and existing.login_at > now - waited + ARRIVAL_ERROR_S:
             # After a pause connections are read in no particular order; the client is at the later login.
             return Refusal(Code.REPLACED, "a later login of this device is here already")
-        excess = self._excess_sessions(uid, login.shows.device_class or "") if existing is None else []
+        excess = self._excess_sessions(uid, login.shows.device_class or "", now) if existing is None else []
         if isinstance(excess, Refusal):
             return excess
         if (refusal := self.admission.admit_login(now, guest.address, uid)) is not None:
@@ -149,8 +152,12 @@ class LoginPolicy:
             return Refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid")
         return login.uid, None, NO_SIGHT
 
-    def _excess_sessions(self, uid: str, device_class: str) -> list[Session] | Refusal:
-        """Return the user's oldest sessions beyond the limits if one more device logs in, or its refusal."""
+    def _excess_sessions(self, uid: str, device_class: str, now: float) -> list[Session] | Refusal:
+        """Return the user's sessions that have to go if one more device logs in, or its refusal.
+
+        These are the oldest. Where new sessions are refused, they are the oldest without a connection: the
+        client of such a session has left, or returns and is then the new one.
+        """
         if not self.registry.has_user(uid):
             return []
         others = self.registry.sessions_of(uid)
@@ -158,16 +165,24 @@ class LoginPolicy:
         if device_class in self.class_limits:
             profiles = self.registry.profiles
             same = [each for each in others if profiles.get(each.number).device_class == device_class]
-            checks.append((self.class_limits[device_class], same))
+            checks.insert(0, (self.class_limits[device_class], same))
         excess: dict[Session, None] = {}
         for limit, sessions in checks:
-            if (number := len(sessions) + 1 - limit.max_sessions) <= 0:
+            left = [each for each in sessions if each not in excess]
+            if (number := len(left) + 1 - limit.max_sessions) <= 0:
                 continue
-            if limit.refuse_new:
-                return Refusal(Code.SESSION_LIMIT, "this user has the maximum number of sessions")
-            by_age = sorted(sessions, key=lambda session: (session.login_at, session.number))
+            may_go = [each for each in left if each.link is None] if limit.refuse_new else left
+            if number > len(may_go):
+                retry_after = max(RETRY_MIN_S, round(_first_silent_end(left) - now, 2))
+                return Refusal(Code.SESSION_LIMIT, _FULL, retry_after)
+            by_age = sorted(may_go, key=lambda session: (session.login_at, session.number))
             excess |= dict.fromkeys(by_age[:number])
         return [*excess]
+
+
+def _first_silent_end(sessions: Iterable[Session]) -> float:
+    """Return when the first of some sessions ends if their clients, which may be gone, are silent."""
+    return min(session.last_seen + session.idle_timeout for session in sessions)
 
 
 def _first_to_expire(certified: AuthResult | None, granted: AuthResult) -> AuthResult:

@@ -81,7 +81,7 @@ class SessionTerminator:
 
     def kick(self, key: SessionKey, session_id: str) -> bool:
         """End a session on behalf of an operator; its client must not reconnect by itself."""
-        return self._end_for_good(key, session_id, Code.KICKED)
+        return self._end_named(key, session_id, Code.KICKED)
 
     def ban(self, ban: Ban) -> list[Session]:
         """End the sessions that a ban forbids, unless it has ended itself; return them."""
@@ -94,9 +94,17 @@ class SessionTerminator:
             self.hang_up(session, ban.goodbye(now))
         return ended
 
-    def limit(self, key: SessionKey, session_id: str) -> bool:
-        """End a session because its user exceeds the quota over all nodes."""
-        return self._end_for_good(key, session_id, Code.SESSION_LIMIT)
+    def limit(self, key: SessionKey, session_id: str, *, may_return: bool = False) -> bool:
+        """End a session because its user exceeds the quota over all nodes.
+
+        Args:
+            key: of the session.
+            session_id: its id.
+            may_return: whether it is the newest, and its client may try again once an older session that is
+                silent has ended.
+        """
+        retry_after = self.sessions.idle_timeout if may_return else None
+        return self._end_named(key, session_id, Code.SESSION_LIMIT, retry_after)
 
     def say_goodbye_all(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
         """Close the connections of sessions without ending them: this server stops, and clients reconnect.
@@ -109,12 +117,14 @@ class SessionTerminator:
             if session.link is not None:
                 self.hang_up(session, goodbye())
 
-    def _end_for_good(self, key: SessionKey, session_id: str, code: Code) -> bool:
+    def _end_named(
+        self, key: SessionKey, session_id: str, code: Code, retry_after: float | None = None
+    ) -> bool:
         session = self._named(key, session_id)
         if session is None:
             return False
         self.end(session, code, self.clock.now())
-        self.hang_up(session, protocol.encode(protocol.goodbye(code)))
+        self.hang_up(session, protocol.encode(protocol.goodbye(code, retry_after=retry_after)))
         return True
 
     def _named(self, key: SessionKey, session_id: str) -> Session | None:

@@ -339,7 +339,7 @@ class Node:
                 session, by = each.session, _loggable(each.by)
                 _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
         elif each.kind is NodeNoticeKind.LIMITED:
-            self.engine.terminator.limit(key, each.session)
+            self.engine.terminator.limit(key, each.session, may_return=each.return_allowed)
         else:
             self.engine.terminator.supersede(key, each.session, _goodbye(each.return_allowed))
 

@@ -129,11 +129,12 @@ def test_a_final_refusal_ends_the_client(code: Code) -> None:
     assert driven.machine.deadline == math.inf
 
 
-def test_a_client_waits_for_the_end_of_a_ban_that_has_one() -> None:
+@pytest.mark.parametrize("code", [Code.BANNED, Code.SESSION_LIMIT])
+def test_a_client_waits_for_the_end_of_a_ban_or_a_session_if_it_is_told(code: Code) -> None:
     driven = Driven()
     driven.establish()
-    driven.receive(protocol.error(1, Code.BANNED, "rude", 600))
-    assert driven.pushes[-1] == Disconnected("banned", "rude", 601.0, Code.BANNED)
+    driven.receive(protocol.error(1, code, "no", 600))
+    assert driven.pushes[-1] == Disconnected(code.reason, "no", 601.0, code)
     assert driven.machine.state is State.WAITING
 
 

@@ -12,6 +12,7 @@ from tests.support.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
 
 SLOT = TICK / 2
 OLDEST_GO, NEWEST_IS_REFUSED = SessionQuota(2), SessionQuota(2, refuse_new=True)
+PHONE = {"device_class": "phone"}
 TOO_MANY = (Kind.GOODBYE, None, Code.SESSION_LIMIT)
 
 
@@ -51,6 +52,50 @@ def test_the_newest_session_is_refused_with_a_reason() -> None:
     assert world.engine.statistics().refused == {"session_limit": 1}
 
 
+def test_a_session_in_its_grace_yields_to_a_new_device() -> None:
+    world = World(session_limit=NEWEST_IS_REFUSED)
+    phone, tablet = logins(world, "phone", "tablet")
+    world.sockets.close(phone)
+    (desk,) = logins(world, "desk")
+    assert [world.is_hung_up(each) for each in (tablet, desk)] == [False, False]
+    assert world.history()[2:] == [
+        (Op.LOGIN, "ada", "desk", Code.LOGIN),
+        ended(Code.SESSION_LIMIT, device="phone"),
+    ]
+    (late,) = logins(world, "phone")  # it has lost its place
+    assert world.received(late)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
+
+
+def test_of_several_lost_sessions_no_more_yield_than_have_to() -> None:
+    limits = {"phone": SessionQuota(1, refuse_new=True)}
+    world = World(session_limit=SessionQuota(3, refuse_new=True), class_limits=limits)
+    desk, old, tablet = (
+        world.login(device="desk"),
+        world.login(device="old", **PHONE),
+        world.login(device="tab"),
+    )
+    for handle in (desk, old, tablet):
+        world.sockets.close(handle)
+    world.login(device="new", **PHONE)
+    assert world.history()[3:] == [
+        (Op.LOGIN, "ada", "new", Code.LOGIN),
+        ended(Code.SESSION_LIMIT, device="old"),
+    ]
+
+
+def test_a_refused_device_is_told_when_a_silent_session_has_ended() -> None:
+    """A connection may be lost without a sign: its session ends by idle time-out."""
+    world = World(session_limit=SessionQuota(1, refuse_new=True))
+    world.login(device="laptop")
+    world.pass_time(10)
+    phone = world.login(device="phone")
+    refusal = world.sockets.answers(phone)[-1].payload
+    assert refusal["code"] == Code.SESSION_LIMIT
+    assert refusal["retry_after"] == T - 10
+    world.pass_time(refusal["retry_after"] + TICK)
+    assert not world.is_hung_up(world.login(device="phone"))
+
+
 @pytest.mark.parametrize("limit", [OLDEST_GO, NEWEST_IS_REFUSED])
 def test_a_device_that_reconnects_is_counted_once(limit: SessionQuota) -> None:
     world = World(session_limit=limit)
@@ -72,9 +117,6 @@ def test_a_session_beyond_the_cluster_wide_quota_ends_for_good() -> None:
     assert not world.engine.terminator.limit(("ada", "phone"), name), "it has ended"
 
 
-PHONE = {"device_class": "phone"}
-
-
 def test_a_limit_of_a_class_ends_or_refuses_sessions_of_that_class_only() -> None:
     world = World(session_limit=SessionQuota(4), class_limits={"phone": SessionQuota(1)})
     desk = world.login(device="desk")
@@ -92,6 +134,18 @@ def test_a_limit_of_a_class_ends_or_refuses_sessions_of_that_class_only() -> Non
     assert [strict.is_hung_up(each) for each in (first, second)] == [False, True]
     assert strict.received(second)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
     assert not strict.is_hung_up(strict.login(device="third"))
+
+
+@pytest.mark.parametrize(("may_return", "retry_after"), [(False, None), (True, T)])
+def test_a_session_that_was_beyond_the_limit_when_it_began_may_return_later(
+    may_return: bool, retry_after: float | None
+) -> None:
+    world = World()
+    phone = world.login(device="phone")
+    world.engine.terminator.limit(("ada", "phone"), world.changes[0].session, may_return=may_return)
+    goodbye = world.sockets.answers(phone)[-1].payload
+    assert (goodbye["code"], goodbye["reconnect"]) == (Code.SESSION_LIMIT, may_return)
+    assert goodbye.get("retry_after") == retry_after
 
 
 # Reconnects

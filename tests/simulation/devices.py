@@ -147,7 +147,8 @@ class SimulatedDevice:
             return
         self.main = None
         self._is_banned = code is Code.BANNED and retry_after is None
-        if code.reconnect or (code is Code.BANNED and retry_after is not None):
+        is_full = code is Code.SESSION_LIMIT and self._agenda.now > self._world.plan.heal_at
+        if code.allows_return(retry_after) and not is_full:  # it gives up, or the end would never be quiet
             self._connect_later(retry_after or self._random.uniform(*RETURN_S))
         else:
             self.may_not_return = True

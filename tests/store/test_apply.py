@@ -380,6 +380,18 @@ def test_the_node_is_notified_by_message_and_inbox(
     assert online_sessions(server.client) == {("u", device, "sb"), *stays}, "until the node ends it"
 
 
+def test_a_new_session_beyond_the_limit_may_return_later(server: Server) -> None:
+    store = RedisStore(server.url, Shape(Keys(), 1000, 10**13, 1, "newest"))
+    a, b = Hand(store, "a"), Hand(store, "b")
+    a.open()
+    b.open()
+    a.apply(login("u", "sa", "phone", age_s=2))
+    b.apply(login("u", "sb", "desk"))
+    inbox = probed(store, "b").inbox
+    store.close()
+    assert inbox == (NodeNotice(NodeNoticeKind.LIMITED, "u", "desk", "sb", "b", return_allowed=True),)
+
+
 def test_the_inbox_returns_the_unread_of_its_newest_fifty(a: Hand, b: Hand) -> None:
     a.apply(*(login(f"u{i}", f"a{i}") for i in range(60)))
     b.apply(*(login(f"u{i}", f"b{i}") for i in range(60)))

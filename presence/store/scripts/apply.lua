@@ -165,7 +165,7 @@ local function enforce_session_limit(uid, sessions, victims, most, policy, class
     local victim = sessions[names[i]]
     victims[names[i]] = true
     notify(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
-      return_allowed = false})
+      return_allowed = policy == 'newest'})
   end
 end
 

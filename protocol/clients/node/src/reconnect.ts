@@ -8,6 +8,7 @@ export type Chance = () => number;
 
 const RECONNECT_FIRST_MS = 1000;
 const RECONNECT_MAX_MS = 60_000;
+const RETURNS_IF_TOLD_WHEN: ReadonlySet<number> = new Set([Code.BANNED, Code.SESSION_LIMIT]);
 const STABLE_MS = 10_000; // after this time online the next reconnect is quick again
 
 /**
@@ -92,9 +93,9 @@ export class ReconnectPolicy {
       this.refusal = failure;
       return this.backoff.nextMs(this.chance, 0, refusal.retryAfterMs);
     }
-    // A ban that ends names the time; without one it does not end.
-    const banEnds = refusal.code === Code.BANNED && refusal.retryAfterMs !== null;
-    const allowed = reconnect ?? (banEnds || mayReconnect(refusal.code));
+    // After some codes a client may return only if the refusal names the time: a ban may have no end.
+    const isToldWhen = RETURNS_IF_TOLD_WHEN.has(refusal.code) && refusal.retryAfterMs !== null;
+    const allowed = reconnect ?? (isToldWhen || mayReconnect(refusal.code));
     return allowed ? this.connectionLost({ ...refusal, failure }, 0) : failure;
   }
 }

@@ -131,16 +131,18 @@ for (const { code, reason } of END_CODES) {
   }
 }
 
-test("a login refused by a ban that ends is tried again after it", () => {
-  const driver = new ClientDriver();
-  driver.establish();
-  driver.receive(packet(Kind.ERROR, 1, refusal(Code.BANNED, "banned", { retry_after: 7 })));
-  const states = [7999, 1].map((ms) => {
-    driver.advance(ms);
-    return driver.machine.state;
+for (const code of [Code.BANNED, Code.SESSION_LIMIT]) {
+  test(`a login refused with ${code} and a time is tried again after it`, () => {
+    const driver = new ClientDriver();
+    driver.establish();
+    driver.receive(packet(Kind.ERROR, 1, refusal(code, "no", { retry_after: 7 })));
+    const states = [7999, 1].map((ms) => {
+      driver.advance(ms);
+      return driver.machine.state;
+    });
+    assert.deepEqual(states, ["waiting", "connecting"]);
   });
-  assert.deepEqual(states, ["waiting", "connecting"]);
-});
+}
 
 test("a login refused with an unknown code and without an id is tried again", () => {
   const driver = new ClientDriver();
