@@ -34,6 +34,10 @@ from presence.protocol import Code
 
 KEEPALIVE_SHARE: Final = 0.4  # of the idle time-out: two keepalives are due within it
 
+# A keepalive after a longer pause counts for no rate, which spares the fast path a look into a table: a
+# session has at most one of these per second.
+UNCOUNTED_PAUSE_S: Final = 1.0
+
 _SUPERSEDED_GOODBYES = {
     code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)
 }
@@ -281,7 +285,19 @@ class Engine:
         """
         now = self.clock.now()
         self.guard.loop_ran(now)
-        self._counters.beats += self.sessions.keepalives_received(sessions, now)
+        since = math.inf if self.packet_rate is None else now - UNCOUNTED_PAUSE_S
+        beats, frequent = self.sessions.keepalives_received(sessions, now, since)
+        self._counters.beats += beats
+        if frequent and self.packet_rate is not None:
+            self._count_keepalives(frequent, self.packet_rate, now)
+
+    def _count_keepalives(self, sessions: Iterable[Session], packet_rate: PacketRate, now: float) -> None:
+        """Count a keepalive of each of some sessions, and close connections that exceed their rate."""
+        for session in sessions:
+            goodbye = packet_rate.count_packets(session.uid, 1, now)
+            if goodbye is not None:
+                self.count_refusal(Code.RATE_LIMITED)
+                self._hang_up(session, Code.RATE_LIMITED, goodbye)
 
     def closed(self, peer: Peer, code: Code = Code.CLOSED) -> None:
         """Handle the loss of a connection, or that its transport is about to close it with `code`.
@@ -309,10 +325,14 @@ class Engine:
 
     def fail(self, session: Session) -> None:
         """Close a session's connection after an internal error; its client reconnects."""
+        self._hang_up(session, Code.SERVER_ERROR, _FAILED_GOODBYE)
+
+    def _hang_up(self, session: Session, code: Code, goodbye: bytes) -> None:
+        """Close a session's connection, if it has one, with the usual grace period."""
         link, handle = session.link, session.handle
         if link is not None:
-            self.closed(session, Code.SERVER_ERROR)
-            link.hang_up(handle, _FAILED_GOODBYE)
+            self.closed(session, code)
+            link.hang_up(handle, goodbye)
 
     def dispatch_requests(self, outcome: Outcome) -> Exception | None:
         """Pass the requests of an outcome to the request handler, after its reply was sent.
@@ -375,12 +395,9 @@ class Engine:
 
     def _expire_token(self, session: Session) -> None:
         """Close the connection, with the usual grace period; a lost one has its grace already."""
-        link, handle = session.link, session.handle
-        if link is None:
-            return
-        self._counters.tokens_expired += 1
-        self.closed(session, Code.AUTH_EXPIRED)
-        link.hang_up(handle, _EXPIRED_GOODBYE)
+        if session.link is not None:
+            self._counters.tokens_expired += 1
+            self._hang_up(session, Code.AUTH_EXPIRED, _EXPIRED_GOODBYE)
 
     def tick_done(self, now: float) -> None:
         """Register stale sessions that became active again, and tidy tables."""

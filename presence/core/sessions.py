@@ -133,16 +133,24 @@ class Sessions:
         session.last_seen = now
         self._wheel.touch(session.key, self._slot_clock.at_or_after(now + session.idle_timeout))
 
-    def keepalives_received(self, sessions: Iterable[Session], now: float) -> int:
-        """Extend sessions that sent exactly one keepalive each; return how many.
+    def keepalives_received(
+        self, sessions: Iterable[Session], now: float, since: float = math.inf
+    ) -> tuple[int, list[Session]]:
+        """Extend sessions that sent exactly one keepalive each.
 
         A session that has lost its connection since is skipped, because its key may belong to another session
         by now, or to none.
+
+        Returns:
+            How many were extended, and those of which another packet was read after `since`.
         """
         usual, extended, keys = self.idle_timeout, 0, []
+        frequent: list[Session] = []
         for session in sessions:
             if session.link is None:
                 continue
+            if session.last_seen > since:
+                frequent.append(session)
             session.last_seen = now
             if session.idle_timeout == usual:
                 keys.append(session.key)
@@ -151,7 +159,7 @@ class Sessions:
                 extended += 1
         if keys:
             self._wheel.touch_all(keys, self._slot_clock.at_or_after(now + usual))
-        return extended + len(keys)
+        return extended + len(keys), frequent
 
     def user_active(self, session: Session, now: float) -> Change | None:
         """Record that a live session's user was active; ends auto-away."""

@@ -202,7 +202,7 @@ def test_a_return_on_another_node_counts() -> None:
 # Packet floods
 
 RATE, BURST = 10, 50
-KEEPALIVES = protocol.KEEPALIVE * 2  # in one read; the engine does not count a single one
+KEEPALIVES = protocol.KEEPALIVE * 2  # in one read
 
 
 def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -> None:
@@ -227,6 +227,32 @@ def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -
     world.sockets.feed(forgiven, KEEPALIVES * (BURST // 2 - 1))
     assert not world.is_hung_up(forgiven)
     world.pass_time(2 * BURST / RATE)
+    assert world.engine.statistics().packet_buckets_kept == 0
+
+
+def test_keepalives_that_are_read_one_by_one_are_counted() -> None:
+    world = World(packet_rate=PacketRate(RATE, BURST))
+    ada, bob = world.login(), world.login("bob")
+    for _ in range(BURST + 1):
+        assert not world.is_hung_up(ada)
+        world.now += 0.001
+        world.beat(ada)
+    goodbye = world.sockets.answers(ada)[-1].payload
+    assert (goodbye["code"], goodbye["reconnect"]) == (Code.RATE_LIMITED, True)
+    assert goodbye["retry_after"] >= 1
+    assert world.engine.statistics().packet_floods == 1
+    assert world.history()[-1][0] is Op.LOGIN, "it may return within its grace"
+    world.beat(bob)
+    assert not world.is_hung_up(bob)
+
+
+def test_keepalives_at_usual_intervals_are_not_counted() -> None:
+    world = World(packet_rate=PacketRate(1, 1))
+    ada = world.login()
+    for _ in range(20):
+        world.now += 1.0
+        world.beat(ada)
+    assert not world.is_hung_up(ada)
     assert world.engine.statistics().packet_buckets_kept == 0
 
 

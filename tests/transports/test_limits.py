@@ -159,6 +159,17 @@ async def test_a_burst_beyond_the_limit_is_refused_with_spread_retry_times(
         assert server.engine.statistics().refused == {"busy": len(refused)}
 
 
+@every_kind
+async def test_keepalives_that_are_read_one_by_one_are_counted(kind: TransportKind) -> None:
+    async with serving(kind, packet_rate=PacketRate(1, 5)) as server:
+        client, neighbour = await server.logged_in("ada"), await server.logged_in("bob")
+        for _ in range(6):
+            await client.beat()
+        (goodbye,) = await client.rest()
+        assert_limited(goodbye, kind=Kind.GOODBYE)
+        await neighbour.beat()
+
+
 @pytest.mark.parametrize(
     ("kind", "header"),
     [("epoll", b""), ("stream", b""), ("epoll", proxies.header(proxies.LOCAL, 0, b""))],
