@@ -9,8 +9,10 @@
 | the connection is lost | all are to be subscribed to again, and the stream is read from where it broke off |
 
 Events of a user who is not known yet, or that arrive while the stream is read again, are held: the newest of
-each user. A change is returned to be pushed only if its id is above everything known of the user, so each
-watcher sees strictly rising ids. A read can also reveal a missed event, because the record has an entry id.
+each user. Whom a change concerns follows from the states before and after it, and not from its last event: an
+event of a device may follow a missed or held one that changed the status. A change is returned to be pushed
+only if its id is above everything known of the user, so each watcher sees strictly rising ids. A read can
+also reveal a missed event, because the record has an entry id.
 
 A read counts only for users whose subscription was active from its start to its end. It uses another
 connection, so it may be older than a subscription confirmed meanwhile, and events between the two would be
@@ -317,8 +319,9 @@ class ShardView:
             user.as_of = entry.id
             return None
         user.state, user.as_of = entry.state, entry.id
-        self.statistics.changes += 1
-        return entry
+        change = entry if known is None else _news(known, entry)
+        self.statistics.changes += change is not None
+        return change
 
     def _compare(
         self, uid: str, user: _User, state: WatchedState, as_of: EntryId, now: float
@@ -343,9 +346,11 @@ class ShardView:
         if change is None:
             return None
         user.state, user.as_of = change.state, change.id
-        self.statistics.changes += 1
-        self.statistics.corrected += 1
-        return change
+        news = _news(known, change)
+        if news is not None:
+            self.statistics.changes += 1
+            self.statistics.corrected += 1
+        return news
 
     def _remove(self, uid: str, user: _User) -> None:
         if (
@@ -366,3 +371,20 @@ def _entry_of(state: WatchedState) -> EntryId:
         return id_of(state.id) if state.id else NO_ENTRY
     except ValueError:  # a record that no server wrote
         return NO_ENTRY
+
+
+def _news(known: WatchedState, event: UserEvent) -> UserEvent | None:
+    """Return an event as one for the watchers to whom it shows something new; None: for none."""
+    state = event.state
+    if _without_devices(known) != _without_devices(state):
+        if not event.is_of_device:
+            return event
+        return event._replace(is_of_device=False, reason=state.reason or reason_for(state))
+    if state.devices is None or state.devices == known.devices:
+        return None
+    return event if event.is_of_device else event._replace(is_of_device=True)
+
+
+def _without_devices(state: WatchedState) -> tuple[object, ...]:
+    """Return what all watchers are shown of a state, but for its entry id."""
+    return state.status, state.since_ms, state.last_seen_ms, state.meta, state.reason

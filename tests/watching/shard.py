@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 
 from presence.common.errors import StoreUnavailable
 from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
-from presence.watching.user_states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_text
+from presence.watching.user_states import (
+    NO_ENTRY,
+    DeviceState,
+    EntryId,
+    ShardSnapshot,
+    UserEvent,
+    WatchedState,
+    id_text,
+)
 
 PAGE = 2
 
@@ -31,15 +39,29 @@ class Shard:
             status, self.number, self.number if status == "offline" else None, id_text(order)
         )
         self.written[uid, state.id] = state
-        entry = UserEvent(uid, order, state, "login")
-        self.entries.append(entry)
-        self.last_id = order
         if status == "offline":
             self.shown.pop(uid, None)
             self.left[uid] = state
         else:
             self.shown[uid] = state
-        if uid in self.subscribed:
+        self._publish(UserEvent(uid, order, state, "login"))
+
+    def write_device(self, uid: str) -> None:
+        """A device comes: of a user who is shown as offline, an invisible one's."""
+        self.number += 1
+        order = (self.number, 0)
+        if (shown := self.shown.get(uid)) is not None:
+            devices = (*(shown.devices or ()), DeviceState(f"d{self.number}", "online", self.number, "", ""))
+            state = self.shown[uid] = shown._replace(id=id_text(order), devices=devices[-2:])
+            self.written[uid, state.id] = state
+        else:
+            state = self.left.get(uid, WatchedState("offline"))
+        self._publish(UserEvent(uid, order, state, "login", is_of_device=True))
+
+    def _publish(self, entry: UserEvent) -> None:
+        self.entries.append(entry)
+        self.last_id = entry.id
+        if entry.uid in self.subscribed:
             self.wire.append(entry)
 
     def snapshot(self, uids: Collection[str]) -> ShardSnapshot:

@@ -7,6 +7,7 @@ between; a comparison uses an older list. Redis may lose its data; then nodes wr
 
 from collections import deque
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import booleans, integers, sampled_from, sets
@@ -30,7 +31,7 @@ TRUTHS = ("online", "away", "offline")
 
 
 class Views(RuleBasedStateMachine):
-    """One view, with one watcher of each wanted user."""
+    """One view, with two watchers of each wanted user, of whom one is shown devices."""
 
     @initialize(users=integers(0, 3), watched=integers(0, 3))
     def begin(self, users: int, watched: int) -> None:
@@ -38,6 +39,7 @@ class Views(RuleBasedStateMachine):
         self.view = ShardView(ABSENCE_S)
         self.now = 0.0
         self.seen: dict[str, list[WatchedState]] = {}  # by watched user, the states that the watcher got
+        self.plain: dict[str, WatchedState] = {}  # the last state of the watcher who is not shown devices
         self.call: ShardSnapshot | Replay | None = None
         self.requests: deque[tuple[bool, str]] = deque()  # in flight: whether to subscribe, and to whom
         self.walk: list[str] = []  # users still to be compared
@@ -60,6 +62,11 @@ class Views(RuleBasedStateMachine):
         now = self.shard.shown.get(uid, WatchedState("offline")).status
         self.shard.write(uid, [each for each in TRUTHS if each != now][to])
         self.lost_data.discard(uid)
+
+    @rule(uid=sampled_from(UIDS))
+    def change_device(self, uid: str) -> None:
+        if uid not in self.lost_data:
+            self.shard.write_device(uid)
 
     @rule(fault=sampled_from(["trim", "lose", "lose", "lose_data"]))
     def fail(self, fault: str) -> None:
@@ -206,15 +213,22 @@ class Views(RuleBasedStateMachine):
             self.positions = None
 
     @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
-    @rule(turns=integers(1, 6), uid=sampled_from(UIDS), changes=sets(integers(0, 29), max_size=4))
-    def work(self, turns: int, uid: str, changes: set[int]) -> None:
-        """Do all of that a few times; a user changes between some of the steps."""
+    @rule(
+        turns=integers(1, 6),
+        uid=sampled_from(UIDS),
+        changes=sets(integers(0, 29), max_size=4),
+        device=booleans(),
+    )
+    def work(self, turns: int, uid: str, changes: set[int], *, device: bool) -> None:
+        """Do all of that a few times; a user changes between some of the steps, and perhaps their devices."""
         for turn in range(turns):
             for number, step in enumerate(
                 (self.send_all_requests, self.ask_next, self.execute_all, self.receive_some, self.take_it)
             ):
                 if 5 * turn + number in changes:
                     self.change(uid, number % 2)
+                    if device:
+                        self.change_device(uid)
                 step()
 
     def send_all_requests(self) -> None:
@@ -245,13 +259,15 @@ class Views(RuleBasedStateMachine):
         for change in changes:
             if change is None or not self.seen.get(change.uid):
                 continue  # no watcher was answered yet
+            if not change.is_of_device:
+                self.plain[change.uid] = change.state
             before = [state for state in self.seen[change.uid] if state.id]
-            assert not before or change.id > id_of(before[-1].id), "ids rise"
+            assert not before or id_of(change.state.id or "0") > id_of(before[-1].id), "ids rise"
             assert change.id > self.looked_at[change.uid], "the answer included that"
             if (change.uid, change.state.id) not in self.shard.written:
                 assert change.state.status == "offline"
                 assert change.uid not in self.lost_data, "Redis lost its data; the user is online"
-            assert id_text(change.id) == change.state.id
+            assert change.is_hidden or id_text(change.id) == change.state.id
             self.seen[change.uid].append(change.state)
 
     def answer(self) -> None:
@@ -259,6 +275,7 @@ class Views(RuleBasedStateMachine):
             state = self.view.current(uid)
             if not seen and state is not None:
                 seen.append(state)
+                self.plain[uid] = state
 
     @invariant()
     def states_are_those_of_entries(self) -> None:
@@ -272,11 +289,13 @@ class Views(RuleBasedStateMachine):
         for uid, seen in getattr(self, "seen", {}).items():
             if seen and (known := self.view.current(uid)) is not None:
                 assert seen[-1] == known
+                shown = self.plain[uid]._replace(id=known.id, devices=known.devices)
+                assert shown == known, "without devices the watchers are shown the same"
 
     def settle(self) -> None:
         if self.view.phase is ViewPhase.DOWN:
             self.connect()
-        self.work(40, UIDS[0], set())
+        self.work(40, UIDS[0], set(), device=False)
         assert self.view.phase is ViewPhase.LIVE
 
     def teardown(self) -> None:
@@ -312,3 +331,15 @@ Views.TestCase.settings = settings(
     max_examples=2 * settings().max_examples, stateful_step_count=50, deadline=None
 )
 TestViews = Views.TestCase
+
+
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize("at", range(30))
+def test_a_change_at_any_step_after_a_loss_reaches_every_watcher(at: int, *, device: bool) -> None:
+    model = Views()
+    model.begin(users=3, watched=3)
+    model.lose()
+    model.connect()
+    model.work(6, "ann", {at}, device=device)
+    model.last_pushed_states_are_the_known_ones()
+    model.teardown()
