@@ -6,8 +6,9 @@ an unknown key may then be refused with a time to retry, because its key may be 
 A signed token cannot be guessed, but each check costs processor time, so checks have a budget: in seconds
 and not in tokens, because algorithms differ. Beyond it a token is not checked, and the refusal says when to
 retry. The rest of the budget is kept for clients that have more to lose: the last quarter for logged-in
-clients that send a fresh token, the quarter before it for logins from addresses that have not sent many bad
-tokens recently. So a flood of forged logins starves neither.
+clients that send a fresh token, as often as an honest one does; the quarter before it for logins from
+addresses that have not sent many bad tokens recently, half of it also for passes. So a flood of forged logins
+or passes starves nobody else.
 
 Times in tokens are Unix time. They are compared with the machine's clock at the moment of the check, and not
 with `presence.common.clock`, which keeps any error that the machine's clock had when the process started, and
@@ -31,6 +32,8 @@ from presence.protocol import PASS_MAX_BYTES, TOKEN_MAX_BYTES, Code
 BURST_S: Final = 4.0
 BAD_TOKENS_PER_S: Final = 1.0  # of one address in the long run; beyond that, other addresses come first
 BAD_TOKENS_BURST: Final = 20.0
+RENEWALS_PER_S: Final = 1.0  # fresh tokens of one user; beyond that, other users come first
+RENEWALS_BURST: Final = 20.0  # of all devices together
 _REFUSED: Final = "the token does not prove who this is"
 _MISSING: Final = "no token was given, and this server asks for one"
 _UNKNOWN_KEY: Final = "this server does not have the key of the token yet"
@@ -42,7 +45,8 @@ class CallerTrust(Enum):
 
     CONNECTED = 0.0
     ANONYMOUS = 0.25
-    SUSPECT = 0.5  # an address that has sent many bad tokens recently
+    PASS = 0.375  # a logged-in client that can do without until later
+    SUSPECT = 0.5  # an address that has sent many bad tokens recently, or a user who sends many fresh ones
 
 
 @dataclass(slots=True)
@@ -77,6 +81,7 @@ class TokenAuthenticator:
         self._rules, self._pass_rules = rules, rules.of_passes
         self._budget = budget
         self._bad_tokens: KeyedRateLimiter[str] = KeyedRateLimiter(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
+        self._renewals: KeyedRateLimiter[str] = KeyedRateLimiter(RENEWALS_PER_S, RENEWALS_BURST)
         self._wall = wall
         self._counters = AuthStatistics()
 
@@ -91,15 +96,16 @@ class TokenAuthenticator:
         return result
 
     def renewal(self, token: object, uid: str, now: float) -> AuthResult:
-        """See `Authenticator`. The caller is logged in, and its updates are rate-limited."""
-        result = self._authenticate(token, uid, CallerTrust.CONNECTED, now, self._counters.renewals_refused)
+        """See `Authenticator`. Updates are rate-limited by connection, which a reconnect renews."""
+        trust = CallerTrust.CONNECTED if self._renewals.take(uid, now) else CallerTrust.SUSPECT
+        result = self._authenticate(token, uid, trust, now, self._counters.renewals_refused)
         self._counters.renewed += isinstance(result, Granted)
         return result
 
     def check_pass(self, text: object, uid: str, now: float) -> AuthResult:
-        """See `Authenticator`. The caller is logged in, and its watches are rate-limited."""
+        """See `Authenticator`. The caller has limited how many passes a user gets checked."""
         result = self._authenticate(
-            text, uid, CallerTrust.CONNECTED, now, self._counters.passes_refused, is_pass=True
+            text, uid, CallerTrust.PASS, now, self._counters.passes_refused, is_pass=True
         )
         self._counters.passes += isinstance(result, Granted)
         return result

@@ -2,7 +2,8 @@
 
 A user always sees itself. The claim `see` of its token adds others, and so does a pass: a signed statement
 that a user may see some others until a time, which a client gives with a watch. Both are held for the
-connection: a new login brings its own token, and gives its passes again.
+connection: a new login brings its own token, and gives its passes again. A check costs far more than a watch,
+so each user gets so many checks, whatever the number of connections and their ends.
 
 Costs: `allows` O(1 + passes); 200 bytes and its texts for each connection, and for each pass.
 """
@@ -10,12 +11,16 @@ Costs: `allows` O(1 + passes); 200 bytes and its texts for each connection, and 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from presence.common.rate_limit import KeyedRateLimiter
 from presence.core.authenticator import NO_SIGHT, Authenticator, Granted, Refusal, Sight
 from presence.core.registry import Session
 from presence.core.token_expiry import TokenExpiry
 from presence.protocol import Code
 
 MAX_PASSES: Final = 16  # of a connection
+PASS_CHECKS_BURST: Final = 8 * MAX_PASSES  # of a user: eight devices that return together give all they have
+PASS_CHECKS_PER_S: Final = 4.0  # of a user in the long run: some milliseconds with the costliest algorithm
+MAX_TIDIED_PER_LOSS: Final = 2  # buckets that are examined when a connection is lost: no table stays full
 NOT_ALLOWED: Final = "this user may not be seen"
 
 
@@ -40,6 +45,7 @@ class Visibility:
         self._now = now
         self._sights: dict[Session, Sight] = {}  # those of tokens
         self._passes: dict[Session, list[Pass]] = {}
+        self._checks: KeyedRateLimiter[str] = KeyedRateLimiter(PASS_CHECKS_PER_S, PASS_CHECKS_BURST)
         self._expiry: TokenExpiry[Session] = TokenExpiry(now())  # when the first pass of each expires
 
     @property
@@ -53,6 +59,7 @@ class Visibility:
 
     def discard(self, session: Session) -> None:
         """Forget a session whose connection is lost."""
+        self._checks.tidy(self._now(), MAX_TIDIED_PER_LOSS)
         self._sights.pop(session, None)
         if self._passes.pop(session, None) is not None:
             self._expiry.discard(session)
@@ -74,6 +81,9 @@ class Visibility:
             return None
         if len(passes) >= MAX_PASSES:
             return Refusal(Code.TOO_LARGE, f"a connection may hold {MAX_PASSES} passes")
+        if not self._checks.take(session.uid, now):
+            retry_after = round(self._checks.wait_s(session.uid, now) + 0.01, 2)
+            return Refusal(Code.RATE_LIMITED, "too many passes in a short time", retry_after)
         result = self._authenticator.check_pass(text, session.uid, now)
         if not isinstance(result, Granted):
             return result

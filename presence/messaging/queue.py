@@ -16,7 +16,7 @@ from presence.messaging.letters import OutgoingMessage
 
 MAX_ITEMS: Final = 8192  # more than a second of work
 MAX_BYTES: Final = 16 * 1024 * 1024  # 2 KiB for each of `MAX_ITEMS`
-MAX_SENDER_ITEMS: Final = 256  # of one connection: a flood of it delays other senders by milliseconds
+MAX_SENDER_ITEMS: Final = 256  # of one user: a flood of it delays other senders by milliseconds
 MAX_ITEMS_PER_CALL: Final = 512  # a few milliseconds of a script
 MAX_BYTES_PER_CALL: Final = 1024 * 1024  # the same for packing and copying
 # A login reaches Redis up to `outbox.relay.GATHER_S` after its answer: a recipient not found at first may be
@@ -54,7 +54,7 @@ class MessageQueue:
         self._queue: deque[PendingMessage] = deque()
         self._retries: dict[str, list[PendingMessage]] = {}  # by recipient
         self._due: deque[tuple[float, str]] = deque()  # time and recipient of second tries, in order
-        self._per_sender: Counter[Session] = Counter()
+        self._per_sender: Counter[str] = Counter()
         self.items = self.bytes = 0
 
     def has_room(self, sender: Session) -> bool:
@@ -63,14 +63,14 @@ class MessageQueue:
         return (
             self.items < bounds.items
             and self.bytes < bounds.bytes
-            and self._per_sender[sender] < bounds.sender_items
+            and self._per_sender[sender.uid] < bounds.sender_items
         )
 
     def add(self, pending: PendingMessage) -> None:
         """Add a message; `has_room` must be true."""
         self.items += 1
         self.bytes += len(pending.message.frame)
-        self._per_sender[pending.sender] += 1
+        self._per_sender[pending.sender.uid] += 1
         self._queue.append(pending)
 
     def next_at(self) -> float:
@@ -111,6 +111,7 @@ class MessageQueue:
         pending.is_answered = True
         self.items -= 1
         self.bytes -= len(pending.message.frame)
-        self._per_sender[pending.sender] -= 1
-        if not self._per_sender[pending.sender]:
-            del self._per_sender[pending.sender]
+        uid = pending.sender.uid
+        self._per_sender[uid] -= 1
+        if not self._per_sender[uid]:
+            del self._per_sender[uid]

@@ -68,7 +68,7 @@ class PendingWatch:
     id: int | None  # of the packet
     uids: list[str]  # to watch; each once
     missing: set[str]  # of these, users whose states are not known yet
-    hidden: list[str] = field(default_factory=list)  # asked for, but not to be seen by this client
+    hidden: list[str] = field(default_factory=list)  # asked for, but not to be seen by this client for a time
     detail: bool = False  # with devices
     unwatched: set[str] = field(default_factory=set)  # of `uids`, unwatched by the session meanwhile
     is_over: bool = False  # answered, refused or dropped
@@ -108,6 +108,10 @@ class PendingWatches:
         """Return the users that a session will watch when its watches are answered."""
         return {uid for watch in self._by_session.get(session, ()) for uid in watch.wanted}
 
+    def asked_by(self, session: Session) -> set[str]:
+        """Return the users in the answers that a session waits for."""
+        return {uid for watch in self._by_session.get(session, ()) for uid in watch.uids}
+
     def count_uids(self, session: Session) -> int:
         """Return the number of users of the pending watches of a session."""
         return sum(len(watch.uids) for watch in self._by_session.get(session, ()))
@@ -136,6 +140,14 @@ class PendingWatches:
         gone = None if uids is None else set(uids)
         for watch in self._by_session.get(session, ()):
             watch.unwatched.update(watch.uids if gone is None else gone.intersection(watch.uids))
+
+    def hide(self, session: Session, uids: Iterable[str]) -> None:
+        """Record that a session may not see these users: a watch that waits now does not include them."""
+        gone = set(uids)
+        for watch in self._by_session.get(session, ()):
+            hidden = gone.intersection(watch.uids)
+            watch.hidden += hidden
+            watch.unwatched |= hidden
 
     def remove_session(self, session: Session) -> list[str]:
         """Remove the watches of a session; return their users."""

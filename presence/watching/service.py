@@ -27,7 +27,7 @@ from presence.common.runtime import Runtime, TrioRuntime, TrioWakeEvent
 from presence.core import requests
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
-from presence.core.visibility import Visibility
+from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
 from presence.protocol import UIDS_MAX, Code, EncodeError, encode, presence
 from presence.watching.answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import ShardChannel
@@ -40,7 +40,9 @@ from presence.watching.watches import Watches, WatchQuota
 WATCH_TIMEOUT_S: Final = 5.0
 MAX_PENDING_USERS: Final = 200_000  # users in pending requests; some 60 MB
 PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
-BURST_FACTOR: Final = 4  # users that it may ask about in a burst, as the same multiple,
+BURST_FACTOR: Final = (
+    4  # users that all connections of a user may ask about in a burst, as the same multiple,
+)
 USERS_PER_S: Final = 500.0  # and per second in the long run,
 REQUEST_COST: Final = 5  # where a request itself costs as much as so many users
 OWN_WATCHES: Final = 10  # of each connection, however many all have together
@@ -91,7 +93,7 @@ class Watching:
         self._timeouts = RequestTimeouts(WATCH_TIMEOUT_S, self._refuse_timed_out, self._faults, "watch")
         self._complete: deque[PendingWatch] = deque()
         self._completed = TrioWakeEvent()
-        self._budget: KeyedRateLimiter[Session] = KeyedRateLimiter(
+        self._budget: KeyedRateLimiter[str] = KeyedRateLimiter(  # by uid: a reconnect renews no share
             USERS_PER_S, BURST_FACTOR * max(max_watches, UIDS_MAX)
         )
         self._quota = WatchQuota(OWN_WATCHES, max_shared_watches)
@@ -117,14 +119,14 @@ class Watching:
         self.askers.add(session)
         now = trio.current_time()
         if isinstance(request, Unwatch):
-            self._budget.charge(session, now, 1 + len(request.uids or ()))
+            self._budget.charge(session.uid, now, 1 + len(request.uids or ()))
             self._unwatch(session, request)
             return
         cost = REQUEST_COST + len(request.uids)
-        if not self._budget.take(session, now, cost):
+        if not self._budget.take(session.uid, now, cost):
             self._refused += 1
             message = "too many users asked about in a short time"
-            retry_after = round(self._budget.wait_s(session, now, cost) + 0.01, 2)
+            retry_after = round(self._budget.wait_s(session.uid, now, cost) + 0.01, 2)
             requests.send_error(session, request.id, Code.RATE_LIMITED, message, retry_after)
         elif isinstance(request, Query):
             self._queries.take(session, request)
@@ -143,8 +145,7 @@ class Watching:
         """See `RequestHandler.sight_changed`. The client is told of each user whom it no longer watches."""
         if self._visibility is None:
             return
-        pending = self._visibility.hidden(session, self._pending.wanted_by(session))
-        self._pending.unwatch(session, pending)
+        self._pending.hide(session, self._visibility.hidden(session, self._pending.asked_by(session)))
         hidden = self._visibility.hidden(session, self._watches.watched_by(session))
         self._pushes.discard(session, hidden)
         self._release(session, self._watches.remove(session, hidden))
@@ -167,7 +168,7 @@ class Watching:
         self.askers.discard(session)
         self._pushes.discard(session)
         self._pushes.with_devices.discard(session)
-        self._budget.drop(session)
+        self._budget.tidy(trio.current_time(), MAX_TIDIED_PER_LOSS)
         self._quota.set_count(session, 0)
         self._drop_unwanted([*self._watches.remove(session), *self._pending.remove_session(session)])
 
@@ -229,7 +230,7 @@ class Watching:
         # A known user stays known while a watch is pending, but may have changed since.
         latest = {uid: self._shards[self._shard_of(uid)].view.latest(uid) for uid in watch.uids}
         hidden = watch.hidden
-        if self._visibility is not None:  # a fresh token may have hidden some meanwhile
+        if self._visibility is not None:  # a pass may have expired whose watches are not ended yet
             hidden = [*hidden, *self._visibility.hidden(session, watch.uids)]
         states = {uid: state for uid, state in latest.items() if state is not None}
         if not watch.detail:

@@ -87,6 +87,9 @@ class TimedAuthenticator:
     def renewal(self, text: object, uid: str = "ann") -> AuthResult:
         return self.authenticator.renewal(text, uid, self.now)
 
+    def check_pass(self, text: object, uid: str = "ann") -> AuthResult:
+        return self.authenticator.check_pass(text, uid, self.now)
+
     def refused(self, text: object, uid: str | None = None, address: str = ADDRESS) -> Refusal:
         result = self.login(text, uid, address)
         assert isinstance(result, Refusal), result
@@ -100,11 +103,13 @@ class WordAuthenticator:
 
     Attributes:
         addresses: the addresses of logins.
+        passes: the passes that were checked.
         busy: whether all checks are refused.
     """
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
+        self.passes = 0
         self.busy = False
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
@@ -115,6 +120,7 @@ class WordAuthenticator:
         return self._result(token, uid, now)
 
     def check_pass(self, text: object, uid: str, now: float) -> AuthResult:
+        self.passes += 1
         return self._result(text, uid, now)
 
     def _result(self, token: object, uid: str | None, now: float) -> AuthResult:

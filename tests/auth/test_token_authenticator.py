@@ -106,8 +106,9 @@ def test_each_trust_level_has_its_share_of_the_burst_and_of_the_cpu(caller: Call
 @pytest.mark.parametrize(
     ("caller", "flood"),
     [
-        (CallerTrust.CONNECTED, (CallerTrust.SUSPECT, CallerTrust.ANONYMOUS)),
-        (CallerTrust.ANONYMOUS, (CallerTrust.SUSPECT,)),
+        (CallerTrust.CONNECTED, (CallerTrust.SUSPECT, CallerTrust.PASS, CallerTrust.ANONYMOUS)),
+        (CallerTrust.ANONYMOUS, (CallerTrust.SUSPECT, CallerTrust.PASS)),
+        (CallerTrust.PASS, (CallerTrust.SUSPECT,)),
     ],
 )
 def test_a_more_trusted_caller_is_checked_despite_a_flood(
@@ -121,6 +122,24 @@ def test_a_more_trusted_caller_is_checked_despite_a_flood(
         reserve = BURST_S * caller.value
         checked += sum(budget.take(now + 0.5, COST_S, reserve=reserve) for _ in range(400))
     assert checked == 100 * 400
+
+
+def test_passes_leave_budget_for_logins_and_renewals() -> None:
+    timed = TimedAuthenticator(share=0.01, ring=costly(0.1))
+    bad = token("bob")
+    while (result := timed.check_pass(bad)) != timed.refused("x"):
+        assert isinstance(result, Refusal)
+        if result.code is Code.BUSY:
+            break
+    assert timed.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
+
+
+def test_fresh_tokens_of_one_user_leave_budget_for_those_of_others() -> None:
+    timed = TimedAuthenticator(share=0.01, ring=costly(0.05))
+    for _ in range(1000):
+        timed.renewal(token()[:-8] + "AAAAAAAA", "bob")
+    assert timed.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
+    assert timed.renewal(token()) == Granted("ann", 110.0)
 
 
 def test_malformed_tokens_cost_no_budget() -> None:

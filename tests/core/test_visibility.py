@@ -5,7 +5,7 @@ import pytest
 from presence import protocol
 from presence.core.authenticator import Refusal, Sight
 from presence.core.registry import Session
-from presence.core.visibility import MAX_PASSES, Visibility
+from presence.core.visibility import MAX_PASSES, PASS_CHECKS_BURST, Visibility
 from presence.protocol import Code, Kind, Packet
 from tests.auth.gates import WordAuthenticator
 from tests.support.desks import NotingDesk
@@ -85,6 +85,22 @@ def test_a_bad_pass_and_one_too_many_are_refused(visibility: Visibility, ann: Se
     refusal = visibility.take_pass(ann, "ann:60:eve", NOW)
     assert isinstance(refusal, Refusal)
     assert refusal.code is Code.TOO_LARGE
+
+
+def test_a_user_gets_so_many_passes_checked_whatever_the_connection(clock: ClockHand) -> None:
+    authenticator = WordAuthenticator()
+    visibility = Visibility(authenticator, clock.read)
+    refusals = [
+        visibility.take_pass(session("ann")[0], f"nonsense {number}", NOW)
+        for number in range(2 * PASS_CHECKS_BURST)
+    ]
+    refusal = refusals[-1]
+    assert refusal is not None
+    assert authenticator.passes == PASS_CHECKS_BURST
+    assert refusal.code is Code.RATE_LIMITED
+    assert refusal.retry_after is not None
+    assert visibility.take_pass(session("bob")[0], "bob:60:eve", NOW) is None
+    assert visibility.take_pass(session("ann")[0], "ann:60:eve", NOW + refusal.retry_after) is None
 
 
 # In the engine

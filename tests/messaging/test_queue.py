@@ -58,6 +58,12 @@ def test_each_limit_holds_until_messages_in_flight_are_answered(
     assert full.has_room(ANN)
 
 
+def test_all_connections_of_a_user_share_the_limit_of_a_sender() -> None:
+    phone = Session(Wire(), "phone", ("ann", "phone"), 2, 30.0, NOW, NOW)
+    full = waiting(pending(), pending(sender=phone), bounds=QueueBounds(sender_items=2))
+    assert (full.has_room(ANN), full.has_room(phone), full.has_room(BOB)) == (False, False, True)
+
+
 def test_a_call_takes_a_bounded_batch_and_leaves_the_rest() -> None:
     queue = waiting(*(pending() for _ in range(MAX_ITEMS_PER_CALL + 1)), bounds=MANY)
     assert [len(queue.next_batch(NOW)) for _ in range(3)] == [MAX_ITEMS_PER_CALL, 1, 0]

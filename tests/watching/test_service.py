@@ -13,14 +13,17 @@ from trio.testing import MockClock
 from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import PatientCaller, TrioWakeEvent
+from presence.core.authenticator import Sight
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
-from presence.protocol import Code, Kind
+from presence.core.visibility import Visibility
+from presence.protocol import UIDS_MAX, Code, Kind
 from presence.watching import service
 from presence.watching.queries import QUERY_TIMEOUT_S as QUERY_PATIENCE_S
 from presence.watching.service import OWN_WATCHES, WATCH_TIMEOUT_S, Watching
 from presence.watching.shard_watch import CHECK_INTERVAL_S, COMPARE_CYCLE_S, LINGER_S
 from presence.watching.user_states import WatchedState
+from tests.auth.gates import WordAuthenticator
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel, Shard
 
@@ -78,7 +81,8 @@ class Records:
 class Node:
     """A node's watching, and its clients. Users whose uid begins with ``far`` are in a second shard."""
 
-    def __init__(self) -> None:
+    def __init__(self, visibility: Visibility | None = None) -> None:
+        self.visibility = visibility
         self.shard = Shard()
         self.channel = MemoryChannel(self.shard)
         self.far = MemoryChannel(Shard())
@@ -96,6 +100,7 @@ class Node:
             max_watches=1000,
             max_shared_watches=SHARED,
             absence_s=ABSENCE_S,
+            visibility=self.visibility,
             runtime=runtime or Runtime(),
             faults=self.faults,
         )
@@ -320,6 +325,48 @@ async def test_a_rate_limited_client_is_granted_after_retry_after(autojump_clock
         node.watching.take(asker, Query(99, ["ann"]))
         await trio.sleep(1)
         assert [packet.kind for packet in line.packets()] == [Kind.OK]
+
+
+async def test_a_reconnect_or_another_device_renews_no_share(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        codes = []
+        for number in range(20):
+            asker, line = session()
+            for _ in range(4):
+                node.watching.take(asker, Query(number, [f"user-{n}" for n in range(UIDS_MAX)]))
+            codes += [packet.payload["code"] for packet in line.packets()]
+            node.watching.left(asker)
+        assert set(codes) == {Code.RATE_LIMITED}
+        assert len(codes) > 60
+        other, line = session("other")
+        node.watching.take(other, Query(1, ["ann"]))
+        await trio.sleep(1)
+        assert [packet.kind for packet in line.packets()] == [Kind.OK]
+
+
+@pytest.mark.parametrize("is_unwatched", [False, True])
+async def test_a_user_who_was_hidden_while_a_watch_waited_is_hidden_in_its_answer(
+    autojump_clock: MockClock, *, is_unwatched: bool
+) -> None:
+    visibility = Visibility(WordAuthenticator(), trio.current_time)
+    node = Node(visibility)
+    async with running(node):
+        node.channel.is_up = False
+        watcher, line = session()
+        visibility.set_sight(watcher, Sight(frozenset({"ann", "bob"})))
+        node.watching.take(watcher, Watch(1, ["ann", "bob"]))
+        if is_unwatched:
+            node.watching.take(watcher, Unwatch(None, ["ann"]))
+            line.packets()
+        for sight in (Sight(frozenset({"bob"})), Sight(frozenset({"ann", "bob"}))):
+            visibility.set_sight(watcher, sight)
+            node.watching.sight_changed(watcher)
+        node.channel.is_up = True
+        await trio.sleep(4)
+        (answer,) = line.packets()
+        statuses = {uid: state["status"] for uid, state in answer.payload["presence"].items()}
+        assert statuses == {"ann": "not_allowed", "bob": "offline"}
+        assert node.watching.watches(watcher) == 1
 
 
 async def test_pending_users_are_limited(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
