@@ -24,7 +24,7 @@ from presence.protocol import UID_MAX_BYTES
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
 from presence.watching.answers import encodable
-from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState
+from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState, reason_shown
 from presence.watching.watches import Watches
 
 MAX_PACKETS_PER_SLICE: Final = 256  # packets sent without a turn for other tasks: a millisecond or two
@@ -61,7 +61,7 @@ class _Change:
 
 
 def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
-    frame = protocol.encode(protocol.presence(uid, state.shown(), reason))
+    frame = protocol.encode(protocol.presence(uid, state.shown(), reason_shown(reason)))
     if len(frame) > (MAX_FRAME_BYTES if state.devices is None else SERVER_FRAME_LIMIT_BYTES):
         raise protocol.EncodeError(f"a change takes {len(frame)} bytes")
     return frame

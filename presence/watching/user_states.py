@@ -16,6 +16,8 @@ NO_ENTRY: Final[EntryId] = (0, 0)
 REASON_CHARS: Final = 64  # far more than any code has
 _PUBLIC_ID: Final = "*"  # in the entry with which a user becomes invisible: its own id
 ONLINE, AWAY, OFFLINE, UNKNOWN, HIDDEN = "online", "away", "offline", "unknown", "not_allowed"
+# What an operator does to a user is no business of others; the application's backend gets these reasons.
+_PRIVATE_REASONS: Final = frozenset({Code.KICKED.reason, Code.BANNED.reason})
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
 
@@ -60,7 +62,7 @@ class WatchedState(NamedTuple):
             "id": self.id or None,
         }
         if self.reason:
-            state["reason"] = self.reason
+            state["reason"] = reason_shown(self.reason)
         if self.meta and (said := _meta(self.meta)):
             state["meta"] = said
         if self.devices is not None:
@@ -108,6 +110,11 @@ def id_text(entry_id: EntryId) -> str:
 def reason_for(state: WatchedState) -> str:
     """Return the most likely reason of a state whose event was missed."""
     return _REASONS.get(state.status, Code.UPDATED.reason)
+
+
+def reason_shown(reason: str) -> str:
+    """Return the reason of a change as clients see it: a user whom an operator ends seems to log out."""
+    return Code.LOGOUT.reason if reason in _PRIVATE_REASONS else reason
 
 
 def read_hint(text: str | bytes) -> UserEvent | None:

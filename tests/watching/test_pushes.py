@@ -47,6 +47,16 @@ def test_a_packet_has_the_state_and_the_reason() -> None:
     }
 
 
+@pytest.mark.parametrize("reason", ["kicked", "banned"])
+def test_watchers_are_not_told_what_an_operator_did(reason: str) -> None:
+    desk = Watchers()
+    gone = entry("ann", 7, "offline")
+    desk.pushes.push(gone._replace(reason=reason, state=gone.state._replace(reason=reason)))
+    desk.pushes.send_slice()
+    (packet,) = desk.lines[0].packets()
+    assert packet.payload["reason"] == "logout"
+
+
 def test_a_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PACKETS_PER_SLICE", 4)
     desk = Watchers(10)

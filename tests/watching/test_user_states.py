@@ -65,3 +65,8 @@ def test_a_reason_that_no_packet_can_hold_is_dropped(reason: str) -> None:
 def test_ids_are_compared_as_numbers() -> None:
     assert id_of("9-10") > id_of("9-9")
     assert id_of("10-0") > id_of("9-9")
+
+
+@pytest.mark.parametrize("reason", ["kicked", "banned"])
+def test_what_an_operator_did_to_a_user_is_not_shown(reason: str) -> None:
+    assert WatchedState("offline", 1, 1, "1-0", reason=reason).shown()["reason"] == "logout"
