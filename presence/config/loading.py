@@ -95,6 +95,12 @@ def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
         )
     if s.visibility == "claims" and s.token_keys is None:
         yield ("visibility", "token_keys"), "claims are those of tokens: set token_keys, or visibility to all"
+    for audience in s.token_audiences if s.visibility == "claims" else ():
+        if (of_passes := f"{audience}:pass") in s.token_audiences:
+            yield (
+                ("token_audience", "visibility"),
+                f"{of_passes} is the audience of passes for {audience}: a pass would be a token",
+            )
     if s.tls_client_ca is not None and s.token_keys is None and not s.tls_only:
         yield (
             ("tls_client_ca", "tls_only", "token_keys"),

@@ -189,6 +189,10 @@ REACHED = "is reachable from other machines without authentication"
         ({"min_idle_timeout": "50", "max_idle_timeout": "40"}, "min_idle_timeout: 50 s is above max_idle"),
         ({"disconnect_grace": "301"}, "disconnect_grace: 301 s is above max_idle_timeout, 300 s"),
         ({"tick": "0.05", "batch_window_ms": "13"}, "batch_window_ms: 13 ms is more than a quarter of tick"),
+        (
+            {"visibility": "claims", "token_keys": "k", "token_audience": "chat,chat:pass"},
+            "token_audience: chat:pass is the audience of passes for chat: a pass would be a token",
+        ),
         ({"tls_key": "k.pem"}, "tls_key: is set without a certificate: set tls_cert, too"),
         ({"tls_only": True}, "tls_only: needs a certificate: set tls_cert"),
         (
