@@ -23,7 +23,7 @@ from presence.admin.startup import RELOAD, Start
 from presence.common.backoff import backoff_s
 from presence.config.settings import Settings, admin_host, admin_port
 from presence.prefork.arbiter import exit_fields
-from presence.prefork.control_pipe import SilenceWatch
+from presence.prefork.control_pipe import SilenceWatch, interval_s
 from presence.server.listeners import CannotListen, ListenAddress
 from presence.server.stats_socket import stats_socket_pair
 from presence.transports import sockets
@@ -56,6 +56,7 @@ class AdminProcess:
         self._started_at = self._start_at = 0.0
         self._failures = 0
         self._hang_timeout_s = settings.hang_timeout
+        self._interval_s = interval_s(settings.hang_timeout)
         self._watch = SilenceWatch(settings.hang_timeout, 0.0)
         asking = [each.fileno() for each, _ in self._lines]
         listening = tuple(each.fileno() for each in listeners)
@@ -75,13 +76,12 @@ class AdminProcess:
         self._close_all_but(own)
         return own
 
-    def supervise(self) -> float | None:
+    def supervise(self) -> float:
         """Restart the process if it has exited, with a delay if it keeps exiting, and kill it if it hangs.
 
-        Does not block. Call it about once per second.
-
+        Does not block.
         Returns:
-            Within how many seconds to call this again; None: when the process has exited.
+            Within how many seconds to call this again, and when the process has exited.
         """
         if self._process is not None:
             self._read_heartbeats()
@@ -91,11 +91,11 @@ class AdminProcess:
                     log.error("admin process hung, killing it")
                     self._process.kill()
                     self._watch = SilenceWatch(math.inf, time.monotonic())  # log it only once
-                return None
+                return self._interval_s
             self._restart_later(status)
         if time.monotonic() >= self._start_at:
             self._start()
-        return None if self._process is not None else max(0.0, self._start_at - time.monotonic())
+        return self._interval_s if self._process is not None else max(0.0, self._start_at - time.monotonic())
 
     def _read_heartbeats(self) -> None:
         if self._control is not None:

@@ -2,8 +2,9 @@
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from presence.cli.errors import FAILED, OK, print_error, sighup_ignored, sigterm_interrupts
@@ -12,10 +13,11 @@ from presence.common.logs import DirectWriter, LogWriter, configure, configure_d
 from presence.config.loading import DEFAULT_SOURCE, FIELDS, ConfigError, Loaded, exposures
 from presence.config.settings import Settings
 from presence.prefork.systemd import Notifier, from_environment
-from presence.store.embedded import EmbeddedError, embedded_redis
+from presence.store.embedded import LOADING_REPORT_S, EmbeddedError, EmbeddedRedis, embedded_redis
 
 if TYPE_CHECKING:  # a server with --no-admin loads nothing of it
     from presence.admin.launcher import AdminProcess
+    from presence.server.embedded_supervisor import EmbeddedSupervisor
 
 _DESCRIPTION = (
     "Without --redis the server starts a private Valkey and stops it last. Every flag is also an environment "
@@ -50,18 +52,12 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
     """Serve until a signal comes; return the exit status. SIGHUP loads the settings again."""
     loaded = load_again()
     check_files(loaded)
-    settings = loaded.settings
     notifier = from_environment()  # before any child process can inherit its environment
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(sigterm_interrupts())
         cleanup.enter_context(sighup_ignored())
         try:
-            redis_url = settings.redis
-            if redis_url is None:
-                # First, while this process has one thread; stopped last, after everything is written.
-                redis = cleanup.enter_context(embedded_redis(settings.data_dir))
-                redis_url = redis.url
-            return _serve(loaded, redis_url, load_again, notifier)
+            return _serve(loaded, load_again, notifier)
         except EmbeddedError as error:
             print_error(error)
             return FAILED
@@ -69,7 +65,7 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
             return OK
 
 
-def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier) -> int:
+def _serve(loaded: Loaded, load_again: Load, notifier: Notifier) -> int:
     settings = loaded.settings
     with contextlib.ExitStack() as cleanup:
         writer: LogWriter | DirectWriter
@@ -85,7 +81,12 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
         log = structlog.get_logger()
         if loaded.file is not None:
             log.info("settings file read", file=loaded.file)
-        if settings.redis is None:
+        embedded, redis_url = None, settings.redis
+        if redis_url is None:  # stopped last, after everything is written
+            embedded = cleanup.enter_context(
+                embedded_redis(settings.data_dir, on_loading=partial(_report_loading, notifier))
+            )
+            redis_url = embedded.url
             log.info("embedded Redis started", url=redis_url)
         for exposure in exposures(settings):
             risk, _, fix = exposure.rpartition(": ")
@@ -95,11 +96,11 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
                 announcement = Announcement(settings, redis_url, admin_process.url if admin_process else None)
                 cleanup.callback(announcement.withdraw)
 
-                def reread() -> None:
-                    _log_changes(settings, load_again)
-                    if admin_process:
-                        admin_process.reload()
-
+                reread = partial(_log_changes, settings, load_again)
+                watcher = _watcher(embedded, settings)
+                if watcher is not None:
+                    cleanup.callback(watcher.close)
+                supervise = _both(watcher, admin_process)
                 if isinstance(writer, DirectWriter):
                     from presence.server import supervisor  # noqa: PLC0415 - loads what the workers share
 
@@ -110,6 +111,7 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
                         reread,
                         notifier,
                         admin_process=admin_process,
+                        supervise_others=supervise,
                         announce=announcement,
                     )
                 from presence.server.process import Signals, run  # noqa: PLC0415 - trio and all of the server
@@ -117,18 +119,46 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
                 signals = Signals(
                     writer,
                     reread,
+                    admin_process.reload if admin_process else lambda: None,
                     notifier,
-                    admin_process.supervise if admin_process else None,
+                    supervise if embedded or admin_process else None,
                     announcement,
                 )
-                return run(
-                    settings, redis_url, signals, stats_socket=admin_process.line() if admin_process else None
-                )
+                stats_socket = admin_process.line() if admin_process else None
+                status = run(settings, redis_url, signals, stats_socket=stats_socket)
+                return status or (FAILED if signals.has_failed else OK)
         except CannotListen as error:
             log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - the error is complete
         except Exception:
             log.exception("server failed")
         return FAILED
+
+
+def _report_loading(notifier: Notifier, percent: float) -> None:
+    """Report that the embedded Redis is loading its data, which may take longer than a service may start."""
+    import structlog  # noqa: PLC0415 - as above
+
+    structlog.get_logger("presence.server.embedded").info("embedded Redis is loading", percent=percent)
+    notifier.starting(f"loading data: {percent:.0f} %", 6 * LOADING_REPORT_S)
+
+
+def _watcher(embedded: EmbeddedRedis | None, settings: Settings) -> "EmbeddedSupervisor | None":
+    if embedded is None:
+        return None
+    from presence.server.embedded_supervisor import EmbeddedSupervisor  # noqa: PLC0415 - as above
+
+    return EmbeddedSupervisor(embedded, settings.hang_timeout)
+
+
+def _both(
+    watcher: "EmbeddedSupervisor | None", admin_process: "AdminProcess | None"
+) -> Callable[[], float | None]:
+    """Return what supervises the children that are no workers; see `presence.prefork.arbiter`."""
+
+    def supervise() -> float | None:
+        return min((each.supervise() for each in (watcher, admin_process) if each is not None), default=None)
+
+    return supervise
 
 
 def _log_changes(in_effect: Settings, load_again: Load) -> None:

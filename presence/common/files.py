@@ -1,11 +1,12 @@
-"""The file limit and the connections that it allows; opening of regular files without blocking."""
+"""The file limit and the connections that it allows; regular files without blocking; files of one process."""
 
 import errno
 import os
 import resource
 import stat
+import weakref
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -49,8 +50,8 @@ def read_secret_file(path: Path, max_bytes: int) -> bytes:
 RESERVE_SHARE = 20  # one descriptor in 20 is reserved for Redis, logs, listeners and libraries
 RESERVE_MIN = 64
 RESERVE_MAX = 1000
-# Where the limit is far higher, as in containers of some engines (2^30), connections are not derived from it: the
-# outbox, which is derived from them, would be bounded at a terabyte. This is the kernel's default of fs.nr_open.
+# The kernel's default of fs.nr_open. Some container engines set a limit of 2^30: for so many connections the
+# outbox would be bounded at a terabyte.
 MAX_DERIVING_FILES = 1_048_576
 
 
@@ -111,3 +112,27 @@ def files_needed_for(connections: int) -> int:
     while (missing := connections - connections_within(files)) > 0:
         files += missing
     return files
+
+
+class Closable(Protocol):
+    """A file or a socket."""
+
+    def close(self) -> None:
+        """Close this process's descriptor."""
+
+
+_of_one_process: "weakref.WeakSet[Closable]" = weakref.WeakSet()
+
+
+def close_after_fork(file: Closable) -> None:
+    """Close a lock or a socket in every process that is forked from this one, where it would outlive us."""
+    _of_one_process.add(file)
+
+
+def _close_all() -> None:
+    for each in list(_of_one_process):
+        each.close()
+    _of_one_process.clear()
+
+
+os.register_at_fork(after_in_child=_close_all)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from presence.common.files import close_after_fork
+
 SERVICE_DIRECTORY: Final = Path("/run/presence")  # RuntimeDirectory= of deploy/systemd/presence.service
 _PREFIX: Final = "presence-"
 _LOCK: Final = "lock"
@@ -37,6 +39,9 @@ class RuntimeDirectory:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parents()[0]))
         unfinished = self.path / f"{_LOCK}.new"  # so that no process finds a lock not held yet
         self._lock = unfinished.open("w")
+        close_after_fork(
+            self._lock
+        )  # a worker that drains does not keep the directory of a killed supervisor
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unfinished.rename(self.path / _LOCK)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from presence.common import networks, redis_url
+from presence.common.files import open_regular_file
 from presence.config.followup_rules import Rule, read_rules
 from presence.config.settings import FIELDS, VARIABLE_PREFIX, SettingField, Settings, admin_host, admin_port
 
@@ -141,6 +142,7 @@ __all__ = ["FIELDS", "ConfigError", "Loaded", "SettingField", "Settings", "load"
 
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
 SYSTEM_FILE = Path("/etc/presence/presence.toml")
+MAX_FILE_BYTES = 1_048_576  # every setting and a thousand rules take less; more is another file
 TOKEN_VARIABLE = "PRESENCE_TOKEN"  # noqa: S105 - a name; of `presence client`
 RULES = "followups"  # the only key of the file without a flag and a variable
 DEFAULT_SOURCE = "default"
@@ -259,12 +261,20 @@ def _from_file(path: object, problems: list[str]) -> Iterator[_Given]:
         return
     source = f"file {path}"
     try:
-        content = tomllib.loads(Path(str(path)).read_text(encoding="utf-8"))
+        with open_regular_file(Path(str(path))) as file:
+            raw_content = file.read(MAX_FILE_BYTES + 1)
+        if len(raw_content) > MAX_FILE_BYTES:
+            problems.append(f"config: {path} is larger than {MAX_FILE_BYTES:,} bytes")
+            return
+        content = tomllib.loads(raw_content.decode("utf-8"))
     except OSError as error:
         problems.append(f"config: cannot read {path}: {error.strerror}")
         return
     except ValueError as error:  # invalid TOML or UTF-8
         problems.append(f"config: {path} is not valid TOML: {error}")
+        return
+    except RecursionError:
+        problems.append(f"config: {path} is not valid TOML: it is nested too deeply")
         return
     for key, raw in content.items():
         if key in FIELDS or key == RULES:
@@ -310,9 +320,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _given_value(key: str, raw: object) -> str:
     if key in {"redis", "token_keys"}:
         return ""  # may contain a password, and a malformed URL cannot be redacted reliably
-    text = repr(raw)
+    try:
+        text = repr(raw)
+    except (RecursionError, ValueError):  # deep tables from dotted keys; an integer of thousands of digits
+        text = "a value too large to show"
     shown_raw = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
-    link = f"; {_SERVICE_LINK_HINT}" if key == "port" and str(raw).startswith("tcp://") else ""
+    link = f"; {_SERVICE_LINK_HINT}" if key == "port" and text.startswith("'tcp://") else ""
     return f", not {shown_raw}{link}"
 
 

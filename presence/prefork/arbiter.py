@@ -7,7 +7,8 @@ A worker that exits unexpectedly is replaced: immediately after a long life, els
 A worker whose event loop hangs is killed and replaced. `presence.prefork.control_pipe` defines what workers
 and this process exchange. SIGUSR2 starts a rolling restart: for one worker after the other a successor is
 started, and once it is ready the old worker drains. A successor that does not become ready aborts the rolling
-restart, and the remaining workers stay. SIGHUP makes all workers reload their files.
+restart, and the remaining workers stay. SIGHUP makes all workers reload their files, and a short-lived child
+reread the settings: a dead disk or an error there concerns that child alone.
 """
 
 import math
@@ -36,6 +37,8 @@ STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, until a worker is kille
 ABORT_TIMEOUT_S: Final = 0.5  # for a hung worker to print its stacks; a stopped one cannot
 START_TIMEOUT_S: Final = 30.0  # for a successor to become ready: ten seconds for Redis, and slow disks
 KILL_TIMEOUT_S: Final = 1.0  # for killed processes to exit: one that waits for a disk may not
+REREAD_TIMEOUT_S: Final = 10  # for the settings file, which is read in milliseconds unless its disk hangs
+FEW_DESCRIPTORS: Final = 4096  # this process has some tens
 READ_BYTES: Final = 4096
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
@@ -45,6 +48,11 @@ START_TIMED_OUT: Final = "worker start timed out, killing it"
 STOP_TIMED_OUT: Final = "worker stop timed out, killing it"
 
 log = structlog.get_logger("presence.server.supervisor")
+
+
+class CannotContinue(Exception):
+    """A child that all workers need exits at each start."""
+
 
 Work = Callable[[int, socket.socket, bool], int]
 """Runs a worker, given its number, its end of the control pipe and whether it is among the first; returns the
@@ -133,13 +141,15 @@ class Arbiter:
     ready_line: str  # printed once, when all workers are ready for the first time
     drain_timeout_s: float  # how long workers may take to stop
     writer: DirectWriter  # of the log, for `ready_line`
-    # called at SIGHUP, before the workers reload; None: SIGHUP is not handled
+    # run in a child at SIGHUP, may block or fail; None: SIGHUP is not handled
     reread: Callable[[], None] | None = None
+    # called at SIGHUP, before the workers reload; never raises
+    reload_others: Callable[[], None] = lambda: None
     notifier: Notifier = SILENT  # to the service manager
     # how long the event loop of a worker may hang; infinity: not watched
     hang_timeout_s: float = math.inf
     # supervises other children: called whenever a child exits, until the stop; returns the seconds until the
-    # next call at the latest, None: no limit
+    # next call at the latest, None: no limit; `CannotContinue` stops everything, with status 1
     supervise_others: Callable[[], float | None] = lambda: None
     # called before `ready_line` is printed; never raises
     announce: Callable[[], None] = lambda: None
@@ -153,6 +163,7 @@ class Arbiter:
         self._restart_began_at: float | None = None
         self._successor: WorkerSlot | None = None  # started, and not ready yet
         self._draining: list[WorkerSlot] = []  # their successors are ready
+        self._rereader = 0  # the process that rereads the settings; 0: none
         self._all_were_ready = False
         self._stopping = False
         self._kill_at = 0.0
@@ -172,7 +183,7 @@ class Arbiter:
             self._start_due()
             if self._stopping and not any(each.pid for each in self._slots):
                 return
-            others_s = None if self._stopping else self.supervise_others()
+            others_s = self._supervise_others()
             for key, _ in self._selector.select(
                 self._wait_s(self._watchdog.notify(), others_s, self._check_interval_s)
             ):
@@ -189,6 +200,16 @@ class Arbiter:
             self._reap()
             self._abort_hung()
             self._restart_next()
+
+    def _supervise_others(self) -> float | None:
+        if self._stopping:
+            return None
+        try:
+            return self.supervise_others()
+        except CannotContinue:  # it has been logged
+            self._status = FAILED
+            self._stop()
+            return None
 
     def _wait_s(self, *at_most_s: float | None) -> float | None:
         due = [self._kill_at] if self._stopping else []
@@ -258,22 +279,26 @@ class Arbiter:
         """Run in the forked process, which must never return into the code of its parent."""
         status = FAILED
         try:
-            os.setsid()  # so that the parent alone receives Ctrl-C, and passes it on
-            signal.set_wakeup_fd(-1)
-            for number_ in HANDLED:
-                signal.signal(number_, signal.SIG_DFL)
-            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-            if self.reread is not None:
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it handles it; its files are read later
-            # The pipe of a sibling must close when the parent dies, not when this process does.
-            for each in self._slots:
-                if each.pipe is not None:
-                    each.pipe.close()
-            self._selector.close()
             ours.close()
+            self._detach()
             status = self.work(number, theirs, not self._all_were_ready)
         finally:
             os._exit(status)  # also ends threads that are stuck
+
+    def _detach(self) -> None:
+        """In a forked process, give up the signals and pipes of the parent."""
+        os.setsid()  # so that the parent alone receives Ctrl-C, and passes it on
+        signal.set_wakeup_fd(-1)
+        for number in HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        if self.reread is not None:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it handles it; its files are read later
+        # The pipe of a sibling must close when the parent dies, not when this process does.
+        for each in self._slots:
+            if each.pipe is not None:
+                each.pipe.close()
+        self._selector.close()
 
     def _read_pipe(self, each: WorkerSlot) -> None:
         if each.pipe is None:
@@ -324,6 +349,12 @@ class Arbiter:
                 pid, code = os.waitpid(each.pid, os.WNOHANG)
                 if pid:
                     self._on_exit(each, os.waitstatus_to_exitcode(code))
+        if self._rereader:
+            pid, code = os.waitpid(self._rereader, os.WNOHANG)
+            if pid:
+                self._rereader = 0
+                if status := os.waitstatus_to_exitcode(code):
+                    log.error("settings not reread", **exit_fields(status))
 
     def _on_exit(self, each: WorkerSlot, status: int) -> None:
         """Handle the exit of a process; `status` is negative if a signal killed it."""
@@ -415,11 +446,37 @@ class Arbiter:
         if self.reread is not None and not self._stopping:
             if self._all_were_ready:  # a service manager expects a reload only of a service that is ready
                 self.notifier.reloading()
-            self.reread()
+            self._reread(self.reread)
+            self.reload_others()
             for each in self._slots:
                 each.send(control_pipe.RELOAD)
             if self._all_were_ready:
                 self.notifier.ready(self.ready_line)
+
+    def _reread(self, reread: Callable[[], None]) -> None:
+        """Reread the settings in a child, which the kernel ends if that takes too long."""
+        if self._rereader:
+            log.warning("settings are still being reread", pid=self._rereader)
+            return
+        try:
+            self._rereader = os.fork()
+        except OSError as error:
+            log.error("settings not reread", error=error.strerror)  # noqa: TRY400 - the error is complete
+            return
+        if self._rereader == 0:
+            status = FAILED
+            try:
+                self._detach()
+                os.closerange(
+                    3, FEW_DESCRIPTORS
+                )  # a dead disk may hold this process, and must not hold a port
+                signal.alarm(REREAD_TIMEOUT_S)  # SIGALRM ends it, also when this process has ended
+                reread()
+                status = 0
+            except Exception:
+                log.exception("settings reread failed")
+            finally:
+                os._exit(status)
 
     # Stop
 
@@ -445,6 +502,8 @@ class Arbiter:
                 log.error(STOP_TIMED_OUT, worker=each.number, pid=each.pid)
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
+        if self._rereader:
+            os.kill(self._rereader, signal.SIGKILL)  # its parent will not wait: a dead disk may hold it
         give_up_at = time.monotonic() + KILL_TIMEOUT_S
         self._reap()
         while any(each.pid for each in self._slots) and time.monotonic() < give_up_at:

@@ -25,6 +25,10 @@ class Notifier:
     address: str = ""  # of its socket, as the system takes it; "": there is no manager
     ping_interval_s: float | None = None  # seconds between two watchdog pings; None: no watchdog
 
+    def starting(self, status: str, extend_s: float) -> None:
+        """Notify that the start makes progress, and may take so much longer from now on."""
+        self._send(f"EXTEND_TIMEOUT_USEC={int(extend_s * 1_000_000)}", f"STATUS={status}")
+
     def ready(self, status: str) -> None:
         """Notify that the service is ready; after `reloading`, that the reload has finished."""
         self._send("READY=1", f"STATUS={status}")

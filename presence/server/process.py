@@ -18,7 +18,9 @@ from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.logs import LogWriter
 from presence.common.redis_url import redacted
+from presence.common.runtime import AbandonableThread, ThreadTimeout
 from presence.config.settings import Settings
+from presence.prefork.arbiter import CannotContinue
 from presence.prefork.control_pipe import STOP_SIGNALS
 from presence.prefork.systemd import SILENT, Notifier, Watchdog
 from presence.server.credentials import CredentialsError
@@ -53,15 +55,20 @@ class Signals:
     """The lifecycle of a single server: signals stop and reload it, ``ready HOST:PORT`` is logged."""
 
     writer: LogWriter  # of the log
-    reread: Callable[[], None]  # logs settings that SIGHUP cannot change; never raises
+    reread: Callable[[], None]  # run in a thread at SIGHUP, may block or fail
+    # called at SIGHUP, before the server reloads; never raises
+    reload_others: Callable[[], None] = lambda: None
     notifier: Notifier = SILENT  # to the service manager
-    # called every `SUPERVISE_INTERVAL_S` until the server stops; None: there are no other processes
-    supervise_others: Callable[[], object] | None = None
+    # called every `SUPERVISE_INTERVAL_S`, or after the seconds that it returns if they are fewer, until the
+    # server stops; None: there are no other processes; `CannotContinue` stops the server
+    supervise_others: Callable[[], float | None] | None = None
     # called with host and port before the line ``ready``; never raises
     announce: Callable[[str, int], None] = lambda _host, _port: None
 
     def __post_init__(self) -> None:
+        self.has_failed = False  # whether another process that the server needs cannot be started
         self._address = ""  # "" until ready
+        self._thread = AbandonableThread()  # for a settings file on a dead disk
 
     def send_ready(self, host: str, port: int) -> None:
         """See `Lifecycle`."""
@@ -79,7 +86,7 @@ class Signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._notify_watchdog)
                 nursery.start_soon(self._supervise_others)
-                yield self._requests(signals, reload)
+                yield self._requests(signals, reload, nursery)
                 nursery.cancel_scope.cancel()
 
     async def _notify_watchdog(self) -> None:
@@ -90,17 +97,33 @@ class Signals:
 
     async def _supervise_others(self) -> None:
         while self.supervise_others is not None:
-            self.supervise_others()
-            await trio.sleep(SUPERVISE_INTERVAL_S)
+            try:
+                due_s = self.supervise_others()
+            except CannotContinue:  # it has been logged
+                self.has_failed = True
+                signal.raise_signal(signal.SIGTERM)  # drains as on request
+                return
+            await trio.sleep(SUPERVISE_INTERVAL_S if due_s is None else min(due_s, SUPERVISE_INTERVAL_S))
 
-    async def _requests(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
+    async def _reread(self) -> None:
+        try:
+            await self._thread.call(self.reread)
+        except ThreadTimeout as error:
+            log.error("settings not reread", error=str(error))  # noqa: TRY400 - the error is complete
+        except Exception:
+            log.exception("settings reread failed")
+
+    async def _requests(
+        self, signals: AsyncIterator[int], reload: Callable[[], None], nursery: trio.Nursery
+    ) -> AsyncIterator[None]:
         async for number in signals:
             if number == signal.SIGUSR2:
                 log.warning("rolling restart ignored", reason="needs --workers 2 or more")
             elif number == signal.SIGHUP:
                 if self._address:  # a service manager expects a reload only of a service that is ready
                     self.notifier.reloading()
-                self.reread()
+                nursery.start_soon(self._reread)
+                self.reload_others()
                 reload()
                 if self._address:
                     self.notifier.ready(self._address)

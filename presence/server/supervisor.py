@@ -31,8 +31,8 @@ class AdminSupervision(Protocol):
     def become_worker(self, number: int) -> socket.socket:
         """In a forked worker, close all stats sockets but the worker's own; return that."""
 
-    def supervise(self) -> float | None:
-        """Restart the process if it has ended; return the seconds until the next call at the latest."""
+    def reload(self) -> None:
+        """Make the process reread its files; never raises."""
 
 
 def run(
@@ -43,12 +43,14 @@ def run(
     notifier: Notifier = SILENT,
     *,
     admin_process: AdminSupervision | None = None,
+    supervise_others: Callable[[], float | None] = lambda: None,
     announce: Callable[[str, int], None] = lambda _host, _port: None,
 ) -> int:
     """Run `settings.workers` workers until a stop signal or a worker cannot start; return the exit status.
 
-    `reread` logs settings that SIGHUP cannot change, `announce` gets host and port once all workers are
-    ready; neither raises. `admin_process` is already running.
+    `reread` logs settings that SIGHUP cannot change, and may block or fail; `announce` gets host and port
+    once all workers are ready, and never raises. `admin_process` is already running;
+    for `supervise_others`, which includes it, see `Arbiter`.
     """
     try:
         reserved = listeners.reserve_addresses(settings)
@@ -72,9 +74,10 @@ def run(
             drain_timeout_s=settings.drain_timeout,
             writer=writer,
             reread=reread,
+            reload_others=admin_process.reload if admin_process else lambda: None,
             notifier=notifier,
             hang_timeout_s=settings.hang_timeout,
-            supervise_others=admin_process.supervise if admin_process else lambda: None,
+            supervise_others=supervise_others,
             announce=partial(announce, *reserved.address),
         ).run()
     finally:

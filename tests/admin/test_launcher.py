@@ -23,6 +23,7 @@ from presence.server.listeners import CannotListen, ListenAddress
 
 PATIENCE_S = 10.0
 POPEN = subprocess.Popen
+RUNNING_S = 1.0  # until the next look at a process that runs
 ENDS = "import sys; sys.stdin.buffer.raw.read(4)"  # as soon as it gets the start message
 HANGS = "import sys, time; sys.stdin.buffer.raw.read(9); time.sleep(60)"
 
@@ -61,10 +62,10 @@ def test_a_server_runs_without_the_admin_process_until_it_can_be_started(
     machine.program = ""
     admin = machine.serve(workers=2)
     admin.reload()
-    assert 0 < (admin.supervise() or 0) <= launcher.RETRY_S
+    assert 0 < admin.supervise() <= launcher.RETRY_S
     machine.program = ENDS
     monkeypatch.setattr(admin, "_start_at", 0.0)
-    assert admin.supervise() is None
+    assert admin.supervise() == RUNNING_S
     assert len(machine.started) == 1
     own = admin.line(2)
     everything = [*admin._listeners, *(end for line in admin._lines for end in line)]
@@ -77,12 +78,12 @@ def test_an_ended_process_is_replaced_at_the_same_address_with_growing_delays(ma
     admin = machine.serve()
     machine.started[0].wait(PATIENCE_S)
     with capture_logs() as lines:
-        assert admin.supervise() is None  # the first replacement is immediate
+        assert admin.supervise() == RUNNING_S  # the first replacement is immediate
     assert len(machine.started) == 2
     assert [(line["log_level"], line["status"]) for line in lines] == [("error", 0)]
     socket.create_connection(admin.address, PATIENCE_S).close()
     machine.started[1].wait(PATIENCE_S)
-    assert 0 < (admin.supervise() or 0) <= launcher.restart_delay_s(2)
+    assert 0 < admin.supervise() <= launcher.restart_delay_s(2)
     assert len(machine.started) == 2
     admin.stop()
     with pytest.raises(OSError, match="refused"):

@@ -1,6 +1,7 @@
 """Settings: invalid ones are refused with key and source, and the stronger source wins."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,17 @@ import pytest
 
 from presence.cli import config as command
 from presence.config.followup_rules import MAX_PAYLOAD_BYTES, MAX_RULES, Rule
-from presence.config.loading import FIELDS, RULES, ConfigError, Loaded, Settings, exposures, load, shown
+from presence.config.loading import (
+    FIELDS,
+    MAX_FILE_BYTES,
+    RULES,
+    ConfigError,
+    Loaded,
+    Settings,
+    exposures,
+    load,
+    shown,
+)
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -167,6 +178,8 @@ def test_all_problems_are_reported_together_and_unknown_names_with_the_nearest(t
         (b"port 7", "is not valid TOML"),
         (b"port = 7\nport = 8", "is not valid TOML"),
         (b'prefix = "\xe9"', "is not valid TOML"),
+        (b"x = " + 3000 * b"[" + 3000 * b"]", "is not valid TOML: it is nested too deeply"),
+        (b"#" * (MAX_FILE_BYTES + 1), "is larger than 1,048,576 bytes"),
         (None, "No such file or directory"),
     ],
 )
@@ -177,6 +190,28 @@ def test_unreadable_file_is_refused(content: bytes | None, why: str, tmp_path: P
     (problem,) = problems(environ={"PRESENCE_CONFIG": str(file)})
     assert problem.startswith("config: ")
     assert why in problem
+
+
+@pytest.mark.timeout(10)
+def test_a_file_that_is_none_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    fifo = tmp_path / "presence.toml"
+    os.mkfifo(fifo)
+    assert problems({"config": str(fifo)}) == [f"config: cannot read {fifo}: Not a regular file"]
+
+
+@pytest.mark.parametrize("key", ["host", "port", "idle_timeout", RULES])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}" + 3000 * ".a" + " = 1",
+        "{} = 0x" + 6000 * "f",
+        "{} = 1" + 400 * "0",
+        "[[{}]]\nafter = 0x" + 6000 * "f",
+    ],
+)
+def test_values_that_cannot_even_be_shown_are_problems_too(key: str, line: str, tmp_path: Path) -> None:
+    (problem, *_) = problems({"config": written(tmp_path, line.format(key))})
+    assert problem.startswith(f"{key}: ")
 
 
 REACHED = "is reachable from other machines without authentication"

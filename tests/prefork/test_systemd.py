@@ -22,6 +22,11 @@ def notifier(manager: Manager, **others: str) -> Notifier:
     return from_environment({"NOTIFY_SOCKET": manager.notify_socket, **others})
 
 
+def test_a_start_that_makes_progress_may_take_longer(manager: Manager) -> None:
+    notifier(manager).starting("loading data: 7 %", 30.0)
+    assert manager.receive() == {"EXTEND_TIMEOUT_USEC": "30000000", "STATUS": "loading data: 7 %"}
+
+
 def test_service_states_are_notified(manager: Manager) -> None:
     service, before_us = notifier(manager), time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     service.ready("ready\n127.0.0.1:7400")

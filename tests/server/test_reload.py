@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,59 @@ def test_sighup_reloads_files_reports_settings_that_need_a_restart_and_drops_no_
         (changed,) = [line for line in server.lines if line["event"] == "settings changed, restart needed"]
         assert changed["settings"] == ["tick"]
         assert [line["file"] for line in server.logged("settings file read")] == [str(file)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_with_an_unusable_settings_file_disturbs_nobody(
+    redis_server: EmbeddedRedis, tmp_path: Path, workers: int
+) -> None:
+    file = tmp_path / "presence.toml"
+    file.write_text("tick = 0.5")
+    flags = ("--redis", redis_server.url, "--config", str(file), "--workers", str(workers))
+    with running_server(*flags) as server, Swarm(server.address, beat_s=5) as swarm:
+        swarm.log_in(["ann", "bob"])
+        swarm.run(WAIT_TIMEOUT_S, until=swarm.logged_in)
+        for number, bad in enumerate(["x = " + 3000 * "[" + 3000 * "]", "tick = 0x" + 6000 * "f"], 1):
+            file.write_text(bad)
+            os.kill(server.process.pid, signal.SIGHUP)
+            wait_for(lambda wanted=number: len(server.logged("settings file is now invalid")) == wanted)  # type: ignore[misc] # bound now
+        file.unlink()
+        os.mkfifo(file)
+        os.kill(server.process.pid, signal.SIGHUP)
+        wait_for(lambda: len(server.logged("settings file is now invalid")) == 3)
+        wait_for(lambda: len(server.logged("files reloaded")) == 3 * workers)
+        assert not any(client.is_closed for client in swarm.clients)
+
+
+HANGS = """
+import os, time
+from presence.config import loading
+load, before = loading.load, []
+
+def hangs(*args, **options):
+    if before:
+        os.write(2, b"hangs\\n")
+        time.sleep(60)
+    before.append(True)
+    return load(*args, **options)
+
+loading.load = hangs
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dead_disk_below_the_settings_file_delays_neither_clients_nor_the_stop(
+    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running_server("--redis", redis_server.url, "--workers", str(workers)) as server:
+        os.kill(server.process.pid, signal.SIGHUP)
+        wait_for(lambda: len(server.logged("hangs")) == 1)
+        wait_for(lambda: len(server.logged("files reloaded")) == workers)
+        with Swarm(server.address, beat_s=5) as swarm:
+            swarm.log_in(["ann"])
+            swarm.run(WAIT_TIMEOUT_S, until=swarm.logged_in)
+        started = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - started < 5, "the file would be read for a minute"

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from presence.common.runtime_dir import live_directories
-from presence.store.embedded import embedded_redis
+from presence.store import embedded
+from presence.store.client import open_client
+from presence.store.embedded import EmbeddedError, EmbeddedRedis, embedded_redis
+from tests.support.waiting import wait_for
 
 KILLED = """
 import os, signal
@@ -66,3 +69,79 @@ def test_foreign_files_are_ignored_and_left_alone(folder: Path, kind: str) -> No
         assert other not in live_directories()
     with embedded_redis():
         assert lock.exists()
+
+
+LOCKED = """
+import os, signal, sys, time
+from pathlib import Path
+from presence.store.embedded import EmbeddedRedis
+server = EmbeddedRedis(Path(sys.argv[1]))
+if sys.argv[2] == "worker drains" and os.fork() == 0:
+    os.close(1)
+    sys.stdin.read()
+    os._exit(0)
+if sys.argv[2] == "Redis stopped":
+    server.process.send_signal(signal.SIGSTOP)
+print(server.process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def leave(tmp_path: Path, folder: Path) -> Iterator[Callable[[str], int]]:
+    """Run a server with data and kill it; return the process of its Redis. A worker ends with the test."""
+    reader, writer = os.pipe()
+
+    def run(left: str) -> int:
+        command = [sys.executable, "-c", LOCKED, str(tmp_path / "data"), left]
+        killed = subprocess.run(command, stdin=reader, stdout=subprocess.PIPE, text=True, check=False)
+        assert killed.returncode == -signal.SIGKILL
+        return int(killed.stdout)
+
+    yield run
+    os.close(writer)
+    os.close(reader)
+
+
+def test_data_of_a_killed_server_is_free_while_a_worker_of_it_drains(
+    tmp_path: Path, leave: Callable[[str], int]
+) -> None:
+    leave("worker drains")
+    with embedded_redis(tmp_path / "data") as server:
+        assert server.process.poll() is None
+
+
+def test_data_that_an_orphaned_redis_has_open_is_refused(tmp_path: Path, leave: Callable[[str], int]) -> None:
+    left = leave("Redis stopped")
+    try:
+        with pytest.raises(EmbeddedError, match="another presence server uses it"):
+            EmbeddedRedis(tmp_path / "data")
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_directory_of_a_killed_server_is_stale_while_a_worker_of_it_drains(
+    leave: Callable[[str], int], folder: Path
+) -> None:
+    leave("worker drains")
+    assert live_directories() == []
+
+
+def test_a_server_may_load_for_longer_than_it_may_stay_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with embedded_redis(tmp_path) as server, open_client(server.url) as client:
+        client.mset({f"key-{n}": "x" * 100 for n in range(1000)})
+        client.bgrewriteaof()
+        wait_for(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
+    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(embedded, "LOADING_REPORT_S", 0.2)
+    slow = ("--key-load-delay", "1500", "--loading-process-events-interval-bytes", "1024")
+    reported: list[float] = []
+    with (
+        embedded_redis(tmp_path, slow, on_loading=reported.append) as server,
+        open_client(server.url) as client,
+    ):
+        assert client.dbsize() == 1000
+    assert len(reported) > 2
+    assert 0 < reported[0] < reported[-1] <= 100
