@@ -93,7 +93,11 @@ def test_everything_runs_as_the_user_of_the_image_who_owns_the_working_directory
     (user,) = instructions("USER")
     number, _, group = user.partition(":")
     (made,) = (line for line in instructions("RUN") if line.startswith("install "))
-    assert made == f"install -d -o {number} -g {group} {instructions('WORKDIR')[-1]}"
+    owned = made.removeprefix(f"install -d -o {number} -g {group} ").split()
+    assert instructions("WORKDIR")[-1] in owned
+    ours = [each for each in SERVICES.values() if each.get("image") == "presence"]
+    mounted = {path for each in ours for path in (mount.split(":")[1] for mount in each["volumes"])}
+    assert mounted <= set(owned), "the user could not write into a new volume elsewhere"
     context = POD["securityContext"]
     assert {context["runAsUser"], context["runAsGroup"], context["fsGroup"]} == {int(number)} == {int(group)}
 
@@ -109,6 +113,21 @@ def test_the_files_that_are_copied_and_mounted_exist() -> None:
     mounted = [each.split(":") for service in SERVICES.values() for each in service.get("volumes", ())]
     assert all((FOLDER / source).is_file() for source, *_ in mounted if source.startswith("."))
     assert {source for source, *_ in mounted if not source.startswith(".")} == COMPOSE["volumes"].keys()
+
+
+def test_no_process_that_clients_reach_has_the_private_key() -> None:
+    def volumes(name: str) -> set[str]:
+        return {each.split(":")[0] for each in SERVICES[name]["volumes"]}
+
+    made_in = re.search(r"--append-to (\S+)/issuer\.json", script("credentials"))
+    assert made_in
+    (private,) = (
+        source
+        for source, path, *_ in (each.split(":") for each in SERVICES["credentials"]["volumes"])
+        if path == made_in[1]
+    )
+    assert {name for name in SERVICES if private in volumes(name)} == {"credentials", "issuer"}
+    assert SERVICES["issuer"]["network_mode"] == SERVICES["credentials"]["network_mode"] == "none"
 
 
 def test_ports_are_published_on_loopback_only() -> None:

@@ -94,11 +94,16 @@ def contained(folder: Path, variables: dict[str, str]) -> Iterator[Contained]:
 @pytest.fixture
 def credentials(tmp_path: Path) -> Path:
     """A folder with what the service of this name creates."""
+    folder, issuer = tmp_path / "presence", tmp_path / "issuer"
+    folder.mkdir()
+    issuer.mkdir()
     environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
-    command = [*COMPOSE["services"]["credentials"]["entrypoint"], script("credentials")]
+    text = script("credentials").replace("/var/lib/issuer", str(issuer))
+    command = [*COMPOSE["services"]["credentials"]["entrypoint"], text]
     for _ in range(2):  # the second time it leaves everything as it is
-        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    return tmp_path
+        subprocess.run(command, cwd=folder, env=environment, check=True)
+    assert {each.name for each in folder.iterdir()} == {"keys.json", "admin-tokens", "prometheus-token"}
+    return folder
 
 
 def asked(url: str, folder: Path) -> int:
@@ -121,7 +126,8 @@ def test_it_serves_and_drains_as_pid_1_of_a_container(
         **{"PRESENCE_PROXY_FROM": "192.0.2.1", "PRESENCE_WORKERS": workers},
     }
     sign = [str(PROGRAMS / "presence"), "token", "sign", "--keys", "issuer.json", "--uid", "ann"]
-    token = subprocess.run(sign, cwd=credentials, capture_output=True, text=True, check=True).stdout.strip()
+    issuer = credentials.parent / "issuer"
+    token = subprocess.run(sign, cwd=issuer, capture_output=True, text=True, check=True).stdout.strip()
     with contained(credentials, variables) as server:
         status = dict(
             line.split(":\t") for line in Path(f"/proc/{server.pid}/status").read_text().splitlines()

@@ -54,6 +54,10 @@ def test_a_stop_may_take_as_long_as_the_server_and_wrong_settings_are_not_tried_
     assert value("RestartPreventExitStatus") == "2"
 
 
+def test_a_child_that_lacks_memory_is_replaced_and_does_not_end_the_service() -> None:
+    assert value("OOMPolicy") == "continue"
+
+
 @analyzes
 def test_what_is_refused_is_refused(tmp_path: Path) -> None:
     calls = allowed_calls()
