@@ -180,12 +180,21 @@ def test_files_of_a_pod_come_from_secrets_that_only_its_group_may_read() -> None
     paths = {each["name"]: each["mountPath"] for each in CONTAINER["volumeMounts"]}
     keys = {"tls": ["tls.crt", "tls.key"]}  # of every Secret of the type kubernetes.io/tls
     mounted = set()
-    for volume in POD["volumes"]:
+    for volume in (each for each in POD["volumes"] if "secret" in each):
         assert volume["secret"]["defaultMode"] == 0o440
         names = keys.get(volume["name"]) or [each["path"] for each in volume["secret"]["items"]]
         mounted |= {Path(paths[volume["name"]], name) for name in names}
     found = settings(pod_variables())
     assert {Path(found.token_keys or ""), found.admin_tokens, found.tls_cert, found.tls_key} == mounted
+
+
+def test_a_server_on_read_only_files_can_write_where_commands_look_for_it() -> None:
+    assert SERVICES[SERVERS[0]]["read_only"]
+    assert all(SERVICES[name]["tmpfs"] == ["/tmp"] for name in SERVERS)
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"]
+    (mounted,) = (each for each in CONTAINER["volumeMounts"] if each["mountPath"] == "/tmp")
+    (volume,) = (each for each in POD["volumes"] if each["name"] == mounted["name"])
+    assert volume["emptyDir"]["medium"] == "Memory"
 
 
 def test_all_selectors_are_the_labels_of_the_pod() -> None:
