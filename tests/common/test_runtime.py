@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from presence.common import runtime
-from presence.common.histogram import QUICK_S, Histogram
 from presence.common.errors import StoreUnavailable
+from presence.common.histogram import QUICK_S, Histogram
 from presence.common.runtime import (
     AbandonableThread,
     Linger,

@@ -37,6 +37,7 @@ KILLED_S: Final = 5.0  # documented: until a killed process is replaced
 STOPPED_S: Final = HANG_TIMEOUT_S + KILLED_S
 START_S: Final = 10.0  # until a successor serves
 DRAIN_S: Final = 12.0  # until the processes of a killed supervisor are gone
+DAMAGED_S: Final = 10.0 + 10.0 + 5.0  # five starts, and a drain whose outbox cannot be emptied
 WATCHDOG_US: Final = 1_500_000
 LOCK_S: Final = 15.0 + 5.0 + 5.0  # of a webhooks runner, its renewal, and a request that times out
 RETRY_S: Final = 1.0
@@ -288,3 +289,21 @@ def visit(server: PresenceServer, uid: str, done: Callable[[], set[str]]) -> Non
         return uid in done()
 
     wait_for(is_done, LOCK_S)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_redis_whose_data_is_damaged_ends_the_command(workers: int, tmp_path: Path) -> None:
+    flags = ("--workers", str(workers), "--data-dir", str(tmp_path), "--hang-timeout", str(HANG_TIMEOUT_S))
+    with PresenceServer(*flags) as server, contextlib.closing(Phone(server.address)) as phone:
+        assert phone.ask(protocol.login("ann", id=1)).kind == Kind.OK
+        (redis,) = (each for each in children(server.process.pid) if is_redis(each))
+        for file in tmp_path.glob("appendonlydir/*.manifest"):
+            file.write_text("damaged")
+        began = time.monotonic()
+        end(redis)
+        assert phone.next().kind == Kind.GOODBYE
+        assert server.process.wait(DAMAGED_S) == 1
+        took_s = time.monotonic() - began
+        (line,) = server.logged("embedded Redis cannot be restarted")
+        assert "manifest" in line["output"]
+        print(f"held: {workers} worker(s): redis killed, its data damaged: status 1 after {took_s:.1f} s")
