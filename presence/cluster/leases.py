@@ -17,6 +17,7 @@ class LeaseRow:
     sweeper_n: int = 0  # advanced by the sweeper while it works
     lease_end_ms: int = 0  # by Redis' clock; 0: not known
     left_ms: int = 0  # Unix milliseconds at which the node had drained and stopped; 0: it has not
+    is_new: bool = False  # of the renewing node: whether it had no row before
 
     def left_at(self, at_ms: int) -> "LeaseRow":
         """Return the row of a node that has drained and stops now."""

@@ -46,6 +46,8 @@ class Membership:
 
     Attributes:
         detector: the other nodes as this one sees them.
+        on_entered: called when this node has come into the table of leases, at the start or because Redis had
+            lost it: what was announced to the nodes in the table before then was not announced to this one.
     """
 
     relay: Relay  # has this node's id, and its state in each shard
@@ -72,6 +74,7 @@ class Membership:
             self.clock,
         )
         self._wake_event = self.runtime.wake_event()
+        self.on_entered: Callable[[], None] = lambda: None
         self._contact = ContactClock(2 * self._renew_interval_s)
         self.detector = FailureDetector(lease_s, idle_timeout_s, self._contact)
         self._next_renewal = -math.inf
@@ -175,6 +178,8 @@ class Membership:
             self.relay.mark_fenced(me)
             self._wake_event.set()  # enter the table under the new id immediately
             return False
+        if rows[me].is_new:
+            self.on_entered()
         self._counters.renewed_at = self.clock()
         self._contact.answered(self._counters.renewed_at)
         traced = {node for writer in self.relay.writers for node in writer.barrier.others}

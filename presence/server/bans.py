@@ -1,7 +1,8 @@
 """Keeps the bans that this node knows equal to the table in Redis, and ends the sessions that they forbid.
 
 The table is read before the first login, whenever another process says that it has changed, after each time
-in which such a message may have been missed, and every minute. Each read compares the version first, so that
+in which such a message may have been missed (the control channel was lost, or this node had no lease), and
+every minute. Each read compares the version first, so that
 an unchanged table costs one short answer. While Redis is away, the bans known so far count.
 """
 
@@ -53,6 +54,7 @@ class BanKeeper:
     def __post_init__(self) -> None:
         self._thread = self.runtime.thread_caller(self.source.close)
         self._changed = self.runtime.wake_event()
+        self.node.cluster.on_entered = self.refresh_soon
         self._version: bytes | None = None  # None: the table was never read
         self._pause_s = 0.0  # until the next read, unless a change is announced
         self._outage = Outage(

@@ -4,6 +4,7 @@ Each class has its own connections, see `Scripting`, for the thread that uses it
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -111,7 +112,10 @@ class RedisLeaseTable(Scripting):
         answer = unpacked(self.one(Call("lease", self._keys.lease_keys, arguments)))
         if answer["status"] != "ok":
             return None
-        return {name: read_lease_row(text, end_ms) for name, text, end_ms in answer["rows"] if is_name(name)}
+        rows = {name: read_lease_row(text, end_ms) for name, text, end_ms in answer["rows"] if is_name(name)}
+        if answer["entered"] and node in rows:
+            rows[node] = replace(rows[node], is_new=True)
+        return rows
 
     def claim(self, node: str, seen: str, wanted: str) -> bool:
         """Change a row if it is as seen; see `LeaseTable.claim`."""

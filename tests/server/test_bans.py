@@ -129,7 +129,9 @@ class Stage:
         self.now, self.table = 50.0, Table()
         self.turns: list[list[Ban]] = [[]]
         self.policy = SimpleNamespace(bans=BanList())
-        node = SimpleNamespace(engine=SimpleNamespace(login_policy=self.policy), enforce_ban=self._enforce)
+        self.cluster = SimpleNamespace()
+        engine = SimpleNamespace(login_policy=self.policy)
+        node = SimpleNamespace(engine=engine, cluster=self.cluster, enforce_ban=self._enforce)
         runtime = InlineCallsRuntime()
         runtime.sleep = self._sleep  # type: ignore[method-assign]
         self.keeper = BanKeeper(cast(Node, node), self.table, Clock(lambda: self.now), runtime)
@@ -176,6 +178,20 @@ async def test_while_redis_is_away_the_known_bans_stay() -> None:
     stage.table.is_away = False
     await stage.keeper.refresh()
     assert len(stage.bans) == 0
+
+
+async def test_a_node_reads_the_table_once_it_has_a_lease_again() -> None:
+    stage = Stage()
+    with trio.move_on_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.keeper.run)
+            await trio.testing.wait_all_tasks_blocked()
+            stage.table.put(stored("ann"))  # announced to the nodes that have a lease
+            assert len(stage.bans) == 0
+            stage.cluster.on_entered()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(stage.bans) == 1
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_large_table_is_enforced_in_slices() -> None:

@@ -34,6 +34,17 @@ def test_a_renewal_returns_all_rows(table: RedisLeaseTable) -> None:
     assert rows["b"].lease_end_ms == pytest.approx((time.time() + LEASE_S) * 1000, abs=2000)
 
 
+def test_a_renewal_says_whether_its_node_had_no_row(table: RedisLeaseTable, server: Server) -> None:
+    def is_new(counter: int) -> bool:
+        rows = table.renew("a", counter, "{}", [])
+        assert rows is not None
+        return rows["a"].is_new
+
+    assert [is_new(1), is_new(2)] == [True, False]
+    server.client.flushall()
+    assert [is_new(3), is_new(4)] == [True, False]
+
+
 def test_a_tombstone_refuses_renewals_and_a_removed_node_stays_dead(
     table: RedisLeaseTable, server: Server
 ) -> None:

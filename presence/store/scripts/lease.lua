@@ -11,7 +11,7 @@
 --   1 node id   2 counter, higher with each renewal   3 lease, ms   4 stats
 --   5 MessagePack: the dead nodes that the caller sweeps: their n is advanced
 -- Returns MessagePack: {status = "dead"} if the id has left, was declared dead or swept, else {status = "ok", now_ms,
--- rows = [[node, text of the row, lease's end in ms]...]}.
+-- entered = whether the id had no row before, rows = [[node, text of the row, lease's end in ms]...]}.
 
 local nodes_key, leases_key, stats_key, tombs_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local node = ARGV[1]
@@ -44,4 +44,4 @@ for i = 1, #scored, 2 do ends[scored[i]] = tonumber(scored[i + 1]) end
 local rows = {}
 local all = redis.call('HGETALL', leases_key)
 for i = 1, #all, 2 do rows[#rows + 1] = {all[i], all[i + 1], ends[all[i]] or 0} end
-return cmsgpack.pack({status = 'ok', now_ms = now_ms, rows = rows})
+return cmsgpack.pack({status = 'ok', now_ms = now_ms, entered = not row, rows = rows})
