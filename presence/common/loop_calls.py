@@ -22,6 +22,32 @@ class LoopCall(greenlet):  # type: ignore[misc]  # it has no types
     """A blocking function that runs on the loop; a switch to it returns a request or its result."""
 
 
+class Waker:
+    """Ends the wait of a call, or its next one if it does not wait now; for the loop's thread only."""
+
+    __slots__ = ("_end", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._end: Callable[[], object] | None = None  # of the present wait
+
+    def wake(self) -> None:
+        """End the wait."""
+        self._is_set = True
+        if self._end is not None:
+            self._end()
+
+    def begin(self, end: Callable[[], object]) -> None:
+        """Note a wait that `end` ends."""
+        self._end = end
+        if self._is_set:
+            end()
+
+    def finish(self) -> None:
+        """Note the end of the wait, whatever ended it."""
+        self._end, self._is_set = None, False
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Asks to wait until a socket is readable, or else writable; the answer is whether it is so in time."""
@@ -29,6 +55,7 @@ class Wait:
     sock: socket
     is_read: bool
     timeout_s: float
+    waker: Waker | None = None  # may end the wait earlier
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,14 @@ class LoopCaller:
             return await run_in_thread(request.function)
         with trio.move_on_after(request.timeout_s) as scope:
             wait = trio.lowlevel.wait_readable if request.is_read else trio.lowlevel.wait_writable
-            await wait(request.sock)
+            if (waker := request.waker) is None:
+                await wait(request.sock)
+            else:
+                waker.begin(scope.cancel)
+                try:
+                    await wait(request.sock)
+                finally:
+                    waker.finish()
         return not scope.cancelled_caught
 
 

@@ -14,10 +14,10 @@ from presence.followups.scheduler import FollowUpScheduler
 from presence.followups.scheduler_task import SchedulerTask
 from presence.server.node import Node
 from presence.store import privileges
-from presence.store.channels import WatchChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
+from presence.store.watch_connection import WatchServers
 from presence.store.watch_reads import StoredStates
 from presence.watching.service import Watching
 
@@ -89,7 +89,7 @@ def watching(url: str, node: Node, states: StoredStates) -> Watching:
     settings, keys = node.settings, node.keys
     return Watching(
         keys.shard,
-        lambda shard: WatchChannel(url, keys, shard, detail=settings.device_events),
+        WatchServers(url, keys, detail=settings.device_events),
         states,
         max_watches=settings.max_watches,
         max_shared_watches=settings.max_shared_watches,

@@ -1,19 +1,16 @@
 """Subscriptions read by a blocking thread, until a message arrives or another thread wakes it.
 
 Each is a connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails.
-Only the reading thread writes to the connection: other threads queue what is to be sent, or close the
-connection, and wake the reader. This works over TLS, too.
+Only the reading thread writes to the connection: other threads close it, and wake the reader. This works
+over TLS, too.
 """
 
-import math
 import os
 import select
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgpack
@@ -29,9 +26,6 @@ from presence.store.error_classes import calling
 from presence.store.keys import Keys
 from presence.store.reports import read_address
 from presence.store.script_arguments import read_ban_notice, read_erasure, read_message, read_notice
-from presence.store.watch_reads import read_last_id, read_replay, read_snapshot
-from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
-from presence.watching.user_states import EntryId, ShardSnapshot, id_of, id_text, read_hint
 
 T = TypeVar("T")
 ControlMessage: TypeAlias = NodeNotice | Delivery | Question | Erasure | BanNotice
@@ -43,8 +37,8 @@ _FIRST_OF_JSON: Final = b"{"
 class RedisSubscription:
     """One connection at a time; after any failure, and after `close`, it must be opened again.
 
-    `begin` and `read` are called by one thread at a time, `ask` by another; `send` and `close` may be called
-    by any, and never block. Blocking methods raise `StoreUnavailable` or `StoreError`.
+    `begin` and `read` are called by one thread at a time; `close` may be called by any, and never
+    blocks. Blocking methods raise `StoreUnavailable` or `StoreError`.
 
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
@@ -57,7 +51,7 @@ class RedisSubscription:
         self._connection: Any = None  # redis-py's, whose types are loose
         self._closings = 0
         self._lock = threading.Lock()
-        self._unsent: deque[tuple[str | bytes, ...]] = deque()
+        self._unsent: tuple[str | bytes, ...] | None = None  # the first command
         self._waked, self._waker = os.pipe()
         for end in (self._waked, self._waker):
             os.set_blocking(end, False)
@@ -78,16 +72,10 @@ class RedisSubscription:
             with self._lock:
                 if self._closings == closings:
                     self._client, self._connection = client, connection
-                    self._unsent.clear()
-                    self._unsent.append(first)
+                    self._unsent = first
                     return
             connection.disconnect()
             raise StoreUnavailable("closed while it was opened")
-
-    def send(self, *words: str | bytes) -> None:
-        """Queue a command to be sent."""
-        self._unsent.append(words)
-        self._wake()
 
     def read(self, limit: float, timeout_s: float | None = None) -> list[Any]:
         """Wait for an answer; return it and others that have arrived, at most `limit`.
@@ -103,12 +91,6 @@ class RedisSubscription:
             if not answers:
                 raise
         return answers
-
-    def ask(self, question: Callable[[Redis], T]) -> T:
-        """Call the same server over another connection."""
-        client = self._connected(self._client)
-        with calling(self.close):
-            return question(client)
 
     def close(self) -> None:
         """Close the connections; blocked calls fail."""
@@ -127,9 +109,10 @@ class RedisSubscription:
         poll = select.poll()
         poll.register(connection._sock, select.POLLIN)
         poll.register(self._waked, select.POLLIN)
+        if (first := self._unsent) is not None:
+            self._unsent = None
+            connection.send_command(*first)
         while True:
-            while self._unsent:
-                connection.send_command(*self._unsent.popleft())
             with suppress(RedisTimeoutError):  # nothing more has arrived
                 while len(answers) < limit:
                     answers.append(connection.read_response(timeout=0, disconnect_on_error=False))
@@ -206,80 +189,3 @@ def _content(given: Any) -> tuple[bytes, ReplyAddress | None] | None:
     if type(given) is list and given and type(given[0]) is bytes and (address := read_address(given[1:])):
         return given[0], address
     return None
-
-
-class WatchChannel(RedisSubscription):
-    """The channels of the watched users of one shard; see `presence.watching.channel.ShardChannel`.
-
-    Reads use another connection to the same server: messages and reads then have one order, that of the entry
-    ids.
-
-    Args:
-        url, connect: see `RedisSubscription`.
-        keys: channel names.
-        shard: of the users.
-        detail: whether to read the devices of users.
-    """
-
-    def __init__(
-        self, url: str, keys: Keys, shard: int, connect: Connect = open_client, *, detail: bool = False
-    ) -> None:
-        super().__init__(url, connect)
-        self._keys = keys
-        self._detail = detail
-        self._shard = shard
-        self._shard_channel = keys.watchers_channel(shard).encode()  # prefix of the channels of its users
-
-    def open(self) -> None:
-        """See `ShardChannel`."""
-        # The shard's channel, too, or scripts publish for no user of it.
-        key = self._keys.events(self._shard)
-        self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._shard_channel)
-
-    def receive(self) -> list[ChannelMessage]:
-        """See `ShardChannel`."""
-        heard: list[ChannelMessage] = []
-        while not heard:
-            heard = [found for each in self.read(math.inf) if (found := self._message_of(each)) is not None]
-        return heard
-
-    def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
-        """See `ShardChannel`."""
-        for command, uids in (("UNSUBSCRIBE", unsubscribe), ("SUBSCRIBE", subscribe)):
-            if uids:
-                self.send(command, *map(self._keys.user_channel, uids))
-
-    def ping(self, position: EntryId) -> None:
-        """See `ShardChannel`."""
-        self.send("PING", id_text(position))
-
-    def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
-        """See `ShardChannel`."""
-        return self.ask(
-            partial(read_snapshot, keys=self._keys, shard=self._shard, uids=uids, detail=self._detail)
-        )
-
-    def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
-        """See `ShardChannel`."""
-        return self.ask(partial(read_replay, keys=self._keys, shard=self._shard, after=after, uids=uids))
-
-    def check(self) -> EntryId:
-        """See `ShardChannel`."""
-        last_id = self.ask(partial(read_last_id, keys=self._keys, shard=self._shard))
-        if last_id is None:
-            self.close()
-            raise StoreUnavailable("the server is no primary any more")
-        return last_id
-
-    def _message_of(self, answer: Any) -> ChannelMessage | None:
-        match answer:
-            case [b"message", _, text]:
-                return read_hint(text)
-            case [b"subscribe", channel, _] if channel != self._shard_channel:
-                return Subscribed(channel[len(self._shard_channel) :].decode())
-            case [b"unsubscribe", channel, _]:
-                return Unsubscribed(channel[len(self._shard_channel) :].decode())
-            case [b"pong", position]:
-                return Pong(id_of(position.decode()))
-            case _:
-                return None

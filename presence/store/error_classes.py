@@ -53,6 +53,8 @@ _PASSING: Final = frozenset(
 _ELSEWHERE: Final = frozenset(
     {"ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "UNBLOCKED"}
 )
+# Codes that concern the slot of the key, and no other key of the server.
+_OF_SLOT: Final = frozenset({"ASK", "CLUSTERDOWN", "MOVED", "TRYAGAIN"})
 # Codes of error replies that last until an operator changes a setting, here or in Redis.
 _OPERATORS: Final = frozenset({"DENIED", "NOAUTH", "NOPERM", "WRONGPASS"})
 
@@ -102,6 +104,11 @@ def passes(error: BaseException) -> bool:
 def is_elsewhere(error: BaseException) -> bool:
     """Whether another server may serve the key now: resolve the name, or read the map, again."""
     return not needs_operator(error) and (isinstance(error, CONNECTION_LOST) or code_of(error) in _ELSEWHERE)
+
+
+def is_of_slot(error: BaseException) -> bool:
+    """Whether an error reply concerns the key of the call, and not its server."""
+    return code_of(error) in _OF_SLOT or not (passes(error) or needs_operator(error))
 
 
 def needs_operator(error: BaseException) -> bool:

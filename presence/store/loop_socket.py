@@ -4,6 +4,7 @@
 let the task wait. In any other call, such as in a command or a thread, they are ordinary sockets.
 """
 
+import errno
 import math
 import socket
 import ssl
@@ -89,6 +90,6 @@ class LoopSocket:
     def _wait(self, *, is_read: bool) -> None:
         timeout_s = math.inf if self._timeout_s is None else self._timeout_s
         if timeout_s == 0:
-            raise BlockingIOError
+            raise BlockingIOError(errno.EWOULDBLOCK, "nothing has arrived")  # redis-py looks at the number
         if not ask_loop(Wait(self._sock, is_read, timeout_s)):
             raise TimeoutError("timed out")

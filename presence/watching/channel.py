@@ -1,9 +1,10 @@
-"""The port to Redis that watching one shard needs."""
+"""The port to Redis that watches need: where shards are, and one channel to each server that has some."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+from presence.common.errors import StoreUnavailable
 from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent
 
 
@@ -20,12 +21,16 @@ class Unsubscribed(NamedTuple):
 
 
 class Pong(NamedTuple):
-    """Everything published before the `ping` with this position was received."""
+    """Everything that the server published or confirmed before the `ping` of this number was received."""
 
-    position: EntryId
+    number: int
 
 
 ChannelMessage: TypeAlias = Subscribed | Unsubscribed | Pong | UserEvent
+
+
+class ShardLost(StoreUnavailable):
+    """The server answers, but refuses calls for one shard, which may have moved; others are not concerned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +44,59 @@ class Replay:
     is_broken: bool = False  # entries after the requested position are gone, or the stream ends before it
 
 
-class ShardChannel(Protocol):
-    """The channels of users of one shard, and reads of its data on the same server.
+class ServerChannel(Protocol):
+    """The channels of users of all shards of one server, over one connection, and reads over another.
 
-    `open`, `receive` and `close` are called by one thread at a time, `snapshot`, `replay` and `check` by
-    another; `update_subscriptions`, `ping` and `close` may be called by any, and never wait. What blocks
-    raises `StoreUnavailable` or `StoreError`; after `close`, which also ends blocked calls, it does so until
-    the next `open`.
+    Methods run on the event loop, see `presence.common.loop_calls`. `receive` is called by one task, `open`
+    and the reads by another, one at a time; `join`, `leave`, `update_subscriptions` and `ping` only queue
+    what `receive` sends. What waits raises `StoreUnavailable` or `StoreError` when the server is lost: after
+    that, and after `close`, until the next `open`. Reads raise `ShardLost` for a shard alone.
     """
 
     def open(self) -> None:
-        """Connect to the server that has the shard at present."""
+        """Connect to the server."""
 
     def receive(self) -> list[ChannelMessage]:
-        """Wait for messages without a time limit; return all that have arrived, in order."""
+        """Wait for messages without a time limit; return some that have arrived, in order."""
+
+    def join(self, shard: int) -> None:
+        """Make changes of the shard's users be published; subscriptions follow."""
+
+    def leave(self, shard: int) -> None:
+        """End that."""
 
     def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
         """Subscribe to and unsubscribe from users; `receive` confirms each."""
 
-    def ping(self, position: EntryId) -> None:
-        """Make `receive` return a `Pong` with this position, after everything published before."""
+    def ping(self, number: int) -> None:
+        """Make `receive` return a `Pong` with this number, after everything published before."""
 
-    def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
+    def snapshot(self, shard: int, uids: Sequence[str]) -> ShardSnapshot:
         """Read the states of some users, all at one moment."""
 
-    def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
+    def replay(self, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
         """Read part of the stream after an entry."""
 
-    def check(self) -> EntryId:
-        """Return the id of the last entry; fails unless the server is reachable and still has the shard."""
+    def check(self, shards: Sequence[int]) -> Mapping[int, EntryId | ShardLost]:
+        """Return the id of the last entry of each shard; fails unless the server is a primary."""
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; no call may be in progress."""
+
+
+class ShardServers(Protocol):
+    """The servers of all shards."""
+
+    def locate(self, shards: Sequence[int], *, anew: bool) -> Mapping[int, str]:
+        """Return the server of each shard; shards that no server has at present are left out.
+
+        Args:
+            shards: to locate.
+            anew: whether what is known of them may be wrong.
+
+        Raises:
+            StoreUnavailable, StoreError: no server of a cluster says.
+        """
+
+    def channel(self, server: str) -> ServerChannel:
+        """Return a new channel to a server."""

@@ -30,11 +30,11 @@ from presence.core.requests import Query, Unwatch, Watch
 from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
 from presence.protocol import UIDS_MAX, Code, EncodeError, encode, presence
 from presence.watching.answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
-from presence.watching.channel import ShardChannel
+from presence.watching.channel import ShardServers
 from presence.watching.pending_watches import PendingWatch, PendingWatches, RequestTimeouts
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
-from presence.watching.shard_watch import ShardWatch
+from presence.watching.shard_placement import WatchedShards
 from presence.watching.watches import Watches, WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0
@@ -54,7 +54,7 @@ FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
 class Watching:
     """Serves requests of clients about other users.
 
-    `shard_of` gives the shard of a user, `channel` makes the channel of a shard. One session may watch
+    `shard_of` gives the shard of a user; `servers` are those that have the shards. One session may watch
     `max_watches` users, all together `max_shared_watches` beyond the `OWN_WATCHES` of each. `absence_s`: see
     `ShardView`. `device_events`: whether clients can watch devices; if not, a watch with `detail` is like any
     other. `visibility`: whom each client may see; None: everybody. Errors in the handling of one request or
@@ -64,7 +64,7 @@ class Watching:
     def __init__(
         self,
         shard_of: Callable[[str], int],
-        channel: Callable[[int], ShardChannel],
+        servers: ShardServers,
         states: States,
         *,
         max_watches: int,
@@ -77,19 +77,23 @@ class Watching:
     ) -> None:
         self._runtime = runtime or TrioRuntime()
         self._faults = faults or Faults()
-        self._shard_of = shard_of
-        self._channel = channel
         self._max_watches = max_watches
         self._max_shared_watches = max_shared_watches
-        self._absence_s = absence_s
         self._device_events = device_events
         self._watches = Watches()
         self._pending = PendingWatches()
         self._pushes = Pushes(self._watches, self._faults)
         self._visibility = visibility
         self._queries = Queries(states, self._runtime, self._faults, visibility)
-        self._shards: dict[int, ShardWatch] = {}
-        self._nursery: trio.Nursery | None = None
+        self._shards = WatchedShards(
+            servers,
+            shard_of,
+            absence_s,
+            self._pushes.push,
+            self._on_known,
+            runtime=self._runtime,
+            faults=self._faults,
+        )
         self._timeouts = RequestTimeouts(WATCH_TIMEOUT_S, self._refuse_timed_out, self._faults, "watch")
         self._complete: deque[PendingWatch] = deque()
         self._completed = TrioWakeEvent()
@@ -102,15 +106,14 @@ class Watching:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            for watch in self._shards.values():
-                self._nursery.start_soon(watch.run)
-            self._nursery.start_soon(self._pushes.run)
-            self._nursery.start_soon(self._queries.run)
-            self._nursery.start_soon(self._answer_complete)
-            self._nursery.start_soon(self._timeouts.run)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._shards.run)
+            nursery.start_soon(self._pushes.run)
+            nursery.start_soon(self._queries.run)
+            nursery.start_soon(self._answer_complete)
+            nursery.start_soon(self._timeouts.run)
             if self._visibility is not None:
-                self._nursery.start_soon(self._expire_passes, self._visibility)
+                nursery.start_soon(self._expire_passes, self._visibility)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
         """See `RequestHandler.handle`."""
@@ -206,7 +209,7 @@ class Watching:
         self._pending.add(watch)
         if missing:
             self._timeouts.add(watch)
-            self._subscribe(missing)
+            self._shards.want(missing)
         else:
             self._complete.append(watch)
             self._completed.set()
@@ -228,7 +231,7 @@ class Watching:
         """Answer a watch, which begins it."""
         session = watch.session
         # A known user stays known while a watch is pending, but may have changed since.
-        latest = {uid: self._shards[self._shard_of(uid)].view.latest(uid) for uid in watch.uids}
+        latest = {uid: self._shards.latest(uid) for uid in watch.uids}
         hidden = watch.hidden
         if self._visibility is not None:  # a pass may have expired whose watches are not ended yet
             hidden = [*hidden, *self._visibility.hidden(session, watch.uids)]
@@ -279,24 +282,6 @@ class Watching:
 
     # Shards
 
-    def _subscribe(self, uids: Iterable[str]) -> None:
-        for number, some in self._by_shard(uids).items():
-            shard = self._shards.get(number)
-            if shard is None:
-                shard = ShardWatch(
-                    number,
-                    self._channel(number),
-                    self._absence_s,
-                    self._pushes.push,
-                    self._on_known,
-                    runtime=self._runtime,
-                    faults=self._faults,
-                )
-                self._shards[number] = shard
-                if self._nursery is not None:
-                    self._nursery.start_soon(shard.run)
-            shard.want(some)
-
     def _drop_unwanted(self, uids: Iterable[str]) -> None:
         """Unsubscribe from those users that no client watches or waits for."""
         unwanted = [
@@ -304,19 +289,10 @@ class Watching:
             for uid in dict.fromkeys(uids)
             if not (self._watches.is_watched(uid) or self._pending.is_awaited(uid))
         ]
-        for number, some in self._by_shard(unwanted).items():
-            if (shard := self._shards.get(number)) is not None:
-                shard.drop(some)
-
-    def _by_shard(self, uids: Iterable[str]) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {}
-        for uid in uids:
-            found.setdefault(self._shard_of(uid), []).append(uid)
-        return found
+        self._shards.drop(unwanted)
 
     def _is_known(self, uid: str) -> bool:
-        shard = self._shards.get(self._shard_of(uid))
-        return shard is not None and shard.view.current(uid) is not None
+        return self._shards.current(uid) is not None
 
     def _on_known(self, uids: Iterable[str]) -> None:
         """Complete the watches that were waiting for these users."""
@@ -328,12 +304,12 @@ class Watching:
 
     def report(self) -> dict[str, Any]:
         """Return all metrics, for the log."""
-        shards = [asdict(shard.statistics) for shard in self._shards.values()]
-        views = [asdict(shard.view.statistics) for shard in self._shards.values()]
+        shards = [asdict(shard.statistics) for shard in self._shards.all]
+        views = [asdict(shard.view.statistics) for shard in self._shards.all]
         return {
             "watchers": self._watches.sessions,
             "watches": len(self._watches),
-            "users": sum(len(shard.view) for shard in self._shards.values()),
+            "users": sum(len(shard.view) for shard in self._shards.all),
             "waiting": len(self._pending),
             "shared": self._quota.used,
             "max_shared": self._max_shared_watches,

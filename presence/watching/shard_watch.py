@@ -1,53 +1,38 @@
-"""The watch over one shard: a subscription while any of its users is watched, and the reads beside it.
+"""The watch over one shard: what of it is to be subscribed to, read, recovered and compared next.
 
-Two tasks with a thread each. One receives what the server publishes. The other, in turn, reads the records of
-newly watched users, recovers what was missed after a loss, and otherwise
-
-* every `CHECK_INTERVAL_S` seconds checks that the server is reachable, answers on the subscription, and still
-  has the shard: it may have become a replica, on which nothing is published;
-* compares the known states of `MAX_USERS_PER_COMPARISON` users per second with their records, each user at
-  most every `COMPARE_CYCLE_S`: a safety net below published events, which are delivered at most once.
-
-When no user has been watched for `LINGER_S`, the connection is closed, and nothing wakes up any more.
+It has no task and no connection of its own: `presence.watching.server_watch` asks it for one step after the
+other, over a channel that the shards of a server share. In turn it recovers what was missed after a loss,
+reads the records of newly watched users, and compares the known states of `MAX_USERS_PER_COMPARISON` users
+per second with their records, each user at most every `COMPARE_CYCLE_S`: a safety net below published events,
+which are delivered at most once.
 """
 
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-import structlog
 import trio
 
-from presence.common.backoff import backoff_s, jittered
-from presence.common.circuit_breaker import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
-from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
-from presence.common.runtime import Runtime
-from presence.watching.channel import ChannelMessage, Pong, ShardChannel, Subscribed, Unsubscribed
+from presence.watching.channel import ChannelMessage, ServerChannel, Subscribed, Unsubscribed
 from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent
 from presence.watching.view import ShardView, ViewPhase
 
-GATHER_S: Final = 0.002  # users watched at about the same time are read together
-MAX_USERS_PER_SNAPSHOT: Final = 500  # in one transaction: a millisecond of Redis
-MAX_CHANNELS_PER_COMMAND: Final = 1_000  # channels in one command
-MAX_EVENTS_PER_TURN: Final = 500  # without a turn for other tasks: some milliseconds
-CHECK_INTERVAL_S: Final = 3.0
+MAX_USERS_PER_SNAPSHOT: Final = 100  # in one transaction, whose answer takes the loop a few milliseconds
 COMPARE_INTERVAL_S: Final = 1.0
 MAX_USERS_PER_COMPARISON: Final = 500  # per second; a full cycle takes at least
 COMPARE_CYCLE_S: Final = 30.0
-LINGER_S: Final = 30.0
+LINGER_S: Final = 30.0  # after its last user a shard stays subscribed to
 MAX_REPLAY_ENTRIES: Final = 20_000  # beyond, reading the users' records is cheaper
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class ShardStatistics:
     """Counters since the start."""
 
-    connections: int = 0  # made
+    connections: int = 0  # made, or joined
     losses: int = 0  # of a connection, or of the server of the shard
     looks: int = 0  # reads of newly watched users
     replays: int = 0  # losses recovered from the stream
@@ -55,230 +40,180 @@ class ShardStatistics:
     walked: int = 0  # users compared
 
 
+@dataclass(slots=True)
+class _Recovery:
+    """A recovery under way: of the stream, and if that is impossible of the records."""
+
+    known: frozenset[str]
+    entries: int = 0  # replayed
+    unread: deque[str] | None = None  # users to reread; None: the stream is being replayed
+    positions: list[EntryId] = field(default_factory=list)  # of the records read
+
+
 class ShardWatch:
-    """Watches the users of one shard, over a channel that only this object uses.
+    """Watches the users of one shard.
 
     `push` is called with each change, `ready` with users whose states have become known. `absence_s`: see
-    `ShardView`. Of errors, those in a message skip it, and all others count as a loss.
+    `ShardView`.
+
+    Attributes:
+        failures: losses in a row.
+        retry_at: before this time the shard is not looked for again.
     """
 
     def __init__(
         self,
-        shard: int,
-        channel: ShardChannel,
+        number: int,
         absence_s: float,
         push: Callable[[UserEvent], None],
         ready: Callable[[Iterable[str]], None],
         *,
-        runtime: Runtime,
         faults: Faults,
     ) -> None:
-        self._shard = shard
+        self.number = number
         self._faults = faults
-        self._channel = channel
         self._push = push
         self._ready = ready
         self.view = ShardView(absence_s)
         self.statistics = ShardStatistics()
-        self._bell = runtime.wake_event()
-        self._receiver = runtime.thread_caller(channel.close)
-        self._caller = runtime.thread_caller(channel.close)
-        self._failures = 0  # in a row
-        self._pinged: EntryId | None = None  # not answered yet
+        self.failures = 0
+        self.retry_at = -math.inf
+        self._recovery: _Recovery | None = None
         self._to_compare: deque[str] = deque()  # users of this cycle
-        self._check_due = self._compare_due = self._cycle_began = self._needed_at = 0.0
+        self._compare_due = self._cycle_began = 0.0
+        self._empty_since: float | None = None  # when it was first found without users
 
     def want(self, uids: Iterable[str]) -> None:
-        """Subscribe to users."""
+        """Add users."""
         for uid in uids:
             self.view.want(uid)
             if self.view.current(uid) is not None:  # it was about to be unsubscribed
                 self._ready((uid,))
-        self._bell.set()
 
     def drop(self, uids: Iterable[str]) -> None:
-        """Unsubscribe from users."""
+        """Drop users."""
         for uid in uids:
             self.view.drop(uid)
-        self._bell.set()
 
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        while True:
-            if not len(self.view):
-                await self._bell.wait(math.inf)
-                continue
-            try:
-                await self._watch()
-            except Exception as error:
-                self.statistics.losses += 1
-                if not isinstance(error, (StoreUnavailable, StoreError)):
-                    self._faults.record("watch subscription", error)
-                if self._failures == 1:  # the first may be just a restart
-                    _log.warning("watch subscription lost", shard=self._shard, error=str(error))
-                pause_s = jittered(backoff_s(self._failures, BACKOFF_FIRST_S, BACKOFF_LIMIT_S))
-                self._failures += 1
-                self.view.lost()
-                await trio.sleep(pause_s)
-            else:
-                self.view.lost()
+    # The channel
 
-    async def _watch(self) -> None:
-        """Watch until no user is wanted any more.
-
-        Raises:
-            StoreUnavailable, StoreError: the connection is lost.
-        """
-        failures: list[StoreUnavailable | StoreError] = []
-        try:
-            await self._receiver.call(self._channel.open)
-            self._connected()
-            async with trio.open_nursery() as nursery:
-
-                async def run_until_one_ends(part: Callable[[], Awaitable[None]]) -> None:
-                    try:
-                        await part()
-                    except (StoreUnavailable, StoreError) as error:
-                        failures.append(error)
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(run_until_one_ends, self._receive)
-                nursery.start_soon(run_until_one_ends, self._serve)
-        finally:
-            self._channel.close()
-        if failures:
-            raise failures[0]
-
-    def _connected(self) -> None:
+    def joined(self, now: float) -> None:
+        """Begin to use a channel, on which nothing of the shard is subscribed to yet."""
         self.statistics.connections += 1
-        self._pinged = None
-        now = trio.current_time()
-        self._check_due, self._compare_due, self._needed_at = now, now + COMPARE_CYCLE_S, now
+        self._recovery = None
+        self._compare_due, self._empty_since = now + COMPARE_CYCLE_S, None
         self._to_compare.clear()
         self.view.connected()
 
-    # Messages
+    def left(self) -> None:
+        """Record that the channel is no longer used."""
+        self._recovery = None
+        self.view.lost()
 
-    async def _receive(self) -> None:
-        while True:
-            messages = await self._receiver.call(self._channel.receive)
-            for first in range(0, len(messages), MAX_EVENTS_PER_TURN):
-                for each in messages[first : first + MAX_EVENTS_PER_TURN]:
-                    with self._faults.contained("watch event"):
-                        self._handle(each)
-                self._bell.set()
-                await trio.lowlevel.checkpoint()
-
-    def _handle(self, message: ChannelMessage) -> None:
+    def handle(self, message: ChannelMessage) -> bool:
+        """Apply a message about a user; return whether `step` may have something to do."""
         match message:
             case UserEvent():
                 if (change := self.view.receive(message)) is not None:
                     self._push(change)
+                return False
             case Subscribed():
                 self.view.subscribed(message.uid)
             case Unsubscribed():
                 self.view.unsubscribed(message.uid)
-            case Pong():
-                self._pinged = None
-                self.view.caught_up(message.position)
-                if self._failures > 1:
-                    _log.info("watch subscription restored", shard=self._shard)
-                self._failures = 0
+        return True
 
-    # Reads, one after the other
+    @property
+    def must_read(self) -> bool:
+        """Whether `step` reads something now."""
+        return self.view.phase is ViewPhase.RECOVERING or bool(self.view.users_to_read(1))
 
-    async def _serve(self) -> None:
-        while True:
-            subscribe, unsubscribe = self.view.next_subscriptions(MAX_CHANNELS_PER_COMMAND)
-            if subscribe or unsubscribe:
-                self._channel.update_subscriptions(subscribe, unsubscribe)
-            now = trio.current_time()
-            if len(self.view):
-                self._needed_at = now
-            if self.view.phase is ViewPhase.RECOVERING:
-                await self._recover()
-            elif now >= self._check_due:
-                await self._check()
-            elif self.view.users_to_read(1):
-                await self._read_new()
-            elif now >= self._compare_due:
-                await self._compare()
-            elif now >= self._needed_at + LINGER_S:
-                return
-            elif not (subscribe or unsubscribe):
-                await self._bell.wait(min(self._check_due, self._compare_due) - now)
+    def due_at(self, now: float) -> float:
+        """Return when the shard next needs a comparison, or has lingered."""
+        if len(self.view):
+            self._empty_since = None
+            return self._compare_due
+        if self._empty_since is None:
+            self._empty_since = now
+        return self._empty_since + LINGER_S
 
-    async def _read_new(self) -> None:
-        """Read newly watched users, which makes them known."""
-        await trio.sleep(GATHER_S)
-        if uids := self.view.users_to_read(MAX_USERS_PER_SNAPSHOT):
+    def has_lingered(self, now: float) -> bool:
+        """Whether no user has been watched for `LINGER_S`."""
+        return not len(self.view) and self._empty_since is not None and now >= self._empty_since + LINGER_S
+
+    # Reads
+
+    async def step(self, channel: ServerChannel, call: Callable[[Any], Awaitable[Any]]) -> None:
+        """Do the next part of a recovery, or read newly watched users, which makes them known."""
+        if self.view.phase is ViewPhase.RECOVERING:
+            await self._recover(channel, call)
+        elif uids := self.view.users_to_read(MAX_USERS_PER_SNAPSHOT):
             self.statistics.looks += len(uids)
-            self._push_all(await self._read(uids))
+            self._push_all(await self._read(channel, call, uids))
             if self.view.phase is ViewPhase.LIVE:
                 self._ready(uids)
 
-    async def _check(self) -> None:
-        if self._pinged is not None:
-            raise StoreUnavailable("nothing comes on the subscription")
-        self._pinged = await self._caller.call(self._channel.check)
-        self._channel.ping(self._pinged)
-        self._check_due = trio.current_time() + CHECK_INTERVAL_S
-
-    async def _compare(self) -> None:
-        """Compare some known states with the records."""
+    async def compare(self, channel: ServerChannel, call: Callable[[Any], Awaitable[Any]]) -> None:
+        """Compare some known states with the records, if it is time to."""
         now = trio.current_time()
+        if now < self._compare_due or not len(self.view):
+            return
         if not self._to_compare:
             self._to_compare.extend(self.view.known() if self.view.phase is ViewPhase.LIVE else ())
             self._cycle_began = now
-        uids = [
-            self._to_compare.popleft() for _ in range(min(MAX_USERS_PER_COMPARISON, len(self._to_compare)))
-        ]
-        if uids:
+        left = min(MAX_USERS_PER_COMPARISON, len(self._to_compare))
+        while left > 0:
+            uids = [self._to_compare.popleft() for _ in range(min(left, MAX_USERS_PER_SNAPSHOT))]
+            left -= len(uids)
             self.statistics.walked += len(uids)
-            self._push_all(await self._read(uids))
+            self._push_all(await self._read(channel, call, uids))
         self._compare_due = (
             now + COMPARE_INTERVAL_S
             if self._to_compare
             else max(now + COMPARE_INTERVAL_S, self._cycle_began + COMPARE_CYCLE_S)
         )
 
-    async def _recover(self) -> None:
-        """Recover what was missed: from the stream, or if that is impossible from the records."""
-        uids, size = frozenset(self.view.known()), 0
-        while size < MAX_REPLAY_ENTRIES:
+    async def _recover(self, channel: ServerChannel, call: Callable[[Any], Awaitable[Any]]) -> None:
+        """Recover a part of what was missed: from the stream, or if that is impossible from the records."""
+        recovery = self._recovery
+        if recovery is None:
+            recovery = self._recovery = _Recovery(frozenset(self.view.known()))
+        if recovery.unread is None:
             after = self.view.position
-            part = await self._caller.call(lambda after=after: self._channel.replay(after, uids))  # type: ignore[misc]
-            if part.is_broken:
-                break
-            size += part.size
-            for first in range(0, len(part.entries), MAX_EVENTS_PER_TURN):
-                entries = part.entries[first : first + MAX_EVENTS_PER_TURN]
-                self._push_all(self.view.apply_replay(entries, entries[-1].id))
-                await trio.lowlevel.checkpoint()
-            self._push_all(self.view.apply_replay((), part.position))
+            part = await call(lambda: channel.replay(self.number, after, recovery.known))
+            recovery.entries += part.size
+            self._push_all(self.view.apply_replay(part.entries, part.position))
             if part.is_end:
                 self.statistics.replays += 1
                 self._recovered(None)
-                return
-        self.statistics.rereads += 1
-        known, positions = self.view.known(), []
-        for first in range(0, len(known), MAX_USERS_PER_SNAPSHOT):
-            snapshot = await self._snapshot(known[first : first + MAX_USERS_PER_SNAPSHOT])
-            positions.append(snapshot.as_of)
+            elif part.is_broken or recovery.entries >= MAX_REPLAY_ENTRIES:
+                self.statistics.rereads += 1
+                recovery.unread = deque(self.view.known())
+        elif unread := recovery.unread:
+            uids = [unread.popleft() for _ in range(min(len(unread), MAX_USERS_PER_SNAPSHOT))]
+            snapshot = await self._snapshot(channel, call, uids)
+            recovery.positions.append(snapshot.as_of)
             self._push_all(self.view.apply_snapshot(snapshot, trio.current_time()))
-        self._recovered(min(positions, default=self.view.position))
+        else:
+            self._recovered(min(recovery.positions, default=self.view.position))
 
     def _recovered(self, position: EntryId | None) -> None:
+        self._recovery = None
         self._push_all(self.view.finish_recovery(position))
         self._ready(self.view.known())
 
-    async def _read(self, uids: Sequence[str]) -> list[UserEvent]:
-        snapshot = await self._snapshot(uids)
+    async def _read(
+        self, channel: ServerChannel, call: Callable[[Any], Awaitable[Any]], uids: Sequence[str]
+    ) -> list[UserEvent]:
+        snapshot = await self._snapshot(channel, call, uids)
         return self.view.apply_snapshot(snapshot, trio.current_time())
 
-    async def _snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
+    async def _snapshot(
+        self, channel: ServerChannel, call: Callable[[Any], Awaitable[Any]], uids: Sequence[str]
+    ) -> ShardSnapshot:
         self.view.begin_snapshot(uids)
-        return await self._caller.call(lambda: self._channel.snapshot(uids))
+        snapshot: ShardSnapshot = await call(lambda: channel.snapshot(self.number, uids))
+        return snapshot
 
     def _push_all(self, changes: Iterable[UserEvent]) -> None:
         for change in changes:

@@ -221,6 +221,15 @@ class ShardView:
         if self.phase is ViewPhase.LIVE:
             self.position = max(self.position, position)
 
+    def subscribed_users(self) -> list[str]:
+        """Return the users whose channels are subscribed to, or will be."""
+        held = (_UserSubscription.REQUESTED, _UserSubscription.ACTIVE)
+        return [
+            uid
+            for uid, user in self._users.items()
+            if user.connection == self._connection and user.subscription in held
+        ]
+
     # Reads of records
 
     def users_to_read(self, most: int) -> list[str]:

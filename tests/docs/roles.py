@@ -32,7 +32,7 @@ from presence.reader import PresenceReader
 from presence.sender import PresenceSender
 from presence.store.ask_nodes import AnswerKeys
 from presence.store.bans import Bans
-from presence.store.channels import ControlChannel, WatchChannel
+from presence.store.channels import ControlChannel
 from presence.store.client import Redis
 from presence.store.key_events import SETTING
 from presence.store.keys import Keys
@@ -57,6 +57,7 @@ from presence.watching.user_states import UserEvent as WatchedEntry
 from presence.webhooks.shard_locks import ShardLocks
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 from tests.support.nodes_that_answer import ListeningNode, all_of
+from tests.support.shard_channel import ShardChannel
 
 KEYS = Keys()
 PAGE = (Path(presence.__file__).parents[1] / "docs" / "redis.md").read_text(encoding="utf-8")
@@ -159,22 +160,26 @@ def watch(stage: Stage, hand: Hand) -> None:
         }
     finally:
         states.shut_down()
-    channel = WatchChannel(stage.url, KEYS, 0)
-    with closing(channel):
-        channel.open()
-        channel.update_subscriptions(["bob"], [])
-        assert channel.receive() == [Subscribed("bob")]
-        seen = channel.snapshot(["bob"])
-        assert seen.states["bob"].status == "online"
-        hand.apply(change(Op.UPDATE, "bob", "s2", profile=Profile("away")))
-        (entry,) = channel.receive()
-        assert isinstance(entry, WatchedEntry)
-        assert channel.check() == entry.id
-        assert channel.replay(seen.as_of, {"bob"}).entries == [entry]
-        channel.ping(entry.id)
-        assert channel.receive() == [Pong(entry.id)]
-        channel.update_subscriptions([], ["bob"])
-        assert channel.receive() == [Unsubscribed("bob")]
+    trio.run(_watch_one, stage.url, hand)
+
+
+async def _watch_one(url: str, hand: Hand) -> None:
+    channel = ShardChannel(url, KEYS)
+    await channel.open()
+    channel.channel.update_subscriptions(["bob"], [])
+    assert await channel.receive() == [Subscribed("bob")]
+    seen = await channel.snapshot(["bob"])
+    assert seen.states["bob"].status == "online"
+    hand.apply(change(Op.UPDATE, "bob", "s2", profile=Profile("away")))
+    (entry,) = await channel.receive()
+    assert isinstance(entry, WatchedEntry)
+    assert await channel.check() == entry.id
+    assert (await channel.replay(seen.as_of, {"bob"})).entries == [entry]
+    channel.channel.ping(1)
+    assert await channel.receive() == [Pong(1)]
+    channel.channel.update_subscriptions([], ["bob"])
+    assert await channel.receive() == [Unsubscribed("bob")]
+    channel.close()
 
 
 def read(stage: Stage) -> None:

@@ -11,12 +11,13 @@ import pytest
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.outbox.replies import Reply
 from presence.outbox.steps import NO_ENTRY_ID
-from presence.store.channels import ControlChannel, WatchChannel
+from presence.store.channels import ControlChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import Hand, brief_events, login, probed
 from tests.store.servers import Server, is_redis_6
+from tests.support.shard_channel import ShardChannel
 
 SHAPE = Shape(Keys(), maxlen=1000, seen_retention_ms=10**13)
 PASSWORD = "p@ss:/w%ord?#[]é & more"
@@ -121,16 +122,16 @@ def test_a_missing_permission_refuses_every_batch_until_it_is_granted(
     assert brief_events(server.client) == [("online", "u", "login")]
 
 
-def test_a_channel_without_permission_is_refused(server: Server) -> None:
+async def test_a_channel_without_permission_is_refused(server: Server) -> None:
     ask(server, "ACL", "SETUSER", "deaf", "on", ">secret", "+@all", "~*", "resetchannels")
     url = server.url.replace("unix://", "unix://deaf:secret@")
     with pytest.raises(StoreError, match="NoPermission"):
         ControlChannel(url, Keys()).subscribe("a")
-    watch = WatchChannel(url, Keys(), 0)
-    watch.open()
-    watch.update_subscriptions(["ann"], [])
+    watch = ShardChannel(url, Keys())
+    await watch.open()
     with pytest.raises(StoreError, match="NoPermission"):
-        watch.receive()
+        await watch.receive()
+    watch.close()
 
 
 # Later failures

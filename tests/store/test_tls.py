@@ -3,28 +3,26 @@
 import random
 import socket
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from shutil import which
 
 import pytest
+import trio
 import trustme
 
 from loadtest.servers import free_port
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.channels import WatchChannel
 from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from presence.watching.channel import ChannelMessage, Pong, Subscribed
+from presence.watching.channel import Pong, Subscribed
 from tests.store.servers import Server
+from tests.support.shard_channel import ShardChannel
 
 pytestmark = pytest.mark.needs("redis-server")  # the bundled server has no TLS
 
@@ -160,40 +158,31 @@ def test_a_server_without_tls_is_temporary_and_the_reason_is_guessed() -> None:
             contact(f"rediss://127.0.0.1:{silent.getsockname()[1]}", partial(open_client, call_timeout_s=0.2))
 
 
-def until_it_fails(use: Callable[[], object], failures: list[Exception]) -> None:
-    while not failures:
-        try:
-            use()
-        except Exception as error:
-            failures.append(error)
+async def repeat(use: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await use()
 
 
-@pytest.mark.parametrize("use", ["receive", "snapshot"])
-def test_a_channel_can_be_closed_from_another_thread_at_any_time(tls: TlsServer, use: str) -> None:
+async def test_a_channel_can_be_closed_at_any_time(tls: TlsServer) -> None:
     chance = random.Random(1)
     for _ in range(25):
-        channel = WatchChannel(tls.url(), Keys(), 0)
-        channel.open()
-        call = channel.receive if use == "receive" else partial(channel.snapshot, ["ann"])
-        failures: list[Exception] = []
-        thread = threading.Thread(target=until_it_fails, args=(call, failures))
-        thread.start()
-        channel.update_subscriptions(["ann"], ["bob"])
-        time.sleep(chance.uniform(0, 0.004))  # real time: the call has to be in progress
+        channel = ShardChannel(tls.url(), Keys())
+        await channel.open()
+        channel.channel.update_subscriptions(["ann"], ["bob"])
+        with trio.move_on_after(chance.uniform(0, 0.004)):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(repeat, channel.receive)
+                nursery.start_soon(repeat, channel.check)
         channel.close()
-        thread.join(2)
-        assert [type(error) for error in failures] == [StoreUnavailable]
 
 
-def test_all_messages_are_received_over_tls(tls: TlsServer) -> None:
-    """Data read from the socket may be buffered in the library, where poll does not see them."""
+async def test_all_messages_are_received_over_tls(tls: TlsServer) -> None:
+    """Data read from the socket may be buffered in the library, where the loop does not see them."""
     uids = [f"user-{number}" for number in range(2_000)]
-    with closing(WatchChannel(tls.url(), Keys(), 0)) as channel:
-        channel.open()
-        channel.update_subscriptions(uids, [])
-        channel.ping(channel.check())
-        messages: list[ChannelMessage] = []
-        while len(messages) <= len(uids):
-            messages += channel.receive()
-        assert messages == [*map(Subscribed, uids), Pong((0, 0))]
-        assert channel.snapshot(["ann"]).as_of == (0, 0)
+    channel = ShardChannel(tls.url(), Keys())
+    await channel.open()
+    channel.channel.update_subscriptions(uids, [])
+    channel.channel.ping(1)
+    assert await channel.hear(len(uids) + 1) == [*map(Subscribed, uids), Pong(1)]
+    assert (await channel.snapshot(["ann"])).as_of == (0, 0)
+    channel.close()

@@ -1,11 +1,19 @@
 """A shard in memory: a stream, records, and at most one connection with queued messages."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from presence.common.errors import StoreUnavailable
-from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
+from presence.watching.channel import (
+    ChannelMessage,
+    Pong,
+    Replay,
+    ServerChannel,
+    ShardLost,
+    Subscribed,
+    Unsubscribed,
+)
 from presence.watching.user_states import (
     NO_ENTRY,
     DeviceState,
@@ -79,7 +87,7 @@ class Shard:
 
 
 class MemoryChannel:
-    """A channel to such a shard, whose server can be unreachable, mute, or a replica.
+    """The channel to a server with such a shard, which can be unreachable, mute, or a replica.
 
     Attributes:
         is_up: whether it answers.
@@ -106,28 +114,34 @@ class MemoryChannel:
         self.shard.wire.clear()
         return [] if self.is_mute else messages
 
+    def join(self, shard: int) -> None:
+        pass
+
+    def leave(self, shard: int) -> None:
+        pass
+
     def update_subscriptions(self, ask: Sequence[str], leave: Sequence[str]) -> None:
         self.shard.subscribed.difference_update(leave)
         self.shard.subscribed.update(ask)
         self.shard.wire.extend([*map(Unsubscribed, leave), *map(Subscribed, ask)])
 
-    def ping(self, position: EntryId) -> None:
-        self.shard.wire.append(Pong(position))
+    def ping(self, number: int) -> None:
+        self.shard.wire.append(Pong(number))
 
-    def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
+    def snapshot(self, shard: int, uids: Sequence[str]) -> ShardSnapshot:
         self._check()
         self.snapshots += 1
         return self.shard.snapshot(list(uids))
 
-    def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
+    def replay(self, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
         self._check()
         return self.shard.replay(after, uids)
 
-    def check(self) -> EntryId:
+    def check(self, shards: Sequence[int]) -> dict[int, EntryId | ShardLost]:
         self._check()
         if not self.is_primary:
             raise StoreUnavailable("a replica")
-        return self.shard.last_id
+        return dict.fromkeys(shards, self.shard.last_id)
 
     def close(self) -> None:
         self.is_connected = False
@@ -137,3 +151,20 @@ class MemoryChannel:
     def _check(self) -> None:
         if not (self.is_up and self.is_connected):
             raise StoreUnavailable("lost")
+
+
+class MemoryServers:
+    """A server of its own for each shard.
+
+    Args:
+        channel: returns the channel of a shard.
+    """
+
+    def __init__(self, channel: Callable[[int], ServerChannel]) -> None:
+        self._channel = channel
+
+    def locate(self, shards: Sequence[int], *, anew: bool) -> dict[int, str]:
+        return {shard: str(shard) for shard in shards}
+
+    def channel(self, server: str) -> ServerChannel:
+        return self._channel(int(server))

@@ -95,11 +95,11 @@ class Confused(MemoryChannel):
 
     times = 0
 
-    def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
+    def snapshot(self, shard: int, uids: Sequence[str]) -> ShardSnapshot:
         if self.times:
             self.times -= 1
             raise LookupError("a mistake")
-        return super().snapshot(uids)
+        return super().snapshot(shard, uids)
 
 
 async def test_a_failed_subscription_is_made_again(autojump_clock: MockClock) -> None:

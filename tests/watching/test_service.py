@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
-from presence.common.runtime import PatientCaller, TrioWakeEvent
+from presence.common.runtime import Linger, PatientCaller, TrioWakeEvent
 from presence.core.authenticator import Sight
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
@@ -20,12 +20,13 @@ from presence.core.visibility import Visibility
 from presence.protocol import UIDS_MAX, Code, Kind
 from presence.watching import service
 from presence.watching.queries import QUERY_TIMEOUT_S as QUERY_PATIENCE_S
+from presence.watching.server_watch import CHECK_INTERVAL_S
 from presence.watching.service import OWN_WATCHES, WATCH_TIMEOUT_S, Watching
-from presence.watching.shard_watch import CHECK_INTERVAL_S, COMPARE_CYCLE_S, LINGER_S
+from presence.watching.shard_watch import COMPARE_CYCLE_S, LINGER_S
 from presence.watching.user_states import WatchedState
 from tests.auth.gates import WordAuthenticator
 from tests.watching.fakes import Line, session
-from tests.watching.shard import MemoryChannel, Shard
+from tests.watching.shard import MemoryChannel, MemoryServers, Shard
 
 T = TypeVar("T")
 ABSENCE_S = 40.0
@@ -48,12 +49,12 @@ class Runtime:
         return TrioWakeEvent()
 
     def loop_caller(self) -> PatientCaller:
-        raise NotImplementedError
+        return self
 
     def thread_caller(self, interrupt: Callable[[], None]) -> "Runtime":
         return self
 
-    async def call(self, blocking: Callable[[], T]) -> T:
+    async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
         await trio.sleep(CALL_S)
         while (found := blocking()) == []:  # noqa: ASYNC110 - the fake sends no notification
             await trio.sleep(LULL_S)
@@ -95,7 +96,7 @@ class Node:
         """Use other records, or another runtime."""
         self.watching = Watching(
             lambda uid: int(uid.startswith("far")),
-            lambda shard: self.far if shard else self.channel,
+            MemoryServers(lambda shard: self.far if shard else self.channel),
             records,
             max_watches=1000,
             max_shared_watches=SHARED,
@@ -489,7 +490,7 @@ async def test_other_tasks_run_while_all_pending_requests_are_refused(
 class HangingRuntime(Runtime):
     """Calls that never return."""
 
-    async def call(self, blocking: Callable[[], T]) -> T:
+    async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
         await trio.sleep(math.inf)
         raise AssertionError
 

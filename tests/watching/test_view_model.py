@@ -38,6 +38,7 @@ class Views(RuleBasedStateMachine):
         self.shard = Shard()
         self.view = ShardView(ABSENCE_S)
         self.now = 0.0
+        self.pinged: list[EntryId] = []
         self.seen: dict[str, list[WatchedState]] = {}  # by watched user, the states that the watcher got
         self.plain: dict[str, WatchedState] = {}  # the last state of the watcher who is not shown devices
         self.call: ShardSnapshot | Replay | None = None
@@ -142,7 +143,8 @@ class Views(RuleBasedStateMachine):
     @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
     @rule()
     def ping(self) -> None:
-        self.shard.wire.append(Pong(self.shard.last_id))
+        self.shard.wire.append(Pong(len(self.pinged)))
+        self.pinged.append(self.shard.last_id)
 
     @rule(most=integers(1, 4))
     def receive(self, most: int) -> None:
@@ -152,8 +154,8 @@ class Views(RuleBasedStateMachine):
                     self.view.subscribed(uid)
                 case Unsubscribed(uid):
                     self.view.unsubscribed(uid)
-                case Pong(position):
-                    self.view.caught_up(position)
+                case Pong(number):
+                    self.view.caught_up(self.pinged[number])
                 case UserEvent() as entry:
                     self.push([self.view.receive(entry)])
         self.answer()

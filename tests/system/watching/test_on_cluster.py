@@ -9,10 +9,10 @@ from presence.core.registry import Session
 from presence.core.requests import Watch
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Packet
-from presence.store.channels import WatchChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
+from presence.store.watch_connection import WatchServers
 from presence.store.watch_reads import StoredStates
 from presence.watching.service import Watching
 from tests.store.driving import Hand, end, login
@@ -59,7 +59,7 @@ async def test_watchers_follow_a_shard_to_its_new_server(replicated: Cluster, *,
     store = RedisStore(replicated.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**13))
     watching = Watching(
         KEYS.shard,
-        lambda shard: WatchChannel(replicated.url, KEYS, shard),
+        WatchServers(replicated.url, KEYS),
         StoredStates(replicated.url, KEYS),
         max_watches=10,
         max_shared_watches=0,
