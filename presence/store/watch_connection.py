@@ -145,10 +145,15 @@ class WatchConnection:
             raise as_failure(error) from error
         if found is None:
             raise StoreUnavailable("the server is no primary any more")
-        return {
-            shard: _failure_of(shard, answer) if isinstance(answer, RedisError) else answer
-            for shard, answer in zip(shards, found, strict=True)
-        }
+        answers: dict[int, EntryId | ShardLost] = {}
+        for shard, answer in zip(shards, found, strict=True):
+            if not isinstance(answer, RedisError):
+                answers[shard] = answer
+            elif isinstance(failure := _failure_of(shard, answer), ShardLost):
+                answers[shard] = failure
+            else:
+                raise failure
+        return answers
 
     def close(self) -> None:
         """See `ServerChannel`."""
@@ -211,7 +216,7 @@ class WatchConnection:
         return channel[start:].decode()
 
 
-def _failure_of(shard: int, error: RedisError | OSError) -> Any:
+def _failure_of(shard: int, error: RedisError | OSError) -> StoreUnavailable | StoreError:
     """Return a failed read of a shard as `ShardLost`, or as that of the whole server."""
     failure = as_failure(error)
     if isinstance(error, ResponseError) and is_of_slot(error):

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from presence.common.errors import StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import LoopCaller
 from presence.core.profiles import Profile
 from presence.store.client import open_client
@@ -135,6 +135,15 @@ async def test_a_replica_is_refused(server: Server, channel: ShardChannel) -> No
     server.client.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]  # redis-py's
     with pytest.raises(StoreUnavailable, match="primary"):
         await channel.check()
+
+
+async def test_a_server_that_refuses_this_user_is_lost_for_all_shards(
+    server: Server, channel: ShardChannel
+) -> None:
+    server.client.execute_command("ACL", "SETUSER", "default", "-xinfo")  # type: ignore[no-untyped-call]  # redis-py's
+    for _ in range(2):
+        with pytest.raises(StoreError, match="xinfo"):
+            await channel.check()
 
 
 async def test_a_snapshot_has_all_users_as_of_one_entry(channel: ShardChannel, a: Hand) -> None:
