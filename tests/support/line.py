@@ -28,7 +28,7 @@ class Line:
         asked = [packet._replace(id=next(self._ids)) for packet in packets]
         self._sock.sendall(b"".join(map(protocol.encode, asked)))
         answers: dict[int | None, Packet] = {}
-        while len(answers) < len(asked):
+        while not all(packet.id in answers for packet in asked):  # not that of a request that timed out
             got = self.read(ANSWER_TIMEOUT_S)
             if got.kind in {Kind.OK, Kind.ERROR}:
                 answers[got.id] = got

@@ -154,17 +154,26 @@ class MemoryChannel:
 
 
 class MemoryServers:
-    """A server of its own for each shard.
+    """A server of its own for each shard, or one for all.
 
     Args:
-        channel: returns the channel of a shard.
+        channel: returns the channel of a server.
+        is_one: whether there is only one, of number 0.
+
+    Attributes:
+        homeless: shards that no server has.
+        locations: number of times that shards were looked for.
     """
 
-    def __init__(self, channel: Callable[[int], ServerChannel]) -> None:
+    def __init__(self, channel: Callable[[int], ServerChannel], *, is_one: bool = False) -> None:
         self._channel = channel
+        self._is_one = is_one
+        self.homeless: set[int] = set()
+        self.locations = 0
 
     def locate(self, shards: Sequence[int], *, anew: bool) -> dict[int, str]:
-        return {shard: str(shard) for shard in shards}
+        self.locations += 1
+        return {shard: "0" if self._is_one else str(shard) for shard in shards if shard not in self.homeless}
 
     def channel(self, server: str) -> ServerChannel:
         return self._channel(int(server))

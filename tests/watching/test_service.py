@@ -87,6 +87,7 @@ class Node:
         self.shard = Shard()
         self.channel = MemoryChannel(self.shard)
         self.far = MemoryChannel(Shard())
+        self.servers = MemoryServers(lambda shard: self.far if shard else self.channel)
         self.records = Records(self.shard)
         self.ended: list[Session] = []
         self.faults = Faults(self.ended.append)
@@ -96,7 +97,7 @@ class Node:
         """Use other records, or another runtime."""
         self.watching = Watching(
             lambda uid: int(uid.startswith("far")),
-            MemoryServers(lambda shard: self.far if shard else self.channel),
+            self.servers,
             records,
             max_watches=1000,
             max_shared_watches=SHARED,
