@@ -14,6 +14,7 @@ from typing import Any, Final
 from presence import __version__
 from presence.cli.errors import FAILED, OK, USAGE, abandon_output, print_error
 from presence.cli.options import Parser, UsageError
+from presence.common.threads import NoThread
 from presence.config.loading import CONFIG_VARIABLE, FIELDS, ConfigError, Loaded, default_file, load
 
 COMMANDS: Final = {
@@ -74,8 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     except KeyboardInterrupt:
         return FAILED
-    except Exception:  # an internal error; Python's own traceback may hold a secret
-        print_error(traceback.format_exc())
+    except Exception as error:  # an internal error; Python's own traceback may hold a secret
+        print_error(error.strerror if isinstance(error, NoThread) else traceback.format_exc())
         return FAILED
     except SystemExit as stop:  # argparse has printed help, the version or an error
         return stop.code if isinstance(stop.code, int) else OK

@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, Self
 
+from presence.common import threads
 from presence.common.redaction import plain
 from presence.common.text import console_line, json_event
 
@@ -54,7 +55,7 @@ class LogWriter:
         self._closing = False
         # A daemon: a reader that never reads again must not keep the process from ending.
         self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     def line(self, text: str) -> None:
         """Queue a line of log, or drop it when the queue is full or closed."""

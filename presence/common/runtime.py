@@ -13,6 +13,7 @@ import trio
 from presence.common.errors import StoreUnavailable
 from presence.common.histogram import Histogram
 from presence.common.loop_calls import InThread, LoopCall, Wait
+from presence.common.threads import NoThread
 
 CALL_TIMEOUT_S: Final = 10.0  # reading a key file takes milliseconds; with 100 RS256 keys, one second
 
@@ -23,16 +24,11 @@ class ThreadTimeout(Exception):
     """The call takes too long, or an earlier one still blocks the thread."""
 
 
-class NoThread(OSError):
-    """The system starts no further thread: a limit of processes or of memory is reached."""
-
-
 async def run_in_thread(function: Callable[[], Found], limiter: trio.CapacityLimiter | None = None) -> Found:
     """Return what a function returns in a thread, which is abandoned if the wait is cancelled.
 
     Raises:
-        NoThread: the function was not called. Python raises a `RuntimeError`, which callers that survive a
-            lack of descriptors or memory would not expect.
+        NoThread: the function was not called.
     """
     has_begun = False
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from presence.common import threads
 from presence.common.backoff import backoff_s
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.channels import RedisSubscription
@@ -159,11 +160,8 @@ class _Listener(RedisSubscription):
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Continue to listen in a thread; raises `StoreUnavailable` if none can be started."""
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            raise StoreUnavailable(str(error)) from error
+        """Continue to listen in a thread; raises `NoThread` if none can be started."""
+        threads.start(self._thread)
 
     def _run(self) -> None:
         failures = 0

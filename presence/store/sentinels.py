@@ -7,7 +7,6 @@ thread asks once a second, and closes those to another server than the one named
 """
 
 import contextlib
-import errno
 import socket
 import threading
 from collections.abc import Sequence
@@ -15,6 +14,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import redis
+
+from presence.common import threads
 
 ASK_INTERVAL_S: Final = 1.0  # a Sentinel needs longer to replace a primary
 
@@ -60,17 +61,12 @@ class Sentinels:
         """Close a connection when the primary is no longer at the address that it was made to.
 
         Raises:
-            OSError: no thread can be started to watch it.
+            NoThread: none can be started to watch it.
         """
         with self._lock:
             if not self._thread.is_alive():  # nor is it in a process that was forked meanwhile
                 self._thread = threading.Thread(target=self._watch, name="sentinels", daemon=True)
-                self._connections[connection] = address  # the thread ends without any
-                try:
-                    self._thread.start()
-                except RuntimeError as error:
-                    del self._connections[connection]
-                    raise OSError(errno.EAGAIN, str(error)) from error
+                threads.start(self._thread)
             self._connections[connection] = address
 
     def _watch(self) -> None:

@@ -25,7 +25,8 @@ from typing import Final
 import structlog
 
 from presence.common.clock import Clock
-from presence.common.runtime import NoThread, TrioRuntime, run_in_thread
+from presence.common.runtime import TrioRuntime, run_in_thread
+from presence.common.threads import NoThread
 
 PERIOD_S: Final = 0.25  # at most; less with more than eight workers: a burst should not fill one of them
 ROUND_S: Final = 2.0  # at most, in which each worker has its period

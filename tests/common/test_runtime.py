@@ -16,13 +16,13 @@ from presence.common.histogram import QUICK_S, Histogram
 from presence.common.runtime import (
     AbandonableThread,
     Linger,
-    NoThread,
     T,
     ThreadTimeout,
     TimedCaller,
     TrioThreadCaller,
     run_in_thread,
 )
+from presence.common.threads import NoThread
 from tests.support.no_threads import MESSAGE, forbid_threads
 
 PATIENCE_S = 30.0
