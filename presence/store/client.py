@@ -31,23 +31,40 @@ KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 3
 
 
-class _TcpConnection(LoopConnect, redis.Connection):
+def _ignore_push(_push: object) -> None:
+    """Take a push of RESP3, which no server sends over RESP2."""
+
+
+class _FreedAtOnce:
+    """Goes before a connection class of redis-py, so that the last reference to a connection frees it.
+
+    redis-py's parser refers to itself by its handler of pushes, and so would keep its buffer of 64 KiB until
+    garbage is collected. That is rare in servers, because it walks all sessions.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._parser: Any
+        self._parser.set_pubsub_push_handler(_ignore_push)
+
+
+class _TcpConnection(_FreedAtOnce, LoopConnect, redis.Connection):
     pass
 
 
-class _UnixConnection(LoopConnect, redis.UnixDomainSocketConnection):
+class _UnixConnection(_FreedAtOnce, LoopConnect, redis.UnixDomainSocketConnection):
     pass
 
 
-class _TlsConnection(LoopConnect, TlsConnection):
+class _TlsConnection(_FreedAtOnce, LoopConnect, TlsConnection):
     pass
 
 
-class _PrimaryTcpConnection(LoopConnect, SentinelConnect, redis.Connection):
+class _PrimaryTcpConnection(_FreedAtOnce, LoopConnect, SentinelConnect, redis.Connection):
     pass
 
 
-class _PrimaryTlsConnection(LoopConnect, SentinelConnect, TlsConnection):
+class _PrimaryTlsConnection(_FreedAtOnce, LoopConnect, SentinelConnect, TlsConnection):
     pass
 
 

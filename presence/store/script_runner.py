@@ -174,7 +174,7 @@ class Scripting:
                 exchange.receive(answers, deadline)
         except (RedisError, OSError) as error:  # no server is known
             self.close()
-            return [error] * len(commands)
+            return [_without_traceback(error)] * len(commands)
         except BaseException:
             self.close()
             raise
@@ -245,7 +245,7 @@ class _Exchange:
                 return self._connection.read_response()
             return self._connection.read_response(timeout=max(MIN_WAIT_S, deadline - time.monotonic()))
         except ResponseError as error:
-            return error
+            return _without_traceback(error)
         except CALL_ERRORS as error:
             self.failure = self._interrupted(error)
             return self.failure
@@ -254,5 +254,14 @@ class _Exchange:
         """Return what broke the exchange, as `CallInterrupted` if commands were sent and it is no reply."""
         is_reply = bool(code_of(error)) or needs_operator(error)
         if self._connection is None or is_reply:
-            return error
+            return _without_traceback(error)
         return CallInterrupted(f"{type(error).__name__}: {error}")
+
+
+def _without_traceback(error: Exception) -> Exception:
+    """Return an error that is passed on as an answer.
+
+    The frames of its traceback would refer to it in turn, and keep the connection until garbage is collected.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
