@@ -105,6 +105,8 @@ class ServerWatch:
                 async def run_until_one_ends(part: Callable[[], Awaitable[None]]) -> None:
                     try:
                         await part()
+                    except (StoreUnavailable, StoreError) as error:
+                        failures.append(error.with_traceback(None))  # whose frames would refer to it in turn
                     except Exception as error:
                         failures.append(error)
                     nursery.cancel_scope.cancel()
