@@ -146,7 +146,10 @@ class Scripting:
         """Run one script and return its answer."""
         (answer,) = self.evaluate([call])
         if isinstance(answer, Exception):
-            raise answer
+            try:
+                raise answer
+            finally:
+                del answer  # the frame is in its traceback: each would keep the other
         return answer
 
     def commands(self, key: str, commands: Sequence[Command]) -> list[Any]:
