@@ -1,13 +1,15 @@
 """Damaged or foreign values in Redis: they count as absent and do not stop anything."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from presence.common.errors import StoreError, StoreMismatch
 from presence.core.profiles import Profile
-from presence.outbox.replies import ReplyStatus
+from presence.outbox.replies import Reply, ReplyStatus
+from presence.outbox.steps import Counter
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from tests.store.driving import (
@@ -123,7 +125,8 @@ def test_a_damaged_cached_reply_is_refused(a: Hand, server: Server, kept: bytes)
     a.apply(login("u", "s1"))
     server.client.hset(KEYS.node(0, "a"), "reply", kept)
     (answer,) = a.store.apply([a.batch([login("u", "s1")], a.n)])
-    assert isinstance(answer, StoreError)
+    assert isinstance(answer, Reply)
+    assert answer.status is ReplyStatus.UNKNOWN, "the node opens another generation and compares"
 
 
 @pytest.mark.parametrize("stored", [b"\xff", b"3"])
@@ -131,3 +134,91 @@ def test_a_damaged_version_is_a_mismatch(store: RedisStore, server: Server, stor
     server.client.hset(KEYS.meta, "version", stored)
     with pytest.raises(StoreMismatch):
         store.check_meta()
+
+
+# Numbers that JSON cannot write, but Redis' decoder reads
+
+INFINITE = ["1e999", "-1e999", "nan", "1" + "0" * 400]
+
+
+def with_number(server: Server, uid: str, name: str, number: str) -> None:
+    """Write a number into a user's record, as the text that it is."""
+    text = record(server.client, uid)
+    where = text["sessions"][""] if name in text["sessions"][""] else text
+    where[name] = "NUMBER"
+    damaged = json.dumps(text, separators=(",", ":")).replace('"NUMBER"', number)
+    server.client.hset(KEYS.online(0), uid, damaged)
+
+
+@pytest.mark.parametrize("number", INFINITE)
+@pytest.mark.parametrize("name", ["since_ms", "login_ms", "idle_timeout_ms", "unknown"])
+def test_an_infinite_number_makes_a_record_absent_and_stops_no_one_else(
+    a: Hand, b: Hand, server: Server, name: str, number: str
+) -> None:
+    b.apply(login("u", "s1"))
+    with_number(server, "u", name, number)
+    assert a.apply(login("w", "s2"), login("u", "s3", "desk")).status is ReplyStatus.OK
+    assert [each["uid"] for each in events(server.client)] == ["u", "w", "u"]
+    assert set(record(server.client, "u")["sessions"]) == {"desk"}
+
+
+@pytest.mark.parametrize("number", INFINITE)
+def test_an_infinite_number_does_not_stop_a_sweep(a: Hand, b: Hand, server: Server, number: str) -> None:
+    a.apply(*(login(f"u{i}", f"s{i}") for i in range(9)))
+    with_number(server, "u4", "idle_timeout_ms", number)
+    with_number(server, "u5", "arrived_ms", number)
+    b.fence("a")
+    swept = b.sweep("a")
+    assert (swept.ended, swept.wait_ms, swept.done) == (7, 0, True)
+    gone = [each["uid"] for each in events(server.client) if each["type"] == "offline"]
+    assert sorted(gone) == sorted(f"u{i}" for i in range(9) if i not in {4, 5})
+
+
+@pytest.mark.parametrize("name", ["reply", "trail"])
+@pytest.mark.parametrize("kept", [b"", b"\xc1", b"\x07", b"\x80", b"\x91\x01", b"\x91" * 5_000])
+def test_a_damaged_reply_or_trail_does_not_stop_an_opening(
+    a: Hand, server: Server, name: str, kept: bytes
+) -> None:
+    a.open(2)
+    a.apply(login("u", "s1"))
+    server.client.hset(KEYS.node(0, "a"), name, kept)
+    opened = a.open(3).opened
+    assert opened is not None
+    assert opened.batch_history[0].counter == Counter("a", 2, 2)
+
+
+@pytest.mark.parametrize("number", INFINITE)
+def test_an_infinite_number_in_an_inbox_does_not_stop_notices(
+    a: Hand, b: Hand, server: Server, number: str
+) -> None:
+    a.apply(login("u", "s1"))
+    server.client.hset(KEYS.node(0, "a"), mapping={"inbox": f'[{{"n":{number}}}]', "inbox_n": 1})
+    b.apply(login("u", "s2"))
+    assert [each.session for each in probed(a.store, "a").inbox] == ["s1"]
+
+
+@pytest.mark.parametrize("kind", ["left", "sessions", "seen", "traces", "holding"])
+def test_a_key_of_another_type_refuses_a_batch_before_it_writes(
+    a: Hand, b: Hand, server: Server, kind: str
+) -> None:
+    a.apply(login("u", "s1"))
+    key = {
+        "left": KEYS.left(0),
+        "sessions": KEYS.sessions(0, "a"),
+        "seen": KEYS.seen(0),
+        "traces": KEYS.traces(0),
+        "holding": KEYS.holding(0),
+    }[kind]
+    kept = server.client.dump(key)
+    server.client.set(key, "foreign")
+    batch = a.batch([login("w", "s2"), end("u", "s1"), hold("v", "s3")], a.n + 1)
+    batch = replace(batch, complete=True)
+    for _ in range(3):
+        (refused,) = a.store.apply([batch])
+        assert isinstance(refused, StoreError)
+        assert [each["uid"] for each in events(server.client)] == ["u"], "nothing is written"
+    server.client.delete(key)
+    if kept is not None:
+        server.client.restore(key, 0, kept)  # type: ignore[arg-type]  # bytes, which redis-py's dump returns
+    assert a.send(batch).status is ReplyStatus.OK
+    assert [each["uid"] for each in events(server.client)] == ["u", "w", "u"]

@@ -15,7 +15,7 @@ from presence.store.channels import ControlChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from tests.store.driving import Hand, brief_events, login, probed
+from tests.store.driving import Hand, brief_events, end, login, probed
 from tests.store.servers import Server, is_redis_6
 from tests.support.shard_channel import ShardChannel
 
@@ -98,6 +98,21 @@ def as_user(server: Server) -> Iterator[RedisStore]:
     store = RedisStore(server.url.replace("unix://", f"unix://some%3Aone:{quote(PASSWORD, safe='')}@"), SHAPE)
     yield store
     store.close()
+
+
+def test_a_permission_withdrawn_for_reading_doubles_no_event(as_user: RedisStore, server: Server) -> None:
+    hand = Hand(as_user, "a")
+    hand.open()
+    hand.apply(login("u", "s1"))
+    ask(server, "ACL", "SETUSER", "some:one", "-smembers")
+    batch = hand.batch([login("w", "s2"), end("u", "s1")], hand.n + 1)
+    for _ in range(3):
+        (refused,) = as_user.apply([batch])
+        assert isinstance(refused, StoreError)
+        assert brief_events(server.client) == [("online", "u", "login")]
+    ask(server, "ACL", "SETUSER", "some:one", "+smembers")
+    assert hand.send(batch).status is ReplyStatus.OK
+    assert [uid for _, uid, _ in brief_events(server.client)] == ["u", "w", "u"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
--- requires: shard record_cache news events profile shown_state changes
+-- requires: effects shard traces record_cache news events profile shown_state changes
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
@@ -26,8 +26,11 @@
 --   entries written}, and for an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
 --   and told of that n]...]: the counters of the previous generations, the latest first.
 --
+-- The call counts as applied from its first write on, that of its number and reply: see lib/effects.lua.
+--
 -- Refusals, in this order: history (another replication history), fenced, unknown (no such counter or
--- generation), gap (a number is missing). A number applied before gets its reply again and changes nothing.
+-- generation), gap (a number is missing). A number applied before gets its reply again and changes nothing;
+-- if that is damaged, unknown.
 
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: the record may have a newer one
 local UNCERTAIN_LOGIN_MS = 5000   -- without knowledge of clocks, the order of logins nearer than this is uncertain
@@ -35,11 +38,64 @@ local CLOCK_ERROR = 0.05       -- of ages by the clock of a node, far above any 
 local ITEM_VALUES = 9
 local TRAIL_LIMIT = 4          -- lost answers of openings in a row
 
+-- Returns an unpacked value of Redis, an empty table if it is damaged.
+local function unpacked(text)
+  local ok, value = pcall(cmsgpack.unpack, text or '')
+  return ok and type(value) == 'table' and value or {}
+end
+
+-- Returns whether a value is an array of rows, of which each value is of a type in `types`.
+local function has_rows(value, types)
+  if type(value) ~= 'table' then return false end
+  for _, row in pairs(value) do
+    for i, wanted in ipairs(types) do
+      if type(row) ~= 'table' or type(row[i]) ~= wanted then return false end
+    end
+    if #row ~= #types then return false end
+  end
+  return true
+end
+
+-- Whether a value has the form of `event_counts`.
+local function is_told(value)
+  if type(value) ~= 'table' or #value % 3 ~= 0 then return false end
+  for i = 1, #value, 3 do
+    if type(value[i]) ~= 'string' or type(value[i + 2]) ~= 'number'
+        or not string.find(tostring(value[i + 1]), '^%d+$') then return false end
+  end
+  return true
+end
+
+local function is_superseded(value)
+  return has_rows(value, {'string', 'string', 'string', 'boolean'})
+end
+
+-- Returns the rows of a trail that have its form.
+local function sound_trail(rows)
+  local sound_rows = {}
+  for _, row in ipairs(rows) do
+    if type(row) == 'table' and type(row[1]) == 'string' and type(row[2]) == 'number' and type(row[3]) == 'number'
+        and is_superseded(row[4]) and is_told(row[5]) then
+      sound_rows[#sound_rows + 1] = row
+    end
+  end
+  return sound_rows
+end
+
+local function is_reply(reply)
+  return reply.status == 'ok' and type(reply.last_id) == 'string' and is_superseded(reply.superseded)
+    and is_told(reply.told)
+end
+
 local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
 local class_limits = ARGV[18] ~= '' and cmsgpack.unpack(ARGV[18])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
 
-local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence')
+local failure = finish_former(meta_key)
+if failure then return failure end
+
+local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence', 'complete')
+sound[node_key] = true
 local present_generation, last_n = count(counter[1]), count(counter[2])
 
 if ARGV[3] ~= history and not (opening and ARGV[3] == '') then return refuse('history', present_generation) end
@@ -47,10 +103,12 @@ if counter[4] then return refuse('fenced', present_generation) end
 local opens = opening and generation > present_generation
 if not opens and generation ~= present_generation then return refuse('unknown', present_generation) end
 if opens then last_n = 0 end
-if n <= last_n then return {counter[3], history} end
+if n <= last_n then
+  -- Without its reply the batch cannot be answered: the caller opens another generation, and compares.
+  if not is_reply(unpacked(counter[3])) then return refuse('unknown', present_generation) end
+  return {counter[3], history}
+end
 if n > last_n + 1 then return refuse('gap', present_generation) end
-local unpermitted = refuse_unpermitted()
-if unpermitted then return unpermitted end
 -- A shard without a version has data of version 1 if it has traces: see convert.lua.
 local version = opens and (redis.call('HGET', meta_key, 'version') or redis.call('EXISTS', traces_key) == 1 and '1')
 if version and version ~= opening.version then
@@ -59,38 +117,37 @@ end
 
 local superseded = {}
 
-local function numbers(id)
-  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-  return tonumber(ms), tonumber(seq)
-end
-
 -- Makes entry ids continue above the highest that the node has seen, whatever the clock and data of this server.
 local function raise_floor(floor)
-  local ms, seq = numbers(floor)
-  local last_ms, last_seq = numbers(last_id())
-  if ms > last_ms or (ms == last_ms and seq > last_seq) then
-    redis.call('XDEL', events_key, redis.call('XADD', events_key, floor, 'v', 1, 'type', 'floor'))
+  local ms, floor_n = parts_of(floor)
+  read_last_id()
+  if ms > top_ms or (ms == top_ms and floor_n > top_n) then
+    will('XADD', events_key, floor, 'v', 1, 'type', 'floor')
+    will('XDEL', events_key, floor)
+    top_ms, top_n = ms, floor_n
   end
 end
 
 -- `before`: gen, n, reply and trail of the previous generation. If it had another node id, that id is fenced: its
 -- delayed calls must not be applied after this answer.
 local function open_generation(before)
-  redis.call('HSET', meta_key, 'version', opening.version)
-  write_trace(node)
+  will('HSET', meta_key, 'version', opening.version)
+  set_trace(node, generation, count(counter[5]), false)
   if opening.before ~= node then fence(opening.before) end
   raise_floor(opening.floor)
   if opening.dropped > 0 then
-    highest_id = redis.call('XADD', events_key, '*', 'v', 1, 'type', 'gap', 'node', node,
+    will('XADD', events_key, take_id(), 'v', 1, 'type', 'gap', 'node', node,
       'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
     count_event('gap', '0')
   end
-  local last = before[3] and cmsgpack.unpack(before[3]) or {}
-  local trail = {{opening.before, count(before[1]), count(before[2]), last.superseded or {}, last.told or {}}}
-  for _, earlier in ipairs(before[4] and cmsgpack.unpack(before[4]) or {}) do
+  local last = unpacked(before[3])
+  local trail = {{opening.before, count(before[1]), count(before[2]),
+    is_superseded(last.superseded) and last.superseded or {}, is_told(last.told) and last.told or {}}}
+  for _, earlier in ipairs(unpacked(before[4])) do
     if #trail < TRAIL_LIMIT then trail[#trail + 1] = earlier end
   end
-  redis.call('HSET', node_key, 'trail', cmsgpack.pack(trail))
+  trail = sound_trail(trail)
+  will('HSET', node_key, 'trail', cmsgpack.pack(trail))
   return trail
 end
 
@@ -243,19 +300,19 @@ local function update(uid, device, session, at_ms, idle_timeout_ms, profile)
 end
 
 local function end_session(op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms, grace_ms)
-  local text = record_text(uid)
+  local text = records[uid] == nil and record_text(uid)
   local since_id, since_ms, its_device, its_session, its_node
   if text and #nodes_with_pending_logins() == 0 then
     since_id, since_ms, its_device, its_session, its_node = string.match(text, PLAIN_RECORD)
   end
-  if since_id then
+  if since_id and #since_ms <= #digits(EXACT) then
     if its_device == device and its_session == session then
       set_owned(its_node, uid .. ' ' .. device, false)
       go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
     end
     return
   end
-  local record = text and read_record(uid)
+  local record = read_record(uid)
   local present = record and record.sessions[device]
   if present and present.session == session then
     remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms, grace_ms)
@@ -279,9 +336,6 @@ end
 
 local before = opens and redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply', 'trail')
 
--- A write that needs memory comes first: a full server refuses it, and so the whole batch. Later writes of a script
--- are never refused.
-redis.call('HSET', node_key, 'gen', generation)
 local trail = opens and open_generation(before)
 local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
 local uids = {}
@@ -304,12 +358,13 @@ enforce_session_limits()
 write_back()
 trim_seen(16 + 2 * #uids)
 if ARGV[14] == 'complete' then
-  redis.call('HSET', node_key, 'complete', generation)
-  write_trace(node, history)
+  will('HSET', node_key, 'complete', generation)
+  set_trace(node, generation, generation, false, history)
 end
+write_traces()
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = event_counts}
-if opens then reply.traces, reply.trail = redis.call('HGETALL', traces_key), trail end
+if opens then reply.traces, reply.trail = all_traces(), trail end
 local packed = cmsgpack.pack(reply)
-redis.call('HSET', node_key, 'n', n, 'reply', packed)
-return {packed, history}
+will_first('HSET', node_key, 'gen', generation, 'n', n, 'reply', packed)
+return carry_out(meta_key, sound) or {packed, history}

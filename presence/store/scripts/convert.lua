@@ -1,4 +1,4 @@
--- requires: shard record_cache news events profile shown_state changes
+-- requires: effects shard traces record_cache news events profile shown_state changes
 -- Converts a shard of version 1, where the hash of a node also has the sessions that the node owns and, under
 -- "<uid>  held", its pending logins. One bounded call of several.
 --
@@ -9,8 +9,11 @@
 -- Returns [answer, replication id of now]; answer is MessagePack: {version = that of the shard before the call, place = ""
 -- if nothing is left to convert}. Sending a call again changes nothing.
 
-local version, traces, ids = redis.call('HGET', meta_key, 'version'), redis.call('HGETALL', traces_key), {}
-for i = 1, #traces, 2 do ids[#ids + 1] = traces[i] end
+local failure = finish_former(meta_key)
+if failure then return failure end
+
+local version, present, ids = redis.call('HGET', meta_key, 'version'), redis.call('HGETALL', traces_key), {}
+for i = 1, #present, 2 do ids[#ids + 1] = present[i] end
 table.sort(ids)
 version = version or (#ids > 0 and '1' or ARGV[10])
 if version ~= '1' then return {cmsgpack.pack({version = version, place = ''}), history} end
@@ -30,8 +33,9 @@ for i = 1, #scan[2], 2 do
   if string.find(field, '^%S+ %S*$') then set_owned(id, field, scan[2][i + 1]) end
 end
 write_back()
+write_traces()
 write_all(key, former, 'HSET', 'HDEL')
 
 if scan[1] == '0' then at = at + 1 end
-if not ids[at] then redis.call('HSET', meta_key, 'version', ARGV[10]) end
-return {cmsgpack.pack({version = version, place = ids[at] and at .. ' ' .. scan[1] or ''}), history}
+if not ids[at] then will('HSET', meta_key, 'version', ARGV[10]) end
+return carry_out(meta_key, sound) or {cmsgpack.pack({version = version, place = ids[at] and at .. ' ' .. scan[1] or ''}), history}

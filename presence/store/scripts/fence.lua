@@ -1,4 +1,4 @@
--- requires: shard
+-- requires: effects shard traces
 -- Fences another node in one shard: no writes under its id are accepted any more.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
@@ -6,7 +6,8 @@
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when the caller is refused
 -- (history, fenced, unknown, as in apply), else {status = "ok"}. Fencing again changes nothing.
 
-local refusal = refuse_outdated()
+local refusal = finish_former(meta_key) or refuse_outdated()
 if refusal then return refusal end
 fence(ARGV[10])
-return {cmsgpack.pack({status = 'ok'}), history}
+write_traces()
+return carry_out(meta_key) or {cmsgpack.pack({status = 'ok'}), history}

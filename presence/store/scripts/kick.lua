@@ -1,4 +1,4 @@
--- requires: shard record_cache news
+-- requires: effects shard record_cache news
 -- Notifies the nodes of a user's sessions to end them.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are used: the caller is no node). ARGV
@@ -7,6 +7,9 @@
 --   12 device, to end only its session ("" is the default device)
 -- Returns [answer, replication id of now]; answer is MessagePack: {sessions = [[device, session, node, fenced]...]},
 -- empty if the user, or the device, is offline. A fenced node is not notified: its sessions are about to be swept.
+
+local failure = finish_former(meta_key)
+if failure then return failure end
 
 local found = {}
 local record = read_record(ARGV[10])
@@ -21,4 +24,4 @@ for device, present in pairs(record and record.sessions or {}) do
   end
 end
 write_notices()
-return {cmsgpack.pack({sessions = found}), history}
+return carry_out(meta_key) or {cmsgpack.pack({sessions = found}), history}

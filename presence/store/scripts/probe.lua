@@ -23,8 +23,7 @@ end
 
 local unread = {}
 if inbox_n > after and counter[4] then
-  local ok, inbox = pcall(cjson.decode, counter[4])
-  for _, entry in ipairs(ok and type(inbox) == 'table' and inbox or {}) do
+  for _, entry in ipairs(decoded(counter[4])) do
     if is_notice(entry) and entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
   end
 end

@@ -1,4 +1,4 @@
--- requires: shard record_cache news events profile shown_state changes
+-- requires: effects shard traces record_cache news events profile shown_state changes
 -- Ends the sessions that previous generations of the node still own, whose end was skipped or lost, and removes
 -- pending logins that came back with lost writes of Redis. One bounded call of several.
 --
@@ -11,7 +11,7 @@
 -- sessions}. Cursor "0": done. Sending a call again changes nothing, since an end compares session, node and
 -- generation.
 
-local refusal = refuse_outdated() or refuse_unpermitted()
+local refusal = finish_former(meta_key) or refuse_outdated()
 if refusal then return refusal end
 
 local ended = 0
@@ -25,4 +25,4 @@ end
 local cursor = scan_owned(node, ARGV[10], ARGV[11], retire)
 write_back()
 drop_pending_logins(node)  -- none is held back any more
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended}), history}
+return carry_out(meta_key, sound) or {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended}), history}

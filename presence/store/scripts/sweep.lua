@@ -1,4 +1,4 @@
--- requires: shard record_cache news events profile shown_state changes
+-- requires: effects shard traces record_cache news events profile shown_state changes
 -- Ends the sessions that a fenced node owns in one shard. One bounded call of several.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
@@ -14,7 +14,7 @@
 -- 0: none was left, done = whether the node owns nothing any more}. An end compares session, node and generation, so two
 -- sweepers harm nothing.
 
-local refusal = refuse_outdated() or refuse_unpermitted()
+local refusal = finish_former(meta_key) or refuse_outdated()
 if refusal then return refusal end
 
 local dead, waited_ms, last_renewal_ms = ARGV[10], tonumber(ARGV[13]), tonumber(ARGV[14])
@@ -38,13 +38,13 @@ local function sweep(field, uid, device, owned_generation, session)
 end
 
 local cursor = scan_owned(dead, ARGV[11], ARGV[12], sweep)
+-- All changes of what the dead node owns are removals of fields that the scan has found.
+local done = redis.call('HLEN', sessions_key(dead)) == count_names(owned[dead])
 write_back()
-
-local done = redis.call('EXISTS', sessions_key(dead)) == 0
 if done then
-  redis.call('HDEL', traces_key, dead)
+  will('HDEL', traces_key, dead)
   drop_pending_logins(dead)
-  redis.call('PEXPIRE', node_prefix .. dead, ARGV[15])
+  will('PEXPIRE', node_prefix .. dead, ARGV[15])
 end
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended,
+return carry_out(meta_key, sound) or {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended,
   wait_ms = wait_ms, done = done}), history}

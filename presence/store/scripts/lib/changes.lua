@@ -1,26 +1,5 @@
 -- Removes sessions from records, moves pending logins into them, and writes all changes at the end of a call.
 
--- The commands that follow the first event of a call.
-local function needed_commands()
-  return {
-    {'XADD', events_key}, {'XTRIM', events_key}, {'HGET', online_key}, {'HSET', online_key}, {'HDEL', online_key},
-    {'HEXISTS', node_key}, {'HMGET', node_key}, {'ZADD', seen_key}, {'ZREM', seen_key}, {'ZRANGEBYSCORE', seen_key},
-    {'ZSCORE', seen_key}, {'HGET', left_key},
-    {'SADD', holding_key}, {'SREM', holding_key}, {'HGETALL', traces_key}, {'PUBSUB', 'NUMSUB'}, {'PUBSUB', 'NUMPAT'},
-    {'PUBLISH', ARGV[5]}, {'PUBLISH', ARGV[6]}, {'PUBLISH', ARGV[7] .. node}, {'PUBLISH', user_prefix},
-  }
-end
-
--- Returns a refusal if the Redis user may not call all of these, otherwise nil. A call that Redis stops half-way leaves
--- what it has written, and would write its events again with each retry. (Before Redis 7 this cannot be checked.)
-local function refuse_unpermitted()
-  for _, command in ipairs(redis.acl_check_cmd and needed_commands() or {}) do
-    if not redis.acl_check_cmd(unpack(command)) then
-      return redis.error_reply('NOPERM this user may not call ' .. table.concat(command, ' '))
-    end
-  end
-end
-
 -- Pattern of a record with one plain session; captures id, since_ms, device, session, node. Nearly all users have such a
 -- record, and a pattern takes a third of the time of a JSON parser. Other records go to the parser.
 local PLAIN_RECORD = '^{"id":"([%d%-]+)","since_ms":(%d+),"sessions":{"([^"\\]*)":{"session":"([^"\\]+)","node":"([^"\\]+)",'
@@ -46,7 +25,7 @@ local function encode_record(record)
 end
 
 local function write_record(uid, record)
-  written[uid] = encode_record(record)
+  records[uid], written[uid] = record, true
 end
 
 local function set_owned(id, field, value)
@@ -74,8 +53,7 @@ local function read_pending_logins(id, uid)
   local text
   if id == node then text = pending[uid] end
   if text == nil then text = redis.call('HGET', pending_key(id), uid) end
-  local ok, logins = pcall(cjson.decode, text or '[]')
-  return ok and type(logins) == 'table' and logins or {}
+  return decoded(text or nil)
 end
 
 -- Puts pending logins of other nodes from before `ended_ms` into the record, which has lost its last device, `gone`; returns
@@ -155,10 +133,10 @@ local function write_all(key, changes, set, remove, value_first)
     end
   end
   for first = 1, n, VALUES_A_CALL do
-    redis.call(set, key, unpack(present, first, math.min(first + VALUES_A_CALL - 1, n)))
+    will(set, key, unpack(present, first, math.min(first + VALUES_A_CALL - 1, n)))
   end
   for first = 1, m, VALUES_A_CALL do
-    redis.call(remove, key, unpack(absent, first, math.min(first + VALUES_A_CALL - 1, m)))
+    will(remove, key, unpack(absent, first, math.min(first + VALUES_A_CALL - 1, m)))
   end
 end
 
@@ -184,30 +162,53 @@ end
 
 -- Deletes all pending logins of a node.
 local function drop_pending_logins(id)
-  redis.call('PEXPIRE', pending_key(id), 0)
-  redis.call('SREM', holding_key, id)
+  will('PEXPIRE', pending_key(id), 0)
+  will('SREM', holding_key, id)
 end
 
--- Writes the changes of a call to records, `seen`, owned sessions and pending logins, then trims the stream.
+local function count_names(changes)
+  local n = 0
+  for _ in pairs(changes or {}) do n = n + 1 end
+  return n
+end
+
+-- Whether the calling node has pending logins after this call.
+local function keeps_pending_logins()
+  local removed = {}
+  for uid, text in pairs(pending) do
+    if text then return true end
+    removed[#removed + 1] = uid
+  end
+  local before, gone = redis.call('HLEN', pending_key(node)), 0
+  for _, uid in ipairs(before > 0 and removed or {}) do gone = gone + redis.call('HEXISTS', pending_key(node), uid) end
+  return before > gone
+end
+
+-- Collects the changes of a call to records, `seen`, owned sessions and pending logins; then trims the stream.
 local function write_back()
+  -- Also the channels that have no subscriber now: a missing right is to show at once, not with the first of them.
+  for _, kind in ipairs({ARGV[5], ARGV[6], ARGV[7] .. node, user_prefix}) do channels[kind] = true end
+  for uid, is_online in pairs(written) do written[uid] = is_online and encode_record(records[uid]) end
   write_all(online_key, written, 'HSET', 'HDEL')
   write_all(seen_key, seen, 'ZADD', 'ZREM', true)
   write_all(left_key, left, 'HSET', 'HDEL')
   for id, fields in pairs(owned) do write_all(sessions_key(id), fields, 'HSET', 'HDEL') end
   write_all(pending_key(node), pending, 'HSET', 'HDEL')
-  if next(pending) then
-    redis.call(redis.call('EXISTS', pending_key(node)) == 1 and 'SADD' or 'SREM', holding_key, node)
-  end
+  if next(pending) then will(keeps_pending_logins() and 'SADD' or 'SREM', holding_key, node) end
   write_notices()
-  if highest_id ~= '' then redis.call('XTRIM', events_key, 'MAXLEN', '~', ARGV[8]) end
+  if highest_id ~= '' then will('XTRIM', events_key, 'MAXLEN', '~', ARGV[8]) end
 end
 
--- Removes a few users whose `seen` is older than the retention; more than one batch can add.
+-- Collects the removal of a few users whose `seen` is older than the retention; more than one batch can add.
 local function trim_seen(limit)
+  sound[seen_key] = true
   local old = redis.call('ZRANGEBYSCORE', seen_key, '-inf', now_ms - ARGV[9], 'LIMIT', 0, limit)
+  for i = #old, 1, -1 do
+    if seen[old[i]] ~= nil then table.remove(old, i) end  -- this call changes it anyway
+  end
   if #old > 0 then
-    redis.call('ZREM', seen_key, unpack(old))
-    redis.call('HDEL', left_key, unpack(old))
+    will('ZREM', seen_key, unpack(old))
+    will('HDEL', left_key, unpack(old))
   end
 end
 

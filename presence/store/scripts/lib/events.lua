@@ -8,6 +8,33 @@ local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
 
 local highest_id = ''  -- of the entries of this call
 
+local top_ms, top_n  -- the parts of the highest entry id, with the entries that this call will add
+
+local function parts_of(id)
+  local ms, n = string.match(id, '^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(n)
+end
+
+local function read_last_id()
+  if top_ms then return end
+  top_ms, top_n = parts_of(last_id())
+  if top_ms >= EXACT - 1 then error('the last id of ' .. events_key .. ' is too high to continue') end
+end
+
+-- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
+local function take_id()
+  read_last_id()
+  if top_ms < now_ms then
+    top_ms, top_n = now_ms, 0
+  elseif top_n < EXACT - 1 then
+    top_n = top_n + 1
+  else
+    top_ms, top_n = top_ms + 1, 0
+  end
+  highest_id = string.format('%.0f-%.0f', top_ms, top_n)
+  return highest_id
+end
+
 -- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It is part of
 -- the reply, also of the stored one, so that the caller's node counts each entry once.
 local event_counts, count_places = {}, {}
@@ -118,10 +145,10 @@ end
 -- Further arguments are optional names and values.
 local function emit(channel, type, code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, status, status_ms,
     ...)
-  local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', type, 'uid', uid, 'code', code,
+  local id = take_id()
+  will('XADD', events_key, id, 'v', '1', 'type', type, 'uid', uid, 'code', code,
     'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
     'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
-  highest_id = id
   count_event(type, code)
   channel = channel and has_subscribers(channel) and channel
   if not channel and not is_watched(uid) then return id end
@@ -129,10 +156,10 @@ local function emit(channel, type, code, reason, uid, device, session, since_ms,
     session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
     at_ms = tonumber(at_ms)}, {...}
   for i = 1, #more, 2 do entry[more[i]] = more[i] == 'grace_ms' and tonumber(more[i + 1]) or more[i + 1] end
-  if channel then redis.call('PUBLISH', channel, cjson.encode(entry)) end
+  if channel then will_publish(channel, channel, cjson.encode(entry)) end
   if watched[uid] then
     entry.status, entry.status_ms = status, tonumber(status_ms)
-    redis.call('PUBLISH', user_prefix .. uid, cjson.encode(entry))
+    will_publish(user_prefix, user_prefix .. uid, cjson.encode(entry))
   end
   return id
 end
@@ -154,7 +181,7 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
   -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
   if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
   if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
-  written[uid], seen[uid] = false, last_seen_ms
+  records[uid], written[uid], seen[uid] = false, false, last_seen_ms
   local id = emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
     'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, invisible_fields(public, said(...))))
   left[uid] = code .. ' ' .. id .. ' ' .. string.format('%.0f', tonumber(at_ms) - tonumber(string.match(id, '^%d+')))

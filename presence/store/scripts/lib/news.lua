@@ -13,17 +13,15 @@ local function write_notices()
   for id, entries in pairs(notices) do
     local key = node_prefix .. id
     local present = redis.call('HMGET', key, 'inbox', 'inbox_n')
-    local ok, inbox = pcall(cjson.decode, #entries < INBOX_LIMIT and present[1] or '[]')
-    if not ok or type(inbox) ~= 'table' then inbox = {} end
-    local number = count(present[2])
+    local inbox, number = #entries < INBOX_LIMIT and decoded(present[1]) or {}, count(present[2])
     for i, entry in ipairs(entries) do
       entry.n = number + i
       inbox[#inbox + 1] = entry
-      redis.call('PUBLISH', ARGV[7] .. id, cjson.encode(entry))
+      will_publish(ARGV[7] .. id, ARGV[7] .. id, cjson.encode(entry))
     end
     local last = {}
     for i = math.max(1, #inbox - INBOX_LIMIT + 1), #inbox do last[#last + 1] = inbox[i] end
-    redis.call('HSET', key, 'inbox', cjson.encode(last), 'inbox_n', string.format('%.0f', number + #entries))
+    will('HSET', key, 'inbox', cjson.encode(last), 'inbox_n', string.format('%.0f', number + #entries))
   end
 end
 

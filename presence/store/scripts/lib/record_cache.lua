@@ -8,15 +8,19 @@ end
 -- What this call has read, and what it will write at its end (`write_back`): one command with a few hundred fields costs
 -- as much as a few small ones. Until then reads use these tables, never Redis.
 local read = {}     -- uid -> JSON of its record in Redis; false: none
-local written = {}  -- uid -> its new JSON; false: the user goes offline
+local records = {}  -- uid -> its record, decoded once a call; false: none
+local written = {}  -- uid -> true: `records` has its new record, which is encoded at the end; false: it goes offline
 local seen = {}     -- uid -> digits of the ms last seen; false: to be removed
 local left = {}     -- uid -> how the user went offline, see lib/shard.lua; false: to be removed
 local owned = {}    -- node id -> {field of its sessions -> value; false: to be removed}
+
+local sound = {}  -- keys that were read as the type that they should have
 
 local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack
 
 -- Reads the records of several users.
 local function read_ahead(uids)
+  sound[online_key] = true
   for first = 1, #uids, VALUES_A_CALL do
     local last = math.min(first + VALUES_A_CALL - 1, #uids)
     local found = redis.call('HMGET', online_key, unpack(uids, first, last))
@@ -24,10 +28,9 @@ local function read_ahead(uids)
   end
 end
 
--- Returns the current JSON of a user's record; nil or false: none.
+-- Returns the JSON of a user's record in Redis; nil or false: none.
 local function record_text(uid)
-  local text = written[uid]
-  if text == nil then text = read[uid] end
+  local text = read[uid]
   if text == nil then
     text = redis.call('HGET', online_key, uid)
     read[uid] = text
@@ -35,16 +38,14 @@ local function record_text(uid)
   return text
 end
 
-local function read_record(uid)
-  local text = record_text(uid)
-  if not text then return nil end
+local function decoded_record(text)
   local ok, record = pcall(cjson.decode, text)
   if not ok or type(record) ~= 'table' or type(record.id) ~= 'string' or type(record.since_ms) ~= 'number'
       or type(record.sessions) ~= 'table' or not next(record.sessions) then
-    return nil
+    return false
   end
   for _, session in pairs(record.sessions) do
-    if not is_session(session) then return nil end
+    if not is_session(session) then return false end
   end
   local state = record.state
   if state ~= nil and not (type(state) == 'table' and type(state.id) == 'string'
@@ -52,6 +53,17 @@ local function read_record(uid)
     record.state = nil
   end
   if type(record.public) ~= 'string' then record.public = nil end
-  return record
+  return is_finite(record) and record
+end
+
+-- Returns the current record of a user, nil if there is none. Who changes it has to call `write_record` afterwards.
+local function read_record(uid)
+  local record = records[uid]
+  if record == nil then
+    local text = record_text(uid)
+    record = text and decoded_record(text)
+    records[uid] = record
+  end
+  return record or nil
 end
 

@@ -15,7 +15,7 @@
 --              summary of that hash, so that all can be read together. `history`: the replication id under which it
 --              became complete, or "-"
 --   6 holding  set: ids of the nodes with pending logins
---   7 meta     hash: version, that of the form of this shard's data
+--   7 meta     hash: version, that of the form of this shard's data; unfinished, see lib/effects.lua
 --   8 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --              script works on half of a shard: undeclared keys would fail it midway
 --   9 left     hash: uid -> "<code> <entry id> <ms>" of the last offline event, of users in `seen`; `ms`: its time, from that
@@ -50,9 +50,30 @@ local function pending_key(id)
   return node_prefix .. id .. ':pending'
 end
 
--- Returns the number in a field; 0 if none.
+local EXACT = 2 ^ 53  -- numbers below it are exact
+
+-- Returns the number in a field; 0 if there is none, or none that a script wrote.
 local function count(text)
-  return text and tonumber(text) or 0
+  local number = text and tonumber(text)
+  return number and number >= 0 and number < EXACT and number or 0
+end
+
+-- Whether a decoded value can be encoded again. JSON has no infinite numbers, but `1e999` is read as one.
+local function is_finite(value)
+  if type(value) == 'number' then return value - value == 0 end
+  if type(value) == 'table' then
+    for _, each in pairs(value) do
+      local kind = type(each)
+      if (kind == 'number' or kind == 'table') and not is_finite(each) then return false end
+    end
+  end
+  return true
+end
+
+-- Returns a JSON array or object of Redis as a table, empty if it is damaged.
+local function decoded(text)
+  local ok, value = pcall(cjson.decode, text or '[]')
+  return ok and type(value) == 'table' and is_finite(value) and value or {}
 end
 
 local clock = redis.call('TIME')
@@ -64,20 +85,10 @@ local function refuse(status, present)
   return {cmsgpack.pack({status = status, generation = present or 0}), history}
 end
 
+local fenced_now = {}  -- ids that this call fences
+
 local function is_fenced(id)
-  return redis.call('HEXISTS', node_prefix .. id, 'fence') == 1
-end
-
--- Writes the summary of a node's hash; `completed_under`: the replication id, if it has just become complete.
-local function write_trace(id, completed_under)
-  local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
-  redis.call('HSET', traces_key, id, string.format('%.0f %.0f %d %s', count(counter[1]), count(counter[2]),
-    counter[3] and 1 or 0, completed_under or '-'))
-end
-
--- Fences a node id. One fenced before may have been swept since, so it gets no new trace.
-local function fence(id)
-  if redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms)) == 1 then write_trace(id) end
+  return fenced_now[id] or redis.call('HEXISTS', node_prefix .. id, 'fence') == 1
 end
 
 -- Returns a refusal if the caller is no longer the node of its generation, otherwise nil. Order as in apply.

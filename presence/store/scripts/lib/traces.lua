@@ -1,0 +1,33 @@
+-- Fences, and the summaries of nodes.
+
+local traces = {}  -- node id -> its summary as this call will write it
+
+-- Sets the summary of a node's hash. `completed_under`: the replication id, if it has just become complete.
+local function set_trace(id, present_generation, complete, fenced, completed_under)
+  traces[id] = string.format('%.0f %.0f %d %s', present_generation, complete, fenced and 1 or 0, completed_under or '-')
+end
+
+-- Fences a node id. One fenced before may have been swept since, so it gets no new trace.
+local function fence(id)
+  local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
+  if counter[3] or fenced_now[id] then return end
+  fenced_now[id] = true
+  will('HSET', node_prefix .. id, 'fence', string.format('%.0f', now_ms))
+  set_trace(id, count(counter[1]), count(counter[2]), true)
+end
+
+local function write_traces()
+  for id, text in pairs(traces) do will('HSET', traces_key, id, text) end
+end
+
+-- Returns the content of `traces` after this call, flat.
+local function all_traces()
+  local flat, others = redis.call('HGETALL', traces_key), {}
+  for id, text in pairs(traces) do others[id] = text end
+  for i = 1, #flat, 2 do
+    if others[flat[i]] then flat[i + 1], others[flat[i]] = others[flat[i]], nil end
+  end
+  for id, text in pairs(others) do flat[#flat + 1], flat[#flat + 2] = id, text end
+  return flat
+end
+
