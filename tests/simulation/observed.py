@@ -68,7 +68,8 @@ class ObservedRedis(FakeRedis):
 
     def _xadd(self, db: FakeRedis, key: bytes, *words: bytes) -> Reply:
         entry_id = xadd(db, key, *words)
-        texts = [word.decode() for word in words[1:]]
+        pairs = words[4:] if words[0] == b"MAXLEN" else words[1:]
+        texts = [word.decode() for word in pairs]
         fields = dict(zip(texts[::2], texts[1::2], strict=True))
         self.on_entry(
             ObservedEntry(

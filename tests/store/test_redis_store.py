@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
-from presence.outbox.replies import Reply
+from presence.outbox.replies import Reply, ReplyStatus
 from presence.outbox.steps import NO_ENTRY_ID
 from presence.store.channels import ControlChannel
 from presence.store.keys import Keys

@@ -26,7 +26,7 @@
 --   entries written}, and for an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
 --   and told of that n]...]: the counters of the previous generations, the latest first.
 --
--- The call counts as applied from its first write on, that of its number and reply: see lib/effects.lua.
+-- The call counts as applied from its first write on, see lib/effects.lua; its number and reply are the last.
 --
 -- Refusals, in this order: history (another replication history), fenced, unknown (no such counter or
 -- generation), gap (a number is missing). A number applied before gets its reply again and changes nothing;
@@ -95,7 +95,6 @@ local failure = finish_former(meta_key)
 if failure then return failure end
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence', 'complete')
-sound[node_key] = true
 local present_generation, last_n = count(counter[1]), count(counter[2])
 
 if ARGV[3] ~= history and not (opening and ARGV[3] == '') then return refuse('history', present_generation) end
@@ -118,14 +117,14 @@ end
 local superseded = {}
 
 -- Makes entry ids continue above the highest that the node has seen, whatever the clock and data of this server.
-local function raise_floor(floor)
-  local ms, floor_n = parts_of(floor)
-  read_last_id()
-  if ms > top_ms or (ms == top_ms and floor_n > top_n) then
-    will('XADD', events_key, floor, 'v', 1, 'type', 'floor')
-    will('XDEL', events_key, floor)
-    top_ms, top_n = ms, floor_n
-  end
+local function raise_floor(wanted)
+  raise_top(last_id())
+  local ms, n = top_ms, top_n
+  raise_top(wanted)
+  if top_ms == ms and top_n == n then return end
+  will('XADD', events_key, wanted, 'v', 1, 'type', 'floor')
+  will('XDEL', events_key, wanted)
+  will('HSET', meta_key, 'floor', wanted)
 end
 
 -- `before`: gen, n, reply and trail of the previous generation. If it had another node id, that id is fenced: its
@@ -136,7 +135,7 @@ local function open_generation(before)
   if opening.before ~= node then fence(opening.before) end
   raise_floor(opening.floor)
   if opening.dropped > 0 then
-    will('XADD', events_key, take_id(), 'v', 1, 'type', 'gap', 'node', node,
+    add_entry('v', 1, 'type', 'gap', 'node', node,
       'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
     count_event('gap', '0')
   end
@@ -366,5 +365,5 @@ write_traces()
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = event_counts}
 if opens then reply.traces, reply.trail = all_traces(), trail end
 local packed = cmsgpack.pack(reply)
-will_first('HSET', node_key, 'gen', generation, 'n', n, 'reply', packed)
-return carry_out(meta_key, sound) or {packed, history}
+will('HSET', node_key, 'gen', generation, 'n', n, 'reply', packed)
+return carry_out_changes() or {packed, history}

@@ -38,4 +38,4 @@ write_all(key, former, 'HSET', 'HDEL')
 
 if scan[1] == '0' then at = at + 1 end
 if not ids[at] then will('HSET', meta_key, 'version', ARGV[10]) end
-return carry_out(meta_key, sound) or {cmsgpack.pack({version = version, place = ids[at] and at .. ' ' .. scan[1] or ''}), history}
+return carry_out_changes() or {cmsgpack.pack({version = version, place = ids[at] and at .. ' ' .. scan[1] or ''}), history}

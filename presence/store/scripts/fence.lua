@@ -10,4 +10,4 @@ local refusal = finish_former(meta_key) or refuse_outdated()
 if refusal then return refusal end
 fence(ARGV[10])
 write_traces()
-return carry_out(meta_key) or {cmsgpack.pack({status = 'ok'}), history}
+return carry_out(meta_key, {}) or {cmsgpack.pack({status = 'ok'}), history}

@@ -24,4 +24,4 @@ for device, present in pairs(record and record.sessions or {}) do
   end
 end
 write_notices()
-return carry_out(meta_key) or {cmsgpack.pack({sessions = found}), history}
+return carry_out(meta_key, {ARGV[7] .. node}) or {cmsgpack.pack({sessions = found}), history}

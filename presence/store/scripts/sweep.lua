@@ -46,5 +46,5 @@ if done then
   drop_pending_logins(dead)
   will('PEXPIRE', node_prefix .. dead, ARGV[15])
 end
-return carry_out(meta_key, sound) or {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended,
+return carry_out_changes() or {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended,
   wait_ms = wait_ms, done = done}), history}

@@ -258,6 +258,11 @@ def zremrangebyscore(db: FakeRedis, key: bytes, low: bytes, high: bytes) -> Repl
 
 
 def xadd(db: FakeRedis, key: bytes, wanted: bytes, *words: bytes) -> Reply:
+    if wanted == b"MAXLEN":
+        roughly, entries, wanted, *pairs = words
+        given = xadd(db, key, wanted, *pairs)
+        xtrim(db, key, b"MAXLEN", roughly, entries)
+        return given
     target = db.read(key, Stream)
     given = _next_id(target.last if target else NO_ID, wanted, db.now_us // 1000)
     target = target or db.write(key, Stream)
@@ -285,6 +290,15 @@ def xtrim(db: FakeRedis, key: bytes, option: bytes, roughly: bytes, entries: byt
     surplus -= surplus % NODE_ENTRIES
     del target.ids[:surplus], target.entries[:surplus]
     return surplus
+
+
+def xrevrange(db: FakeRedis, key: bytes, stop: bytes, start_ms: bytes, option: bytes, limit: bytes) -> Reply:
+    """Return the id of the last entry, without its fields, unless it is from before `start_ms`."""
+    _expect((stop, option, limit), (b"+", b"COUNT", b"1"))
+    target = db.read(key, Stream)
+    if target is None or not target.ids or target.ids[-1][0] < int(start_ms):
+        return []
+    return [[id_text(target.ids[-1]), []]]
 
 
 def xdel(db: FakeRedis, key: bytes, entry: bytes) -> Reply:
@@ -315,7 +329,7 @@ COMMANDS: Final[Mapping[bytes, Command]] = {
             *(hget, hmget, hset, hsetnx, hdel, hgetall, hexists, hlen, hscan),
             *(sadd, srem, smembers),
             *(zadd, zrem, zscore, zrange, zrangebyscore, zremrangebyscore),
-            *(xadd, xtrim, xdel, xinfo),
+            *(xadd, xtrim, xrevrange, xdel, xinfo),
         )
     },
 }

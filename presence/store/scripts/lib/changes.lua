@@ -15,7 +15,7 @@ local function encode_record(record)
   local device, session = next(record.sessions)
   if next(record.sessions, device) ~= nil or record.state ~= nil or not is_plain_session(session)
       or type(session.generation) ~= 'number' or type(session.idle_timeout_ms) ~= 'number'
-      or not (is_plain(device) and is_plain(session.session) and is_plain(session.node) and is_plain(record.id)) then
+      or not is_plain(device .. session.session .. session.node .. record.id) then
     return cjson.encode(record)
   end
   return '{"id":"' .. record.id .. '","since_ms":' .. digits(record.since_ms) .. ',"sessions":{"' .. device
@@ -184,10 +184,8 @@ local function keeps_pending_logins()
   return before > gone
 end
 
--- Collects the changes of a call to records, `seen`, owned sessions and pending logins; then trims the stream.
+-- Collects the changes of a call to records, `seen`, owned sessions and pending logins.
 local function write_back()
-  -- Also the channels that have no subscriber now: a missing right is to show at once, not with the first of them.
-  for _, kind in ipairs({ARGV[5], ARGV[6], ARGV[7] .. node, user_prefix}) do channels[kind] = true end
   for uid, is_online in pairs(written) do written[uid] = is_online and encode_record(records[uid]) end
   write_all(online_key, written, 'HSET', 'HDEL')
   write_all(seen_key, seen, 'ZADD', 'ZREM', true)
@@ -196,12 +194,19 @@ local function write_back()
   write_all(pending_key(node), pending, 'HSET', 'HDEL')
   if next(pending) then will(keeps_pending_logins() and 'SADD' or 'SREM', holding_key, node) end
   write_notices()
-  if highest_id ~= '' then will('XTRIM', events_key, 'MAXLEN', '~', ARGV[8]) end
+end
+
+-- Carries out all effects; returns an error reply if one was refused.
+local function carry_out_changes()
+  local problem, at = carry_out(meta_key, {ARGV[5], ARGV[6], ARGV[7] .. node, user_prefix})
+  if at == 1 and effects[1][1] == 'XADD' and string.find(problem.err, 'equal or smaller', 1, true) then
+    redis.call('HSET', meta_key, 'floor', last_id())  -- entries above it were deleted by hand; nothing was written yet
+  end
+  return problem
 end
 
 -- Collects the removal of a few users whose `seen` is older than the retention; more than one batch can add.
 local function trim_seen(limit)
-  sound[seen_key] = true
   local old = redis.call('ZRANGEBYSCORE', seen_key, '-inf', now_ms - ARGV[9], 'LIMIT', 0, limit)
   for i = #old, 1, -1 do
     if seen[old[i]] ~= nil then table.remove(old, i) end  -- this call changes it anyway

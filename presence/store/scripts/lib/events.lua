@@ -6,49 +6,6 @@ local user_prefix = string.sub(ARGV[5], 1, -string.len('online') - 1) .. string.
 local CODE_LOGIN, CODE_RETURNED, CODE_LOGOUT, CODE_NODE_DOWN = '1', '2', '100', '402'
 local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
 
-local highest_id = ''  -- of the entries of this call
-
-local top_ms, top_n  -- the parts of the highest entry id, with the entries that this call will add
-
-local function parts_of(id)
-  local ms, n = string.match(id, '^(%d+)-(%d+)$')
-  return tonumber(ms), tonumber(n)
-end
-
-local function read_last_id()
-  if top_ms then return end
-  top_ms, top_n = parts_of(last_id())
-  if top_ms >= EXACT - 1 then error('the last id of ' .. events_key .. ' is too high to continue') end
-end
-
--- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
-local function take_id()
-  read_last_id()
-  if top_ms < now_ms then
-    top_ms, top_n = now_ms, 0
-  elseif top_n < EXACT - 1 then
-    top_n = top_n + 1
-  else
-    top_ms, top_n = top_ms + 1, 0
-  end
-  highest_id = string.format('%.0f-%.0f', top_ms, top_n)
-  return highest_id
-end
-
--- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It is part of
--- the reply, also of the stored one, so that the caller's node counts each entry once.
-local event_counts, count_places = {}, {}
-local function count_event(type, code)
-  local kind = type .. code
-  local at = count_places[kind]
-  if not at then
-    at = #event_counts + 3
-    event_counts[at - 2], event_counts[at - 1], event_counts[at] = type, code, 0
-    count_places[kind] = at
-  end
-  event_counts[at] = event_counts[at] + 1
-end
-
 local known_digits = {}  -- items of a batch share many times
 local function digits(number)
   local text = known_digits[number]
@@ -59,6 +16,89 @@ local function digits(number)
   return text
 end
 
+local highest_id = ''  -- of the entries of this call
+
+local top_ms, top_n  -- the parts of the highest entry id, with the entries that this call will add
+local top_prefix
+
+local function parts_of(id)
+  local ms, n = string.match(id or '', '^(%d+)-(%d+)$')
+  return tonumber(ms or 0), tonumber(n or 0)
+end
+
+local function raise_top(id)
+  local ms, n = parts_of(id)
+  if ms >= EXACT - 1 then error('the last id of ' .. events_key .. ' is too high to continue') end
+  if not top_ms or ms > top_ms or (ms == top_ms and n > top_n) then top_ms, top_n, top_prefix = ms, n, nil end
+end
+
+-- The last id of the stream is read from all its information, which takes as long as some transitions. Where this user may
+-- read backwards, it is enough to ask for an entry that the clock has not passed; `floor` of `meta` has an id that the
+-- stream has reached without such an entry.
+local function read_top()
+  if top_ms then return end
+  if redis.acl_check_cmd and redis.acl_check_cmd('XREVRANGE', events_key) then
+    raise_top(floor)
+    local later = redis.call('XREVRANGE', events_key, '+', digits(now_ms), 'COUNT', '1')[1]
+    if later then raise_top(later[1]) end
+  else
+    raise_top(last_id())
+  end
+end
+
+-- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
+local function take_id()
+  read_top()
+  if top_ms < now_ms then
+    top_ms, top_n, top_prefix = now_ms, 0, nil
+  elseif top_n < EXACT - 1 then
+    top_n = top_n + 1
+  else
+    top_ms, top_n, top_prefix = top_ms + 1, 0, nil
+  end
+  top_prefix = top_prefix or digits(top_ms) .. '-'
+  highest_id = top_prefix .. (top_n < 1e14 and top_n or digits(top_n))
+  return highest_id
+end
+
+-- Adds an entry; returns its id. The first one of a call trims the stream.
+local function add_entry(...)
+  if highest_id == '' then
+    will('XADD', events_key, 'MAXLEN', '~', ARGV[8], take_id(), ...)
+  else
+    will('XADD', events_key, take_id(), ...)
+  end
+  return highest_id
+end
+
+-- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It is part of
+-- the reply, also of the stored one, so that the caller's node counts each entry once.
+local event_counts, count_places = {}, {}  -- the places by type and code
+local function count_event(type, code)
+  local places = count_places[type]
+  if not places then
+    places = {}
+    count_places[type] = places
+  end
+  local at = places[code]
+  if not at then
+    at = #event_counts + 3
+    event_counts[at - 2], event_counts[at - 1], event_counts[at] = type, code, 0
+    places[code] = at
+  end
+  event_counts[at] = event_counts[at] + 1
+end
+
+-- Returns how many connections listen to a channel of all events, or to the prefix of users' channels.
+local listeners
+local function listeners_of(channel)
+  if not listeners then
+    local found = redis.call('PUBSUB', 'NUMSUB', ARGV[5], ARGV[6], user_prefix)
+    listeners = {[ARGV[5]] = found[2], [ARGV[6]] = found[4], [user_prefix] = found[6]}
+  end
+  return listeners[channel]
+end
+
 -- Whether a channel may have subscribers. This server does not know those at replicas and at other nodes of a cluster.
 local has_subscribers_cache = {}
 local function has_subscribers(channel)
@@ -66,7 +106,7 @@ local function has_subscribers(channel)
   if answer == nil then
     answer = string.match(replication, 'connected_slaves:(%d+)') ~= '0'
       or string.match(redis.call('INFO', 'cluster'), 'cluster_enabled:(%d)') ~= '0'
-      or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 or redis.call('PUBSUB', 'NUMPAT') > 0
+      or listeners_of(channel) > 0 or redis.call('PUBSUB', 'NUMPAT') > 0
     has_subscribers_cache[channel] = answer
   end
   return answer
@@ -80,13 +120,13 @@ local has_watchers
 
 -- Reads the subscriber counts of several users.
 local function read_watchers(uids)
-  if has_watchers == nil then has_watchers = redis.call('PUBSUB', 'NUMSUB', user_prefix)[2] > 0 end
+  if has_watchers == nil then has_watchers = listeners_of(user_prefix) > 0 end
   if not has_watchers then return end
   for first = 1, #uids, VALUES_A_CALL do
     local last, channels = math.min(first + VALUES_A_CALL - 1, #uids), {}
     for i = first, last do channels[i - first + 1] = user_prefix .. uids[i] end
-    local listeners = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
-    for i = first, last do watched[uids[i]] = listeners[2 * (i - first + 1)] > 0 end
+    local found = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+    for i = first, last do watched[uids[i]] = found[2 * (i - first + 1)] > 0 end
   end
 end
 
@@ -145,8 +185,7 @@ end
 -- Further arguments are optional names and values.
 local function emit(channel, type, code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, status, status_ms,
     ...)
-  local id = take_id()
-  will('XADD', events_key, id, 'v', '1', 'type', type, 'uid', uid, 'code', code,
+  local id = add_entry('v', '1', 'type', type, 'uid', uid, 'code', code,
     'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
     'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
   count_event(type, code)
@@ -156,10 +195,10 @@ local function emit(channel, type, code, reason, uid, device, session, since_ms,
     session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
     at_ms = tonumber(at_ms)}, {...}
   for i = 1, #more, 2 do entry[more[i]] = more[i] == 'grace_ms' and tonumber(more[i + 1]) or more[i + 1] end
-  if channel then will_publish(channel, channel, cjson.encode(entry)) end
+  if channel then will('PUBLISH', channel, cjson.encode(entry)) end
   if watched[uid] then
     entry.status, entry.status_ms = status, tonumber(status_ms)
-    will_publish(user_prefix, user_prefix .. uid, cjson.encode(entry))
+    will('PUBLISH', user_prefix .. uid, cjson.encode(entry))
   end
   return id
 end
@@ -184,6 +223,6 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
   records[uid], written[uid], seen[uid] = false, false, last_seen_ms
   local id = emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
     'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, invisible_fields(public, said(...))))
-  left[uid] = code .. ' ' .. id .. ' ' .. string.format('%.0f', tonumber(at_ms) - tonumber(string.match(id, '^%d+')))
+  left[uid] = code .. ' ' .. id .. ' ' .. digits(at_ms - top_ms)
     .. (public and ' ' .. (public ~= '' and public or '-') or '')
 end

@@ -14,13 +14,10 @@ local seen = {}     -- uid -> digits of the ms last seen; false: to be removed
 local left = {}     -- uid -> how the user went offline, see lib/shard.lua; false: to be removed
 local owned = {}    -- node id -> {field of its sessions -> value; false: to be removed}
 
-local sound = {}  -- keys that were read as the type that they should have
-
 local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack
 
 -- Reads the records of several users.
 local function read_ahead(uids)
-  sound[online_key] = true
   for first = 1, #uids, VALUES_A_CALL do
     local last = math.min(first + VALUES_A_CALL - 1, #uids)
     local found = redis.call('HMGET', online_key, unpack(uids, first, last))

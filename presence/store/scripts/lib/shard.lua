@@ -15,7 +15,8 @@
 --              summary of that hash, so that all can be read together. `history`: the replication id under which it
 --              became complete, or "-"
 --   6 holding  set: ids of the nodes with pending logins
---   7 meta     hash: version, that of the form of this shard's data; unfinished, see lib/effects.lua
+--   7 meta     hash: version, that of the form of this shard's data; unfinished, see lib/effects.lua; floor, an entry id
+--              above which the next one has to be, whatever entries there are
 --   8 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --              script works on half of a shard: undeclared keys would fail it midway
 --   9 left     hash: uid -> "<code> <entry id> <ms>" of the last offline event, of users in `seen`; `ms`: its time, from that

@@ -12,7 +12,7 @@ local function fence(id)
   local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
   if counter[3] or fenced_now[id] then return end
   fenced_now[id] = true
-  will('HSET', node_prefix .. id, 'fence', string.format('%.0f', now_ms))
+  will('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms))
   set_trace(id, count(counter[1]), count(counter[2]), true)
 end
 
