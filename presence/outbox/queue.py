@@ -15,6 +15,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from sys import getsizeof
 from typing import Final
 
 from presence.common.histogram import Histogram
@@ -254,10 +255,16 @@ def size_of(change: Change) -> int:
     """Return the approximate memory of a change in bytes."""
     return (
         CHANGE_BYTES
-        + len(change.uid)
-        + len(change.device)
+        + _text_bytes(change.uid)
+        + _text_bytes(change.device)
         + len(change.session)
-        + len(change.profile.meta)
-        + len(change.profile.private)
+        + _text_bytes(change.profile.meta)
+        + _text_bytes(change.profile.private)
         + len(change.profile.address)
+        + len(change.profile.device_class)
     )
+
+
+def _text_bytes(text: str) -> int:
+    """Return the memory of the characters of a text: one beyond ASCII makes all of them wider."""
+    return len(text) if text.isascii() else getsizeof(text)

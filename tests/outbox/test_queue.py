@@ -7,6 +7,7 @@ import pytest
 
 from presence.common.histogram import Histogram
 from presence.core.changes import Change, Op
+from presence.core.profiles import Profile
 from presence.outbox.event_counts import EventCount, Transitions
 from presence.outbox.queue import STEP_MS, Outbox, PendingAges, SkippedChanges, size_of
 
@@ -73,6 +74,12 @@ def test_bytes_are_limited_too() -> None:
     assert (outbox.pending, outbox.statistics().dropped_total) == (2, 1)
     outbox.release(0, outbox.take_batch(0, 2))
     assert outbox.statistics().held_bytes == 0
+
+
+@pytest.mark.parametrize("text", ["x" * 250, "é" * 120, "\U0001f600" + "x" * 246, "中" * 80])
+def test_the_declared_size_counts_the_width_of_characters(text: str) -> None:
+    each = change("0a")._replace(profile=Profile(meta=text, private=text))
+    assert size_of(each) >= 2 * sys.getsizeof(text)
 
 
 def test_the_declared_size_of_a_change_is_close_to_its_real_size() -> None:
