@@ -114,6 +114,7 @@ UID_MAX_BYTES: Final = 128  # a UUID, an e-mail address or a hashed id fits; it 
 DEVICE_MAX_BYTES: Final = 64  # a UUID or a vendor's installation id fits
 CLASS_MAX_BYTES: Final = 32  # of a device: phone, desktop, web
 META_MAX_BYTES: Final = 256  # packed; kept in memory per session, and sent with each state
+META_TEXT_MAX_BYTES: Final = 512  # as JSON text, in which it lies in Redis, and in each of the user's events
 META_DEPTH_MAX: Final = 8  # meta itself counted as the first; an answer to a query nests it three deep
 TOKEN_MAX_BYTES: Final = 768  # fits into a login frame of 1 KiB with the longest uid and device
 PASS_MAX_BYTES: Final = 4096  # some hundred uids fit; given after the login, so in a frame of 16 KiB

@@ -16,6 +16,7 @@ from presence.protocol.constants import (
     DEVICE_MAX_BYTES,
     META_DEPTH_MAX,
     META_MAX_BYTES,
+    META_TEXT_MAX_BYTES,
     PASS_MAX_BYTES,
     TOKEN_MAX_BYTES,
     UID_MAX_BYTES,
@@ -97,9 +98,42 @@ def _check_meta(value: object) -> Complaint | None:
     if _is_deeper(value, META_DEPTH_MAX):  # it must fit into answers to other users
         return _wrong(f"is nested more than {META_DEPTH_MAX} deep")
     # Packed again, so that the limit does not depend on the sender's encoding.
-    if len(msgpack.packb(value)) > META_MAX_BYTES:
+    packed_bytes = len(msgpack.packb(value))
+    if packed_bytes > META_MAX_BYTES:
         return _too_large(f"takes more than {META_MAX_BYTES} bytes packed")
+    # No value takes more than eight times as much as text: the check is only made where it can fail.
+    if 8 * packed_bytes > META_TEXT_MAX_BYTES and _text_bytes(value) > META_TEXT_MAX_BYTES:
+        return _too_large(f"takes more than {META_TEXT_MAX_BYTES} bytes as text")
     return None
+
+
+_ESCAPED: Final = re.compile(r'["\\\b\t\n\f\r]')  # two characters in JSON text
+_CONTROLS: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")  # six
+_BINARY_BYTES: Final = len('{"$bin":""}')  # beside two hex digits for each byte
+_FLOAT_BYTES: Final = 24  # the longest, so that no two languages have to write floats alike
+
+
+def _text_bytes(value: object) -> int:
+    """Return the size of a value in JSON text, as `presence.common.meta_json` writes it."""
+    match value:
+        case None | True:
+            return 4
+        case False:
+            return 5
+        case str():
+            size = len(value.encode("utf-8", "surrogatepass")) + 2
+            return size + len(_ESCAPED.findall(value)) + 5 * len(_CONTROLS.findall(value))
+        case bytes():
+            return _BINARY_BYTES + 2 * len(value)
+        case float():
+            return _FLOAT_BYTES
+        case dict():
+            inner = sum(_text_bytes(str(key)) + 1 + _text_bytes(each) for key, each in value.items())
+            quoted = len(value) == 1 and str(next(iter(value))).startswith("$")
+            return 2 + inner + max(0, len(value) - 1) + quoted
+        case list() | tuple():
+            return 2 + sum(map(_text_bytes, value)) + max(0, len(value) - 1)
+    return len(str(value))
 
 
 def _is_deeper(value: object, levels: int) -> bool:

@@ -3,6 +3,7 @@
 A rule here names all errors of a value, while the first checker stops at the first one.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -11,6 +12,7 @@ MALFORMED: Final = 310
 TOO_LARGE: Final = 315
 UIDS_MAX: Final = 500
 META_MAX_BYTES: Final = 256
+META_TEXT_MAX_BYTES: Final = 512
 META_NESTED_MAX: Final = 8
 
 Rule = Callable[[Any], Iterator[int]]
@@ -104,8 +106,28 @@ def _meta(value: Any) -> Iterator[int]:
         return
     if _nesting(value) > META_NESTED_MAX:
         yield MALFORMED
-    if _size(value) > META_MAX_BYTES:
+    if (
+        _size(value) > META_MAX_BYTES
+        or len(json.dumps(_written(value), **_COMPACT).encode()) > META_TEXT_MAX_BYTES
+    ):
         yield TOO_LARGE
+
+
+_COMPACT: Final[dict[str, Any]] = {"separators": (",", ":"), "ensure_ascii": False}
+
+
+def _written(value: Any) -> Any:
+    """Return what JSON text has for a value; a float counts as the longest."""
+    if type(value) is float:
+        return 10**23
+    if type(value) is bytes:
+        return {"$bin": value.hex()}
+    if type(value) is list:
+        return [_written(each) for each in value]
+    if type(value) is dict:
+        quote = "$" if len(value) == 1 and next(iter(value)).startswith("$") else ""
+        return {quote + name: _written(each) for name, each in value.items()}
+    return value
 
 
 def _nesting(value: Any) -> int:

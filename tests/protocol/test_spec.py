@@ -136,6 +136,7 @@ def test_printed_type_limits_equal_the_constants() -> None:
         "list of uids": limits.UIDS_MAX,
         "map of uids to states": limits.UIDS_MAX,
     }
+    assert f"at most {limits.META_TEXT_MAX_BYTES} bytes as JSON text" in rules["meta"]
     assert f"at most {limits.DEPTH_MAX} deep" in _section("Types")
 
 

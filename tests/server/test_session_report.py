@@ -9,7 +9,7 @@ from presence import protocol
 from presence.core.changes import Change, Op
 from presence.core.profiles import PLAIN, Profile
 from presence.core.registry import ConnectionInfo
-from presence.protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
+from presence.protocol import DEVICE_MAX_BYTES, META_TEXT_MAX_BYTES, UID_MAX_BYTES, Code
 from presence.server.session_report import (
     KEEP_ENDS_S,
     MAX_ENDS_KEPT,
@@ -153,10 +153,10 @@ def test_session_too_silent_to_be_registered_is_reported_as_such(world: World) -
 @pytest.mark.parametrize(
     "meta_value",
     [
-        "\x01" * (META_MAX_BYTES - 6),
-        b"\xff" * (META_MAX_BYTES - 6),  # as hex
-        [b""] * ((META_MAX_BYTES - 6) // 2),  # {"$bin": ""} for each: the largest form
-        [{"$": 1}] * ((META_MAX_BYTES - 6) // 4),
+        "\x01" * ((META_TEXT_MAX_BYTES - 8) // 6),
+        b"\xff" * ((META_TEXT_MAX_BYTES - 17) // 2),  # as hex
+        [b""] * ((META_TEXT_MAX_BYTES - 8) // 12),  # {"$bin": ""} for each
+        [{"$": 1}] * ((META_TEXT_MAX_BYTES - 8) // 9),
     ],
     ids=["text", "binary", "empty binaries", "maps"],
 )

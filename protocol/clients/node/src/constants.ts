@@ -84,6 +84,7 @@ export const UID_MAX_BYTES = 128;
 export const DEVICE_MAX_BYTES = 64;
 export const CLASS_MAX_BYTES = 32;
 export const META_MAX_BYTES = 256; // in the shortest MessagePack encoding
+export const META_TEXT_MAX_BYTES = 512; // as JSON text
 export const META_DEPTH_MAX = 8; // nested containers, including meta itself
 export const TOKEN_MAX_BYTES = 768;
 export const PASS_MAX_BYTES = 4096;

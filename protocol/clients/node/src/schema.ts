@@ -12,6 +12,7 @@ import {
   Kind,
   META_DEPTH_MAX,
   META_MAX_BYTES,
+  META_TEXT_MAX_BYTES,
   PASS_MAX_BYTES,
   TOKEN_MAX_BYTES,
   UID_MAX_BYTES,
@@ -83,7 +84,33 @@ const meta: Check = (value, name) => {
   if (pack(value).length > META_MAX_BYTES) {
     throw tooLarge(name, `takes more than ${META_MAX_BYTES} bytes packed`);
   }
+  if (textBytes(value) > META_TEXT_MAX_BYTES) {
+    throw tooLarge(name, `takes more than ${META_TEXT_MAX_BYTES} bytes as text`);
+  }
 };
+
+/** Returns the size of a value as JSON text, counted as SPEC.md says. */
+function textBytes(value: Raw): number {
+  if (typeof value === "string") {
+    return new TextEncoder().encode(JSON.stringify(value)).length;
+  }
+  if (value instanceof Uint8Array) {
+    return '{"$bin":""}'.length + 2 * value.length;
+  }
+  if (typeof value === "number" && !Number.isInteger(value)) {
+    return 24;
+  }
+  if (Array.isArray(value)) {
+    return 2 + Math.max(0, value.length - 1) + value.reduce((sum: number, each) => sum + textBytes(each), 0);
+  }
+  if (isMap(value)) {
+    const entries = Object.entries(value);
+    const quoted = entries.length === 1 && entries[0]![0].startsWith("$") ? 1 : 0;
+    const inner = entries.reduce((sum, [key, each]) => sum + textBytes(key) + 1 + textBytes(each), 0);
+    return 2 + Math.max(0, entries.length - 1) + quoted + inner;
+  }
+  return String(value).length;
+}
 
 /** Returns the number of nested containers; the depth of a frame is already bounded. */
 function nestingDepth(value: Raw): number {

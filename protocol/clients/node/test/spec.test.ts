@@ -15,6 +15,7 @@ import {
   mayReconnect,
   META_DEPTH_MAX,
   META_MAX_BYTES,
+  META_TEXT_MAX_BYTES,
   PASS_MAX_BYTES,
   SERVER_FRAME_LIMIT_BYTES,
   TOKEN_MAX_BYTES,
@@ -54,6 +55,7 @@ test("limits", () => {
     [/^\| token \| string of 1 to (\d+) bytes/m, TOKEN_MAX_BYTES],
     [/^\| pass \| string of 1 to (\d+) bytes/m, PASS_MAX_BYTES],
     [/^\| meta \| map of at most (\d+) bytes/m, META_MAX_BYTES],
+    [/^\| meta \| .* at most (\d+) bytes as JSON text/m, META_TEXT_MAX_BYTES],
     [/^\| meta \| .* at most (\d+) deep/m, META_DEPTH_MAX],
     [/^- Containers are nested at most (\d+) deep/m, DEPTH_MAX],
   ];
