@@ -65,7 +65,7 @@ def parts_before(name: str) -> tuple[str, ...]:
     if not is_below:
         return ()
     if folder == "followups":
-        return ("timers/prelude", "followups/prelude")
+        return ("lib/effects", "followups/deferred", "timers/prelude", "followups/prelude")
     return ("wheel/prelude",) if folder == "wheel" else ("timers/prelude",)
 
 

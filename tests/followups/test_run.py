@@ -3,6 +3,7 @@
 from contextlib import closing
 from typing import Any
 
+import msgpack
 import pytest
 
 from presence.config.followup_rules import Rule
@@ -175,3 +176,35 @@ def test_an_entry_ahead_of_the_clock_counts_from_when_it_is_read(shard: Shard) -
     rows: Any = shard.client.zrange("presence:{0}:followup:due", 0, -1, withscores=True)
     ((_, due_ms),) = rows
     assert due_ms <= shard.now_ms + MINUTE_MS + 1
+
+
+def test_an_entry_without_a_name_is_removed_and_delivers_no_other_twice(shard: Shard) -> None:
+    for uid in "abc":
+        shard.go_offline(uid)
+    shard.run_scheduler()
+    work = f"{shard.keys.followup_queue(0)}:work"
+    damaged: Any = shard.client.hget(work, "mail:b:1002")
+    values = msgpack.unpackb(damaged)
+    values[4] = None
+    shard.client.hset(work, "mail:b:1002", msgpack.packb(values))
+    shard.run_scheduler(after_ms=MINUTE_MS * 2, times=3)
+    assert shard.delivered_to() == ["a", "c"]
+    assert not shard.client.exists(work)
+
+
+def test_a_key_of_another_type_delivers_no_follow_up_twice(shard: Shard) -> None:
+    shard.go_offline("ann")
+    shard.run_scheduler()
+    counts = f"{shard.keys.followup_queue(0)}:of"
+    kept: Any = shard.client.dump(counts)
+    shard.pass_time(MINUTE_MS * 2)
+    with closing(shard.scheduler()) as scheduler:
+        for _ in range(3):
+            shard.client.set(counts, "foreign")
+            shard.release_runner()
+            scheduler.run_once()
+            assert len(shard.delivered()) <= 1
+    shard.client.delete(counts)
+    shard.client.restore(counts, 0, kept)
+    shard.run_scheduler(times=2)
+    assert shard.delivered_to() == ["ann"]

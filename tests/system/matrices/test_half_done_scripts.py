@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+import msgpack
 import pytest
 
 from loadtest.servers import redis_binary
+from presence.followups import keys
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Opening, Retirement, Step, Sweep
 from presence.store import script_runner
+from presence.store.client import ResponseError
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
@@ -25,7 +28,12 @@ from tests.store.driving import NOW_S, Hand, end, hold, login, update
 from tests.store.servers import Server
 
 SHAPE: Final = Shape(
-    Keys(), maxlen=1_000_000, seen_retention_ms=10**13, device_events=True, max_sessions=2, session_policy="newest"
+    Keys(),
+    maxlen=1_000_000,
+    seen_retention_ms=10**13,
+    device_events=True,
+    max_sessions=2,
+    session_policy="newest",
 )
 CLOCK: Final = "{'1700000000', '0'}"
 COMMANDS_MAX: Final = 200  # of one call here
@@ -93,7 +101,21 @@ def _forget(a: Hand, _: Hand) -> Call:
     return SHAPE.operator_call("forget", 0, ["u", "w"])
 
 
+RULES: Final = msgpack.packb(
+    [["mail", -1000, [], ""], ["call", 60_000, [], ""]]
+)  # one is due at once: the clock stands
+
+
+def _turn(a: Hand, _: Hand) -> Call:
+    a.apply(login("u", "s1"), end("u", "s1"), login("w", "s2"), end("w", "s2"))
+    turn = keys.run_call(SHAPE.keys, 0, "s", RULES, has_begun=True, kept=1000)
+    a.store.evaluate([turn])
+    a.apply(login("u", "s3"), login("v", "s4"), end("v", "s4"))
+    return turn
+
+
 SCENES: Final = (
+    Scene("follow-ups: turn", _turn),
     Scene("apply", _apply),
     Scene("apply: ends", _apply_ends),
     Scene("apply: opening", _open),
@@ -112,9 +134,7 @@ def _forget_texts() -> None:
 
 @pytest.fixture
 def standing_clock() -> Iterator[None]:
-    texts = {
-        name: text.replace("redis.call('TIME')", CLOCK) for name, text in script_runner._TEXTS.items()
-    }
+    texts = {name: text.replace("redis.call('TIME')", CLOCK) for name, text in script_runner._TEXTS.items()}
     with mock.patch.dict(script_runner._TEXTS, texts):
         _forget_texts()
         yield
@@ -127,8 +147,9 @@ def run(server: Server, call: Call, stop: int) -> bool:
     client: Any = server.client
     try:
         client.eval(text, len(call.keys), *call.keys, *call.arguments)
-    except Exception as error:  # noqa: BLE001 - redis-py's classes differ by version
-        assert "stopped" in str(error), error
+    except ResponseError as error:
+        if "stopped" not in str(error):
+            raise
         return False
     return True
 
@@ -136,13 +157,16 @@ def run(server: Server, call: Call, stop: int) -> bool:
 def contents(server: Server) -> dict[bytes, Any]:
     """Return all keys with their values, and whether they expire."""
     client: Any = server.client
-    readers = {
+    readers: dict[bytes, Any] = {
         b"hash": client.hgetall,
         b"set": client.smembers,
         b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
-        b"stream": client.xrange,
         b"string": client.get,
     }
+    readers[b"stream"] = lambda key: [
+        (None if key == SHAPE.keys.followups(0).encode() else entry, fields)  # Redis gives these their ids
+        for entry, fields in client.xrange(key)
+    ]
     return {key: (readers[client.type(key)](key), client.pttl(key) > 0) for key in client.keys("*")}
 
 
@@ -155,12 +179,18 @@ def prepared(server: Server, store: RedisStore, scene: Scene) -> Call:
     return step if isinstance(step, Call) else SHAPE.call(step)
 
 
+def settle(server: Server, call: Call) -> None:
+    """Repeat a call until it has nothing more to do: what a run has planned, another one delivers."""
+    for _ in range(3):
+        assert run(server, call, 0)
+
+
 def tried(server: Server, scene: Scene) -> tuple[int, list[str]]:
     """Try every place to stop in; return their number, and what did not hold."""
     store, broken = RedisStore(server.url, SHAPE), []
     whole = prepared(server, store, scene)
     before = contents(server)
-    assert run(server, whole, 0)
+    settle(server, whole)
     after = contents(server)
     for stop in range(1, COMMANDS_MAX):
         call = prepared(server, store, scene)
@@ -168,7 +198,7 @@ def tried(server: Server, scene: Scene) -> tuple[int, list[str]]:
             break
         left = contents(server)
         nothing = left == before
-        assert run(server, call, 0)
+        settle(server, call)
         held = contents(server) == after
         print(f"{scene.name}, command {stop}: {'nothing written' if nothing else 'completed'}, held {held}")
         if not held:

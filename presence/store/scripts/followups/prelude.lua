@@ -82,12 +82,21 @@ local function read_ids_ahead(uids)
   for i, uid in ipairs(uids) do unpack_ids(uid, found[i]) end
 end
 
+local TYPES = {[UID] = 'string', [NAME] = 'string', [DELAY] = 'number', [BASE_ID] = 'string', [REASON] = 'string',
+  [CODE] = 'number', [OFFLINE_ID] = 'string', [OFFLINE_MS] = 'number', [SEEN] = 'number'}
+
+local function is_followup(entry)
+  for i, wanted in pairs(TYPES) do
+    if type(entry[i]) ~= wanted then return false end
+  end
+  return string.find(entry[BASE_ID], '^%d+%-%d+$') ~= nil
+end
+
 -- Returns the entry of a follow-up; false if it is absent or damaged.
 local function read_followup(id)
   if followups[id] == nil then
     local followup = read_entry(id)
-    followups[id] = followup and type(followup[SEEN]) == 'number' and type(followup[UID]) == 'string' and followup
-      or false
+    followups[id] = followup and is_followup(followup) and followup or false
   end
   return followups[id]
 end
@@ -129,7 +138,7 @@ local function delete_followups(uid, is_to_go)
   return n
 end
 
--- Writes the changes of a call.
+-- Writes the changes of a call, all of which it has computed by then.
 local function write_followups()
   for id in pairs(is_changed) do
     local followup = followups[id]
@@ -153,4 +162,7 @@ local function write_followups()
   call_in_slices('HSET', ids_key, present)
   call_in_slices('HDEL', ids_key, absent)
   write_back()
+  raise(carry_out(state_key, {}))
 end
+
+raise(finish_former(state_key))
