@@ -115,25 +115,18 @@ _FLOAT_BYTES: Final = 24  # the longest, so that no two languages have to write 
 
 def _text_bytes(value: object) -> int:
     """Return the size of a value in JSON text, as `presence.common.meta_json` writes it."""
-    match value:
-        case None | True:
-            return 4
-        case False:
-            return 5
-        case str():
-            size = len(value.encode("utf-8", "surrogatepass")) + 2
-            return size + len(_ESCAPED.findall(value)) + 5 * len(_CONTROLS.findall(value))
-        case bytes():
-            return _BINARY_BYTES + 2 * len(value)
-        case float():
-            return _FLOAT_BYTES
-        case dict():
-            inner = sum(_text_bytes(str(key)) + 1 + _text_bytes(each) for key, each in value.items())
-            quoted = len(value) == 1 and str(next(iter(value))).startswith("$")
-            return 2 + inner + max(0, len(value) - 1) + quoted
-        case list() | tuple():
-            return 2 + sum(map(_text_bytes, value)) + max(0, len(value) - 1)
-    return len(str(value))
+    if isinstance(value, str):
+        size = len(value.encode("utf-8", "surrogatepass")) + 2
+        return size + len(_ESCAPED.findall(value)) + 5 * len(_CONTROLS.findall(value))
+    if isinstance(value, dict):
+        inner = sum(_text_bytes(str(key)) + 1 + _text_bytes(each) for key, each in value.items())
+        quoted = len(value) == 1 and str(next(iter(value))).startswith("$")
+        return 2 + inner + max(0, len(value) - 1) + quoted
+    if isinstance(value, list | tuple):
+        return 2 + sum(map(_text_bytes, value)) + max(0, len(value) - 1)
+    if isinstance(value, bytes):
+        return _BINARY_BYTES + 2 * len(value)
+    return _FLOAT_BYTES if isinstance(value, float) else len("null" if value is None else str(value))
 
 
 def _is_deeper(value: object, levels: int) -> bool:

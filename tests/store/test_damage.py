@@ -220,6 +220,6 @@ def test_a_key_of_another_type_doubles_no_event_and_the_repair_completes_the_bat
         assert [each["uid"] for each in events(server.client)] in (["u"], ["u", "w", "u"])
     server.client.delete(key)
     if kept is not None:
-        server.client.restore(key, 0, kept)  # type: ignore[arg-type]  # bytes, which redis-py's dump returns
+        server.client.restore(key, 0, kept)
     assert a.send(batch).status is ReplyStatus.OK
     assert [each["uid"] for each in events(server.client)] == ["u", "w", "u"]

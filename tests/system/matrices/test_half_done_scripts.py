@@ -187,7 +187,8 @@ def settle(server: Server, call: Call) -> None:
 
 def tried(server: Server, scene: Scene) -> tuple[int, list[str]]:
     """Try every place to stop in; return their number, and what did not hold."""
-    store, broken = RedisStore(server.url, SHAPE), []
+    store = RedisStore(server.url, SHAPE)
+    broken: list[str] = []
     whole = prepared(server, store, scene)
     before = contents(server)
     settle(server, whole)
@@ -208,7 +209,8 @@ def tried(server: Server, scene: Scene) -> tuple[int, list[str]]:
 
 
 def tried_all(binary: str) -> list[str]:
-    cells, broken = 0, []
+    cells = 0
+    broken: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         server = Server(binary, Path(folder))
         try:
