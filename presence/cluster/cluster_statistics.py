@@ -14,5 +14,6 @@ class ClusterStatistics:
     certificates: int = 0  # dead markers that it has written, including take-overs
     swept: int = 0  # nodes that it has swept completely
     swept_sessions: int = 0  # sessions that it has ended by sweeps
+    reindexed_sessions: int = 0  # sessions that no sweep would have found, until this node restored the index
     errors: int = 0  # calls that failed
     last_error: str = ""  # the last one's text; "" if there was none

@@ -2,10 +2,16 @@
 
 The sessions of a dead node end in bounded calls, with pauses of at least `SWEEP_PAUSE_S` between them, and as
 long as the last call took: half of Redis' time at most. A sweep is interrupted when a renewal is due.
+
+A sweep follows an index, `node:<id>:sessions`, to which `traces` leads. If either is lost, as by hand, a
+sweep finds nothing, which does not prove that there is nothing. So the node with the lowest id also walks
+over the users online, slowly and without end, and restores what the index lacks. A dead node that has traces
+again is fenced and swept like any other.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
@@ -23,9 +29,45 @@ from presence.outbox.steps import Fencing, Step
 from presence.outbox.store import Store
 
 SWEEP_PAUSE_S: Final = 0.010  # least pause between two calls; otherwise as long as the last call took
+REINDEX_INTERVAL_S: Final = 1.0  # between two calls of the walk
+REINDEX_USERS: Final = 512  # a call, some 2 ms of Redis: a million users online take some 33 minutes
 MAX_FENCES_PER_CALL: Final = 64  # some milliseconds of Redis: many dead nodes must not delay a renewal
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, repr=False)
+class ReindexingWalk:
+    """The place of a walk over the users online of all shards, one shard after the other."""
+
+    shards: int
+
+    def __post_init__(self) -> None:
+        self.shard, self.cursor = 0, "0"
+        self._found: set[str] = set()  # unreadable in the present walk over the present shard
+        # By shard, users whose records were unreadable in the last walk, and those who were reported.
+        self._unreadable: dict[int, set[str]] = {}
+        self._reported: dict[int, set[str]] = {}
+
+    def answered(self, cursor: str, unreadable: Iterable[str]) -> list[str]:
+        """Continue after an answer; return users to report, whose records stayed unreadable for a walk.
+
+        Until then the nodes of their sessions may repair them. Each is reported once.
+        """
+        self.cursor = cursor
+        self._found.update(unreadable)
+        if cursor != "0":
+            return []
+        shard, found = self.shard, self._found
+        stayed = found & self._unreadable.get(shard, set())
+        new = stayed - self._reported.get(shard, set())
+        self._unreadable[shard], self._reported[shard] = found, stayed
+        self.skip_shard()
+        return sorted(new)
+
+    def skip_shard(self) -> None:
+        """Continue with the next shard."""
+        self.shard, self.cursor, self._found = (self.shard + 1) % self.shards, "0", set()
 
 
 @dataclass(eq=False, repr=False)
@@ -44,6 +86,10 @@ class Sweeper:
     clock: Callable[[], float]  # monotonic seconds
     runtime: Runtime
 
+    def __post_init__(self) -> None:
+        self._walk = ReindexingWalk(len(self.relay.writers))
+        self._reindexed_at = -math.inf
+
     async def act_on_expired(self) -> None:
         """Fence, claim and sweep nodes whose lease has expired, until the next renewal is due."""
         for writer in self.relay.writers:
@@ -59,6 +105,30 @@ class Sweeper:
             if await self._claim(each):
                 claimed.append(each)
         await self._sweep(claimed)
+        await self._reindex()
+
+    async def _reindex(self) -> None:
+        """Make the next call of the walk over the users online, if it is due and this node's task."""
+        now, node = self.clock(), self.relay.node
+        is_due = now - self._reindexed_at >= REINDEX_INTERVAL_S and not self.is_renewal_due()
+        if not is_due or any(other < node for other in self.detector.lease_holders()):
+            return
+        self._reindexed_at = now
+        writer = self.relay.writers[self._walk.shard]
+        if not self.relay.is_reachable(writer) or not writer.is_settled(now):
+            self._walk.skip_shard()
+            return
+
+        def on_reply(_step: Step, reply: Reply) -> None:
+            if reply.status is not ReplyStatus.OK:
+                return  # this node needs a resync, which its relay will find out
+            if reply.restored:
+                self.counters.reindexed_sessions += reply.restored
+                _log.error("index of sessions restored", shard=writer.shard, sessions=reply.restored)
+            if damaged := self._walk.answered(reply.cursor, reply.damaged):
+                _log.error("records unreadable in Redis", shard=writer.shard, uids=damaged)
+
+        await self._perform([writer.reindex_step(self._walk.cursor, REINDEX_USERS)], on_reply)
 
     async def _fence(self, expired: Sequence[PeerNode]) -> None:
         """Fence nodes in each shard in which they are not known to be fenced."""

@@ -93,8 +93,8 @@ def kick(
 def wait_until_ended(reader: PresenceReader, targets: list[Target], wait_s: float) -> KickResult:
     """Wait until sessions have ended, for at most `wait_s`; return what became of them."""
     left = _wait(reader, targets, wait_s)
-    silent = {each.node for each in reader.nodes() if each.status != "alive"} if left else set()
-    return KickResult(targets, {target: _reason(target, silent) for target in left})
+    alive = {each.node for each in reader.nodes() if each.status == "alive"} if left else set()
+    return KickResult(targets, {target: _reason(target, alive) for target in left})
 
 
 def _wait(reader: PresenceReader, targets: list[Target], wait_s: float) -> list[Target]:
@@ -116,5 +116,6 @@ def _left(reader: PresenceReader, targets: Iterable[Target]) -> list[Target]:
     return [target for name, target in by_name.items() if name in present]
 
 
-def _reason(target: Target, silent: set[str]) -> Reason:
-    return "node_silent" if target.fenced or target.node in silent else "no_answer"
+def _reason(target: Target, alive: set[str]) -> Reason:
+    """Return why a session is left; a node without a lease is silent, too."""
+    return "no_answer" if target.node in alive and not target.fenced else "node_silent"

@@ -122,12 +122,14 @@ class Reply:
     superseded: tuple[Superseded, ...] = ()
     event_counts: tuple[EventCount, ...] = ()  # the events that the step has written, in whichever call
     opened: Opened | None = None  # of an opening batch
-    cursor: str = "0"  # of a retirement, sweep or comparison: where to continue; "0": at the end
+    cursor: str = "0"  # of all steps in several calls: where to continue; "0": at the end
     ended: int = 0  # of a retirement or sweep: sessions ended
     wait_ms: int = 0  # of a sweep: until the next session that was left is due; 0: none was left
     done: bool = False  # of a sweep: whether the node owns nothing more in the shard
     owned: tuple[SessionName, ...] = ()  # of a comparison: sessions that the node owns on record
     missing: tuple[int, ...] = ()  # of a comparison: indexes of compared sessions without a record
+    restored: int = 0  # of a reindexing: sessions that the index lacked
+    damaged: tuple[str, ...] = ()  # of a reindexing: some users whose records are unreadable
 
 
 @dataclass(frozen=True, slots=True)

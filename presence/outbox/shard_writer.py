@@ -62,6 +62,7 @@ from presence.outbox.steps import (
     Fencing,
     Item,
     Opening,
+    Reindex,
     Retirement,
     Sweep,
 )
@@ -274,6 +275,10 @@ class ShardWriter:
     def sweep_step(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
         """Return a step that ends sessions of a fenced node; see `Sweep`."""
         return Sweep(*self._step_header(), other, cursor, waited_ms, latest_ms)
+
+    def reindex_step(self, cursor: str, users: int) -> Reindex:
+        """Return a step that restores the index of some users' sessions; see `Reindex`."""
+        return Reindex(*self._step_header(), cursor, users)
 
     def is_idle(self, now: float) -> bool:
         """Whether Redis should have exactly the sessions that this node has."""

@@ -97,4 +97,13 @@ class Compare(_Step):
     shown: tuple[Profile, ...]  # their profiles
 
 
-Step = Batch | Retirement | Fencing | Sweep | Compare
+@dataclass(frozen=True, slots=True)
+class Reindex(_Step):
+    """One of several calls that restore the index of sessions by node, which sweeps follow, from records."""
+
+    script: ClassVar = "reindex"
+    cursor: str  # "0" first, then the last answer's
+    users: int  # approximate number of users to read
+
+
+Step = Batch | Retirement | Fencing | Sweep | Compare | Reindex

@@ -28,7 +28,18 @@ from presence.outbox.replies import (
     ReplyStatus,
     Superseded,
 )
-from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
+from presence.outbox.steps import (
+    Batch,
+    Compare,
+    Counter,
+    Fencing,
+    Item,
+    Opening,
+    Reindex,
+    Retirement,
+    Step,
+    Sweep,
+)
 from presence.protocol.constants import Code
 from presence.store.keys import Keys
 from presence.store.script_runner import Call
@@ -126,6 +137,8 @@ def _own_arguments(step: Step) -> list[Any]:
         case Sweep():
             kept_ms = FENCE_TTL_S * 1000
             return [step.other, step.cursor, MAX_FIELDS_PER_CALL, step.waited_ms, step.latest_ms, kept_ms]
+        case Reindex():
+            return [step.cursor, step.users]
 
 
 def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
@@ -219,7 +232,7 @@ def read_reply(step: Step, answer: Answer) -> Reply:
             for node, generation, n, rows, told in reply["trail"]
         )
         opened = Opened(stands, _traces(reply["traces"], step.counter.node))
-    plain = ("generation", "last_id", "cursor", "ended", "wait_ms", "done")
+    plain = ("generation", "last_id", "cursor", "ended", "wait_ms", "done", "restored")
     return Reply(
         status=ReplyStatus(reply["status"]),
         replication_id=answer[1].decode(),
@@ -228,6 +241,7 @@ def read_reply(step: Step, answer: Answer) -> Reply:
         opened=opened,
         owned=_session_names(reply.get("owned", [])),
         missing=tuple(reply.get("missing", [])),
+        damaged=tuple(reply.get("damaged", [])),
         **{name: reply[name] for name in plain if name in reply},
     )
 

@@ -17,12 +17,13 @@ from trio.testing import MockClock
 from presence.cluster.failure_detector import ContactClock, FailureDetector, PeerNode
 from presence.cluster.leases import LeaseRow, LeaseTable
 from presence.cluster.membership import Membership
+from presence.cluster.sweeper import ReindexingWalk
 from presence.common.circuit_breaker import BACKOFF_FIRST_S
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.event_counts import EventCount, Transitions
 from presence.outbox.relay import Relay
 from presence.outbox.replies import Reply, ReplyStatus
-from presence.outbox.steps import Counter, Fencing, Step, Sweep
+from presence.outbox.steps import Counter, Fencing, Reindex, Step, Sweep
 from presence.outbox.store import Store
 from presence.protocol import Code
 from presence.store.script_arguments import read_lease_row
@@ -62,6 +63,9 @@ class Writer:
     def sweep_step(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
         return Sweep(self.shard, ME, "r", other, cursor, waited_ms, latest_ms)
 
+    def reindex_step(self, cursor: str, users: int) -> Reindex:
+        return Reindex(self.shard, ME, "r", cursor, users)
+
 
 @dataclass
 class Redis:
@@ -70,6 +74,8 @@ class Redis:
     writers: list[Writer] = field(default_factory=lambda: [Writer(0), Writer(1)])
     rows: dict[str, LeaseRow] = field(default_factory=lambda: {DEAD: LeaseRow("7", "7")})
     calls: list[Claim | Step] = field(default_factory=list)
+    walk: list[Reindex] = field(default_factory=list)
+    unreadable: tuple[str, ...] = ()
     node: str = "me"
     former_ids: set[str] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
@@ -96,6 +102,9 @@ class Redis:
         return json.dumps({"sessions": SESSIONS})
 
     def apply(self, steps: Sequence[Step]) -> list[Reply]:
+        if walk := [each for each in steps if isinstance(each, Reindex)]:
+            self.walk += walk
+            return [Reply(ReplyStatus.OK, "r", damaged=self.unreadable)]
         self.calls += steps
         counts = (EventCount("offline", Code.NODE_DOWN, ENDED),)
         return [
@@ -430,3 +439,36 @@ def test_a_fence_that_another_node_set_anew_after_a_loss_starts_the_wait_again(s
     assert sight.is_due()
     sight.detector.forget_lost_fences(0, rollbacks=2)
     assert sight.other().shards == {}
+
+
+async def test_one_node_walks_over_all_shards_again_and_again(clock: MockClock, redis: Redis) -> None:
+    redis.rows = {"you": LeaseRow("1", "1")}
+    await live(redis, LEASE_S + 4.5)
+    shards = [each.shard for each in redis.walk]
+    assert shards[:4] == [0, 1, 0, 1]
+    redis.walk.clear()
+    redis.rows = {"another": LeaseRow("1", "1")}  # with a lower id
+
+    async def renew() -> None:
+        for n in itertools.count(2):
+            await trio.sleep(LEASE_S / 4)
+            redis.rows["another"] = LeaseRow(str(n), str(n))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(renew)
+        await live(redis, LEASE_S + 4.5)
+        nursery.cancel_scope.cancel()
+    assert redis.walk == []
+
+
+def test_users_whose_records_stay_unreadable_are_reported_once() -> None:
+    walk = ReindexingWalk(1)
+    pages = [
+        ("7", ["u"]),
+        ("0", []),
+        ("3", ["u", "v"]),
+        ("0", []),
+        ("0", ["u", "v"]),
+        ("0", ["v"]),
+    ]
+    assert [walk.answered(*page) for page in pages] == [[], [], [], ["u"], ["v"], []]

@@ -172,6 +172,17 @@ async def reconciling(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncI
     reconciling.store.close()
 
 
+async def test_sessions_that_a_sweep_would_not_find_are_registered_again(
+    reconciling: ReconcilingNode, server: Server
+) -> None:
+    every = {tuple(each) for each in reconciling.sessions.live.values()}
+    entries = len(events(server.client))
+    server.client.delete(KEYS.sessions(0, "a"))
+    await until(lambda: owned(server.client, "a") == every)
+    assert reconciling.relay.statistics().differences == len(every)
+    assert len(events(server.client)) == entries
+
+
 @pytest.mark.parametrize("what", ["records deleted", "changed states", "a ghost"])
 async def test_records_that_differ_are_written_again(
     reconciling: ReconcilingNode, server: Server, what: str

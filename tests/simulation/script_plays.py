@@ -12,7 +12,7 @@ import msgpack
 from presence.core.changes import Change, Op, SessionName
 from presence.core.profiles import PLAIN, Profile
 from presence.outbox.queue import SkippedChanges
-from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
+from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Reindex, Retirement, Sweep
 from presence.store.keys import Keys
 from presence.store.script_arguments import MAX_FIELDS_PER_CALL, Shape
 from presence.store.script_runner import Call, source
@@ -46,7 +46,7 @@ NOW_S: Final = 1000.0  # monotonic
 # By the method that makes a call: how often it is made.
 CALLS: Final = {
     **{"apply": 40, "open": 12, "retire": 5, "fence": 2, "sweep": 5, "probe": 8},
-    **{"kick": 4, "forget": 2, "convert": 2, "compare": 5, "lease": 8, "claim": 4, "damage": 4},
+    **{"kick": 4, "forget": 2, "convert": 2, "compare": 5, "reindex": 3, "lease": 8, "claim": 4, "damage": 4},
 }
 
 
@@ -182,6 +182,11 @@ class ScriptPlay:
         )
         shown = tuple(chance.choice(PROFILES) for _ in names)
         return self._shape.call(Compare(0, counter, self._history(), "0", MAX_FIELDS_PER_CALL, names, shown))
+
+    def reindex(self) -> Call:
+        return self._shape.call(
+            Reindex(0, self._present_counter(), self._history(), "0", MAX_FIELDS_PER_CALL)
+        )
 
     def lease(self) -> Call:
         sweeping = self._random.sample(NODES, self._random.choice((0, 0, 1, 2)))

@@ -7,7 +7,8 @@
 --   12 sessions of the node, MessagePack: flat, uid, device, session, profile (see `fingerprint`)...
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused (history,
 -- fenced, unknown, as in apply), else {status = "ok", cursor, owned = uid, device, session... of the page,
--- missing = numbers, from 0, of the sessions in ARGV 12 that no record has for this node with this profile}.
+-- missing = numbers, from 0, of the sessions in ARGV 12 that no record has for this node with this profile, or that
+-- `<node>:sessions` lacks: a sweep would not find them}.
 
 local refusal = refuse_outdated()
 if refusal then return refusal end
@@ -20,14 +21,23 @@ local function fingerprint(session)
   return table.concat(parts)
 end
 
-local sessions, uids = cmsgpack.unpack(ARGV[12]), {}
-for i = 1, #sessions, 4 do uids[#uids + 1] = sessions[i] end
+local sessions, uids, fields = cmsgpack.unpack(ARGV[12]), {}, {}
+for i = 1, #sessions, 4 do
+  uids[#uids + 1], fields[#fields + 1] = sessions[i], sessions[i] .. ' ' .. sessions[i + 1]
+end
 read_ahead(uids)
+local indexed = {}
+for first = 1, #fields, VALUES_A_CALL do
+  local last = math.min(first + VALUES_A_CALL - 1, #fields)
+  local found = redis.call('HMGET', sessions_key(node), unpack(fields, first, last))
+  for i = first, last do indexed[i] = found[i - first + 1] end
+end
 local missing = {}
 for i = 1, #sessions, 4 do
   local record = read_record(sessions[i])
   local present = record and record.sessions[sessions[i + 1]]
   if not present or present.session ~= sessions[i + 2] or present.node ~= node
+    or indexed[(i + 3) / 4] ~= string.format('%.0f %s', tonumber(present.generation) or 0, present.session)
     or fingerprint(present) ~= sessions[i + 3] then
     missing[#missing + 1] = (i - 1) / 4
   end

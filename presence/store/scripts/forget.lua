@@ -1,4 +1,4 @@
--- requires: shard record_cache
+-- requires: effects shard traces record_cache index
 -- Erases when offline users were last seen, and how they went offline.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua (ARGV is not used: the caller is no node). ARGV
@@ -7,14 +7,19 @@
 -- seen = number of users with something erased, last_id}. Entries up to last_id belong to finished online periods
 -- of the erased users.
 
-local online, forgotten = {}, 0
+local failure = finish_former(meta_key)
+if failure then return failure end
+
+local online, found, forgotten = {}, {}, 0
 for i = 10, #ARGV do
-  if read_record(ARGV[i]) then
-    online[#online + 1] = ARGV[i]
+  local record = read_record(ARGV[i])
+  if record then
+    online[#online + 1], found[ARGV[i]] = ARGV[i], record
   else
     redis.call('HDEL', online_key, ARGV[i])  -- a damaged record
     redis.call('HDEL', left_key, ARGV[i])
     forgotten = forgotten + redis.call('ZREM', seen_key, ARGV[i])
   end
 end
-return {cmsgpack.pack({online = online, seen = forgotten, last_id = last_id()}), history}
+restore_index(found)  -- so that a kick, or the sweep of a dead node, can end their sessions
+return carry_out(meta_key) or {cmsgpack.pack({online = online, seen = forgotten, last_id = last_id()}), history}

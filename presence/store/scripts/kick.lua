@@ -1,4 +1,4 @@
--- requires: effects shard record_cache news
+-- requires: effects shard traces record_cache index news
 -- Notifies the nodes of a user's sessions to end them.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are used: the caller is no node). ARGV
@@ -6,7 +6,8 @@
 --   11 the operator, as text for the logs of nodes
 --   12 device, to end only its session ("" is the default device)
 -- Returns [answer, replication id of now]; answer is MessagePack: {sessions = [[device, session, node, fenced]...]},
--- empty if the user, or the device, is offline. A fenced node is not notified: its sessions are about to be swept.
+-- empty if the user, or the device, is offline. A fenced node is not notified: its sessions are about to be swept. For that
+-- the index has to have them.
 
 local failure = finish_former(meta_key)
 if failure then return failure end
@@ -23,5 +24,6 @@ for device, present in pairs(record and record.sessions or {}) do
     end
   end
 end
+if record then restore_index({[ARGV[10]] = record}) end
 write_notices()
 return carry_out(meta_key, {ARGV[7] .. node}) or {cmsgpack.pack({sessions = found}), history}
