@@ -143,6 +143,7 @@ class Leases:
             asked_at = trio.current_time()
             dues = [due for due, at in self._claimed_at.items() if asked_at - at >= age_s]
             if not dues:
+                self._outage.worked("extend")  # a call that failed will not be repeated
                 continue
             try:
                 extended = await self._caller.call(partial(self._timer.extend, dues))

@@ -190,7 +190,13 @@ class SharedTimer:
         )
 
     def dead(self, limit: int = 100, skip: int = 0) -> list[DeadLetter]:
-        """List dead letters, oldest first, after skipping `skip`; fewer than `limit` if they are large."""
+        """List dead letters, oldest first, after skipping `skip`; fewer than `limit` if they are large.
+
+        Raises:
+            TimerError: `limit` is below 1, or `skip` below 0.
+        """
+        if limit < 1 or skip < 0:
+            raise TimerError(f"limit {limit!r} is below 1, or skip {skip!r} below 0")
         flat = self._run_script("dead", skip, min(limit, MAX_ITEMS_PER_CALL))[1]
         return [
             DeadLetter(name.decode(), payload, due_ms, died_ms, attempt)

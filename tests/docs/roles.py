@@ -285,6 +285,7 @@ def act_in_time(stage: Stage) -> None:
         ring = RingTimer(scripting, KEYS.timer("acl ring"), tick_s=0.001)
         assert ring.schedule(Event("a", 0.0))
         assert ring.done(taken(ring, 1)) == 1
+        recover(scripting, DelayQueue(scripting, KEYS.timer("acl 2")), "acl 2")
 
 
 def listen_for_expiry(stage: Stage) -> None:
@@ -301,6 +302,15 @@ def listen_for_expiry(stage: Stage) -> None:
             found: Any = stage.admin.config_get(SETTING)
             assert found[SETTING], "it enables notifications"
             use(timer)
+            recover(scripting, timer, "orders")
+
+
+def recover(scripting: Scripting, timer: SharedTimer, name: str) -> None:
+    """Hand out an event although the index was lost."""
+    assert timer.schedule(Event("c", 0.0))
+    due = f"{KEYS.timer(name)}:due"
+    scripting.commands(due, [("DEL", due)])
+    assert timer.done(taken(timer, 1)) == 1
 
 
 def touch(stage: Stage) -> None:

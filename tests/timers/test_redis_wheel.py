@@ -251,3 +251,30 @@ def test_users_are_spread_over_shards(server: EmbeddedRedis, client: Redis) -> N
     assert len(client.keys("presence:timer:web:*:users")) == 4
     assert sorted(each.uid for each in wait_for(wheel, 40)) == sorted(uids)
     wheel.close()
+
+
+@pytest.mark.parametrize("lost", ["wheel", "slot:*", "both"])
+def test_users_go_offline_although_the_wheel_or_their_slot_was_lost(
+    wheel: RedisWheel, client: Redis, lost: str
+) -> None:
+    uids = [str(n) for n in range(2500)]
+    wheel.touch_many(uids)
+    time.sleep(IDLE_S + 2 * TICK_S)
+    for name in ["wheel", "slot:*"] if lost == "both" else [lost]:
+        client.delete(*client.keys(key(name)))
+    wheel.touch("ann")  # a new hand, beyond the slots of the others
+    gone = [each.uid for each in wait_for(wheel, len(uids) + 1)]
+    assert sorted(gone) == sorted([*uids, "ann"])
+    assert (wheel.count(), slots(client)) == (0, {})
+    offline = [uid for type, uid, _ in brief_events(client) if type == "offline"]
+    assert sorted(offline) == sorted(gone)
+
+
+def test_no_user_is_early_after_the_hand_was_lost(server: EmbeddedRedis, client: Redis) -> None:
+    with closing(a_wheel(server, idle_timeout_s=0.2)) as wheel:
+        wheel.touch_many([str(n) for n in range(500)])
+        client.delete(key("wheel"))
+        touched_ms = now_ms(client)
+        assert wheel.due() == []
+        (first, *_) = wait_for(wheel)
+        assert first.at_ms >= touched_ms + 190

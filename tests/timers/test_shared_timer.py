@@ -217,3 +217,23 @@ def test_retry_delays_double_up_to_a_limit_and_vary() -> None:
 def test_a_leasing_out_of_bounds_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(TimerError, match=next(iter(wrong))):
         Leasing(**wrong)  # type: ignore[arg-type]  # a count is a number too
+
+
+def test_events_of_a_queue_that_lost_its_index_are_handed_out(scripting: Scripting, client: Redis) -> None:
+    timer = a_timer(scripting, "queue", LEASING)
+    timer.schedule_many(Event(str(n), 0.0, b"x") for n in range(200))
+    (leased,) = timer.due(1)
+    timer.schedule(Event("later", 60.0))
+    client.delete(f"{BASE}:due")
+    found = wait_for(timer, 199)
+    assert {each.id for each in found} == {str(n) for n in range(200)} - {leased.id}
+    timer.due()  # the walk goes on
+    assert places(client) == dict.fromkeys([leased.id, *(each.id for each in found)], "leased") | {
+        "later": "waiting"
+    }
+
+
+@pytest.mark.parametrize("bounds", [(0, 0), (-1, 0), (1, -1)])
+def test_dead_letters_are_listed_with_a_limit(timer: SharedTimer, bounds: tuple[int, int]) -> None:
+    with pytest.raises(TimerError):
+        timer.dead(*bounds)

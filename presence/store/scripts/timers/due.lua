@@ -4,11 +4,32 @@
 -- KEYS and ARGV 1: see prelude.lua. ARGV
 --   2 limit: maximum number of events   3 lease, ms   4 attempts after which an event is a dead letter
 -- Returns ["ok", now_ms, is_more, [id, due_ms, attempt, payload, of the next...]]. `is_more`: others may be due already.
+-- If there are more events than the sorted sets have, the index was lost in part: each call puts some back into it.
 -- O(log n + k) for k events; in a ring also the slots that have passed, at most SLOTS_A_CALL and at most one lap.
 
 local limit, lease_ms, attempts_max = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 allow_without_memory()
+
+-- Makes events that are in no sorted set wait again. A queue without its index must not pass for an empty one.
+local function restore_index()
+  local indexed = 0
+  for _, key in ipairs({due_key, leased_key, dead_key}) do indexed = indexed + redis.call('ZCARD', key) end
+  if redis.call('HLEN', work_key) <= indexed then return end
+  local scan = redis.call('HSCAN', work_key, redis.call('HGET', counts_key, 'walk') or '0', 'COUNT', READ_AHEAD)
+  redis.call('HSET', counts_key, 'walk', scan[1])
+  for i = 1, #scan[2], 2 do
+    local id, entry = scan[2][i], unpack_entry(scan[2][i + 1])
+    local is_indexed = redis.call('ZSCORE', due_key, id) or redis.call('ZSCORE', leased_key, id)
+      or redis.call('ZSCORE', dead_key, id)
+    if not is_indexed then
+      if entry then redis.call('ZADD', due_key, entry[1], id) else delete_entry(id) end
+    end
+  end
+  return true
+end
+
+local was_incomplete = not ring and restore_index()
 
 local function due_members(key)
   return redis.call('ZRANGEBYSCORE', key, '-inf', now_ms, 'WITHSCORES', 'LIMIT', 0, limit)
@@ -69,4 +90,4 @@ end
 local is_all
 if ring then is_all = hand_out_ring() else is_all = hand_out_queue() end
 write_back()
-return cmsgpack.pack({'ok', now_ms, not is_all, handed_out})
+return cmsgpack.pack({'ok', now_ms, not is_all or was_incomplete or false, handed_out})

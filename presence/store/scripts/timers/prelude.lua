@@ -9,8 +9,8 @@
 --   3 leased  sorted set: id -> ms from which it may be handed out again: the end of its lease, or of the pause before
 --             a retry
 --   4 dead    sorted set: id -> ms since when it is a dead letter, no longer handed out
---   5 counts  hash: totals: scheduled, refused, cancelled, handed, again, returned, done, dead; and `kind`: ring or
---             expiry; absent: a queue
+--   5 counts  hash: totals: scheduled, refused, cancelled, handed, again, returned, done, dead; `kind`: ring or
+--             expiry; absent: a queue; and `walk`: the cursor of a search for events that the index lacks
 --   6 absent  never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --             script works on half of a timer
 -- ARGV

@@ -30,7 +30,7 @@ end
 
 local fields, numbers = redis.call('HGETALL', counts_key), {}
 for i = 1, #fields, 2 do
-  if fields[i] ~= 'kind' then
+  if fields[i] ~= 'kind' and fields[i] ~= 'walk' then
     numbers[#numbers + 1] = fields[i]
     numbers[#numbers + 1] = tonumber(fields[i + 1])
   end

@@ -5,11 +5,13 @@
 --   6 code and 7 reason of the offline events
 --   8 maximum number of users to take
 --   9 maximum number of slots to examine; after a long time without a call most may be empty
+-- Each call also looks at some users on the wheel: one whose slot has passed is there because the slot, or the hand, was
+-- lost, and is put into the next slot. After the loss of the hand that walk is quick.
 -- Returns [1 if more may be due, else 0, uid, ms last seen, ms of the tick, ms of now, uid ...], earliest ticks first.
 
 local limit, slots_left = tonumber(ARGV[FIRST_OWN + 2]), tonumber(ARGV[FIRST_OWN + 3])
 local reply, expired = {0}, {}
-if not hand then return reply end
+if not hand and redis.call('HLEN', users_key) == 0 then return reply end
 local refusal = refuse_unpermitted()
 if refusal then return refusal end
 
@@ -19,6 +21,31 @@ local function expire_user(uid, value, tick)
   go_offline(uid, ARGV[FIRST_OWN], ARGV[FIRST_OWN + 1], last_seen_ms, since_id)
   expired[#expired + 1] = uid
   for _, each in ipairs({uid, last_seen_ms, digits(tick * tick_ms), now_digits}) do reply[#reply + 1] = each end
+end
+
+local USERS_WALKED, USERS_SEARCHED = 100, VALUES_A_CALL  -- some 50 us, and 1 ms
+
+if not hand then begin_search() end
+local walk = redis.call('HMGET', wheel_key, 'walk', 'search')
+local is_search = walk[2] and true or false
+local scan = redis.call('HSCAN', users_key, walk[1] or '0', 'COUNT', is_search and USERS_SEARCHED or USERS_WALKED)
+local values, overdue, former = {}, {}, {}
+for i = 1, #scan[2], 2 do
+  local stored_tick, last_seen_ms, since_id = parse_user(scan[2][i + 1])
+  if not stored_tick or tonumber(stored_tick) <= hand then
+    local n = #values
+    if stored_tick then append_to(former, stored_tick, scan[2][i]) end
+    values[n + 1], overdue[#overdue + 1] = scan[2][i], scan[2][i]
+    values[n + 2] = digits(hand + 1) .. ' ' .. (last_seen_ms or now_digits) .. ' ' .. (since_id or '0-0')
+  end
+end
+remove_from_slots(former)
+call_in_slices('SADD', slot_prefix .. digits(hand + 1), overdue)
+call_in_slices('HSET', users_key, values)
+if scan[1] ~= (walk[1] or '0') then redis.call('HSET', wheel_key, 'walk', scan[1]) end
+if is_search and scan[1] == '0' then
+  redis.call('HDEL', wheel_key, 'search')
+  is_search = false
 end
 
 local first, present = hand, math.floor(now_ms / tick_ms)
@@ -35,5 +62,5 @@ while hand < present and limit > 0 and slots_left > 0 do
 end
 call_in_slices('HDEL', users_key, expired)
 if hand ~= first then redis.call('HSET', wheel_key, 'hand', digits(hand)) end
-if hand < present then reply[1] = 1 end
+if hand < present or is_search then reply[1] = 1 end
 return reply

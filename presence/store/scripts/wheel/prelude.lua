@@ -3,7 +3,8 @@
 --
 -- KEYS (one hash slot: all carry the shard's tag)
 --   1 users   hash: uid -> "<tick> <ms last seen> <entry id of the online event>"; only users online
---   2 wheel   hash: hand, the last tick whose users were all taken
+--   2 wheel   hash: hand, the last tick whose users were all taken; walk, the cursor of the walk over `users` of expire.lua;
+--             search: this walk is quick, because the hand was lost while there were users
 --   3 events  stream: each user's online and offline events in turn, with the fields of a shard's events
 --   4 absent  never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --             script works on half of a wheel
@@ -76,12 +77,19 @@ end
 local function refuse_unpermitted()
   for _, command in ipairs(redis.acl_check_cmd and {
     {'XADD', events_key}, {'SADD', slot_prefix}, {'SREM', slot_prefix}, {'SPOP', slot_prefix}, {'HSET', users_key},
-    {'HDEL', users_key}, {'HLEN', users_key}, {'HSET', wheel_key},
+    {'HDEL', users_key}, {'HLEN', users_key}, {'HSCAN', users_key}, {'HSET', wheel_key}, {'HDEL', wheel_key},
   } or {}) do
     if not redis.acl_check_cmd(unpack(command)) then
       return redis.error_reply('NOPERM this user may not call ' .. table.concat(command, ' '))
     end
   end
+end
+
+-- Sets the hand to the last tick. If there are users, it was lost, and some may be in slots behind it.
+local function begin_search()
+  hand = math.floor(now_ms / tick_ms)
+  redis.call('HSET', wheel_key, 'hand', digits(hand))
+  if redis.call('HLEN', users_key) > 0 then redis.call('HSET', wheel_key, 'walk', '0', 'search', '1') end
 end
 
 -- Removes users from their slots; `by_tick`: tick -> uids.

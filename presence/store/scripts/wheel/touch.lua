@@ -15,8 +15,8 @@ for i = 1, #uids do
   if not found[i] then break end
 end
 
-if is_new then hand = math.floor(now_ms / tick_ms) end
-if is_new or hand >= tick then redis.call('HSET', wheel_key, 'hand', digits(math.min(hand, tick - 1))) end
+if is_new then begin_search() end
+if hand >= tick then redis.call('HSET', wheel_key, 'hand', digits(math.min(hand, tick - 1))) end
 tick = digits(tick)
 local reply, entering, leaving, values = {is_new and 1 or 0}, {}, {}, {}
 for i, uid in ipairs(uids) do
