@@ -1,0 +1,372 @@
+"""What lies in Redis may be damaged: every key that is written, damaged in each way while servers run.
+
+Afterwards a server is killed and restarted. In each cell the promises hold: the events of each user alternate,
+the users online in Redis are those with a live session, and no server fails or writes events again and again.
+Where servers cannot repair a value, their log names the key and the command that does.
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+import pytest
+
+from loadtest.servers import LocalRedis, PresenceServer, wait_for
+from presence.common.errors import StoreError
+from presence.followups import FollowUps
+from presence.ops.ban import ban
+from presence.reader import PresenceReader
+from presence.store.keys import Keys
+from presence.store.script_runner import Scripting
+from presence.timers.interface import Event
+from presence.timers.kinds import DelayQueue
+from presence.timers.redis_wheel import RedisWheel
+from tests.system.matrices.people import People, visit
+
+KEYS: Final = Keys()
+FLAGS: Final = ("--idle-timeout", "1.5", "--tick", "0.1", "--disconnect-grace", "0.2", "--lease", "1")
+# The walks take seconds here, not minutes.
+PROGRAM: Final = (
+    "-c",
+    "from presence.outbox import reconciler; from presence.cluster import sweeper; "
+    "from presence.cli.main import main; reconciler.COMPARE_INTERVAL_S = 0.4; sweeper.REINDEX_INTERVAL_S = 0.4; raise SystemExit(main())",
+)
+RULES: Final = '[[followups]]\nname = "mail"\nafter = 3600\n'
+HERE: Final = ("ann", "bob")  # at the server that stays
+THERE: Final = ("cyd", "dan", "eve")  # at the server that is killed
+HEAL_S: Final = 8.0  # from a damage until the servers write again
+SWEEP_S: Final = 20.0  # until the users of a dead node are offline: twice lease + T, if its index was lost
+QUIET_S: Final = 0.7
+MAX_ENTRIES: Final = 4  # of one type and user in a cell; more are a retry that writes events
+
+
+def _numbers(text: bytes) -> bytes:
+    """Return a text in which a number is too large for every reader."""
+    return re.sub(rb"\b\d+\b", b"1e999", text, count=0) or b"1e999"
+
+
+HashDamage = Callable[[bytes], bytes]
+VALUES: Final[dict[str, HashDamage]] = {
+    "emptied": lambda _value: b"",
+    "truncated": lambda value: value[: len(value) // 2],
+    "number too large": _numbers,
+    "foreign bytes": lambda _value: b"\xff\xfe\x00\xc1",
+}
+DAMAGES: Final = ("deleted", "another type", *VALUES)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A key that is written.
+
+    Attributes:
+        name: below the prefix; NODE is the id of the server that is killed.
+        type: of its value.
+        loses: whether servers cannot know what was lost with it, and register users again.
+        occurs: whether it is there while the servers of this matrix run.
+    """
+
+    name: str
+    type: str
+    loses: bool = False
+    occurs: bool = True
+
+
+KINDS: Final = (
+    Kind("{0}:events", "stream", loses=True),
+    Kind("{0}:online", "hash", loses=True),
+    Kind("{0}:seen", "zset"),
+    Kind("{0}:left", "hash"),
+    Kind("{0}:node:NODE", "hash"),
+    Kind("{0}:node:NODE:sessions", "hash"),
+    Kind("{0}:node:NODE:pending", "hash", occurs=False),
+    Kind("{0}:traces", "hash"),
+    Kind("{0}:meta", "hash"),
+    Kind("{0}:holding", "set", occurs=False),
+    Kind("nodes", "zset"),
+    Kind("{presence:nodes}:leases", "hash"),
+    Kind("{presence:nodes}:stats", "hash"),
+    Kind("{presence:nodes}:tombs", "zset"),
+    Kind("meta", "hash"),
+    Kind("bans", "hash"),
+    Kind("{0}:followup:work", "hash"),
+    Kind("{0}:followup:due", "zset"),
+    Kind("{0}:followup:of", "hash"),
+    Kind("{0}:followup:counts", "hash"),
+    Kind("{0}:followup:state", "hash"),
+    Kind("{0}:followups", "stream", occurs=False),
+    Kind("timer:{jobs}:work", "hash"),
+    Kind("timer:{jobs}:due", "zset"),
+    Kind("timer:{jobs}:leased", "zset"),
+    Kind("timer:{jobs}:dead", "zset", occurs=False),
+    Kind("timer:{jobs}:counts", "hash"),
+    Kind("timer:web:{0}:users", "hash"),
+    Kind("timer:web:{0}:wheel", "hash"),
+    Kind("timer:web:{0}:slot:N", "set"),
+    Kind("timer:web:{0}:events", "stream"),
+    Kind("timer:web:meta", "hash"),
+)
+# Written by consumers, and read by nothing else than the same consumers.
+OF_CONSUMERS: Final = re.compile(r"\{0\}:(dead|errors:.*|webhooks:.*|answers:.*|followups:.*)|webhooks:.*")
+
+
+@dataclass
+class Stage:
+    """Two servers on one Redis, with clients, a follow-up, a ban, a queue and a wheel."""
+
+    folder: Path
+    log: Callable[[str], object]
+    last: dict[str, str] = field(default_factory=dict)  # user -> type of the last entry
+    read_up_to: str = "0-0"
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        enter = self._stack.enter_context
+        self.redis = enter(LocalRedis())
+        self.client = self.redis.client
+        rules = self.folder / "rules.toml"
+        rules.write_text(RULES)
+        self._flags = ("--redis", self.redis.url, "--config", str(rules), *FLAGS)
+        self.stays, self.dies = self._server(), self._server()
+        self.people = enter(People())
+        self.people.come(self.stays.address, *HERE)
+        self.people.come(self.dies.address, *THERE)
+        self.scripting = enter(closing(Scripting(self.redis.url)))
+        self.jobs = DelayQueue(self.scripting, KEYS.timer("jobs"))
+        self.wheel = enter(closing(RedisWheel(self.redis.url, "web", idle_timeout_s=0.5, tick_s=0.1)))
+        assert wait_for(lambda: self.online() == {*HERE, *THERE}, HEAL_S)
+        with PresenceReader(self.redis.url) as reader:
+            ban(self.redis.url, reader, ["zed"], by="matrix", wait_s=0)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def _server(self, port: int = 0) -> PresenceServer:
+        return self._stack.enter_context(PresenceServer(*self._flags, port=port, program=PROGRAM))
+
+    def online(self) -> set[str]:
+        """Return the users online in Redis."""
+        key = KEYS.online(0)
+        return {uid.decode() for uid in self.client.hkeys(key)} if self.client.type(key) == b"hash" else set()
+
+    def node_of(self, server: PresenceServer) -> str:
+        """Return the present id of a server's node."""
+        ids = [line["node"] for line in server.lines if line.get("node")]
+        return str(ids[-1])
+
+    def fill(self) -> None:
+        """Write every key that can be written now."""
+        for uid in ("visitor", "other"):
+            visit(self.stays.address, uid)
+            visit(self.dies.address, uid)
+        with FollowUps(self.redis.url) as followups:
+            followups.add("ann", after=3600, name="armed", key="1")
+            followups.add("visitor", after=3600, name="cart", key="1")
+        self.jobs.schedule_many([Event(str(n), 0.0 if n < 3 else 60.0, b"x") for n in range(6)])
+        self.jobs.due(1)
+        self.wheel.touch_many(["x", "y", "z"])
+
+    def use(self) -> list[str]:
+        """Use the queue and the wheel; return the errors."""
+        errors = []
+        for call in (self.jobs.due, self.wheel.due, lambda: self.wheel.touch("x")):
+            try:
+                call()
+            except (StoreError, ValueError) as error:
+                errors.append(str(error))
+        return errors
+
+    def known(self, key: str) -> bool:
+        """Whether the matrix knows a key."""
+        name = key.removeprefix("presence:")
+        name = re.sub(r":node:[^:]+", ":node:NODE", name)
+        name = re.sub(r":slot:\d+$", ":slot:N", name)
+        return name in {each.name for each in KINDS} or bool(OF_CONSUMERS.fullmatch(name))
+
+    def unknown_keys(self) -> list[str]:
+        keys: list[bytes] = list(self.client.scan_iter(count=1000))
+        return [key.decode() for key in keys if not self.known(key.decode())]
+
+    def key(self, kind: Kind) -> str:
+        """Return the name of a key of a kind."""
+        name = kind.name.replace("NODE", self.node_of(self.dies))
+        if name.endswith(":N"):
+            found = sorted(self.client.keys(f"presence:{name[:-1]}*".replace("{", "\\{")))
+            return str(found[-1].decode()) if found else f"presence:{name[:-1]}1"
+        return f"presence:{name}"
+
+    def damage(self, key: str, kind: Kind, damage: str) -> None:
+        """Damage a value as a hand, a wrong program or a broken restore may."""
+        client = self.client
+        if damage == "deleted":
+            client.delete(key)
+        elif damage == "another type":
+            client.delete(key)
+            client.set(key, "of another program")
+        elif kind.type == "hash":
+            new = {name: VALUES[damage](value) for name, value in client.hgetall(key).items()}
+            more = {b"\xff": b"\xff"} if damage == "foreign bytes" else {}
+            if new | more:
+                client.hset(key, mapping=new | more)
+        elif kind.type == "zset":
+            self._damage_sorted_set(key, damage)
+        elif kind.type == "set":
+            members = sorted(client.smembers(key))
+            if damage in {"emptied", "truncated"}:
+                for each in members[: len(members) if damage == "emptied" else len(members) // 2]:
+                    client.srem(key, each)
+            client.sadd(key, b"\xff" if damage == "foreign bytes" else b"1e999")
+        else:
+            self._damage_stream(key, damage)
+
+    def _damage_sorted_set(self, key: str, damage: str) -> None:
+        client, members = self.client, self.client.zrange(key, 0, -1)
+        if damage == "number too large":
+            for each in members:
+                client.zadd(key, {each: float("inf")})
+        elif damage == "foreign bytes":
+            client.zadd(key, {b"\xff\x00": -1})
+        else:
+            for each in members[: len(members) if damage == "emptied" else len(members) // 2]:
+                client.zrem(key, each)
+            if damage == "emptied":
+                client.zadd(key, {b"": 0})
+
+    def _damage_stream(self, key: str, damage: str) -> None:
+        client = self.client
+        if damage == "emptied":
+            client.xtrim(key, maxlen=0, approximate=False)
+        elif damage == "truncated":
+            ids = [entry_id for entry_id, _ in client.xrevrange(key, count=max(1, client.xlen(key) // 2))]
+            client.xdel(key, *ids)
+        elif damage == "number too large":
+            client.xadd(key, {"v": "1", "type": "foreign", "uid": "ann", "at_ms": "1e999", "code": "1e999"})
+        else:
+            client.xadd(key, {b"\xff": b"\xff\x00", b"type": b"\xff"})
+
+    def entries(self) -> list[tuple[str, str, str]]:
+        """Return type, uid and reason of the entries since the last call."""
+        key = KEYS.events(0)
+        if self.client.type(key) != b"stream":
+            self.read_up_to = "0-0"
+            return []
+        rows = self.client.xrange(key, f"({self.read_up_to}" if self.read_up_to != "0-0" else "-")
+        if rows:
+            self.read_up_to = rows[-1][0].decode()
+        found = [{name: value.decode("utf-8", "replace") for name, value in row.items()} for _, row in rows]
+        return [(e[b"type"], e.get(b"uid", ""), e.get(b"reason", "")) for e in found if b"type" in e]
+
+    def check_entries(self, kind: Kind, entries: list[tuple[str, str, str]]) -> list[str]:
+        """Return what is wrong with the entries of a cell."""
+        wrong = []
+        for type, uid, reason in entries:
+            if type not in {"online", "offline"}:
+                continue
+            if self.last.get(uid) == type and not (kind.loses and reason in {"returned", "node_down"}):
+                wrong.append(f"{type} of {uid} ({reason}) after another one")
+            self.last[uid] = type
+        counts = Counter((type, uid) for type, uid, _ in entries if uid not in {"visitor", "other"})
+        return wrong + [f"{n} entries {each}" for each, n in counts.items() if n > MAX_ENTRIES]
+
+    def named(self, key: str, errors: list[str]) -> bool:
+        """Whether a log line or an error names the key and the command that repairs it."""
+        lines = [str(line) for server in (self.stays, self.dies) for line in server.lines] + errors
+        return any(f"redis-cli DEL {key}" in line for line in lines)
+
+    def is_writing(self, uid: str) -> bool:
+        """Whether a visit at each server is in Redis."""
+        before = self.client.xlen(KEYS.events(0)) if self.client.type(KEYS.events(0)) == b"stream" else 0
+        visit(self.stays.address, uid)
+        time.sleep(0.2)
+        is_stream = self.client.type(KEYS.events(0)) == b"stream"
+        return is_stream and self.client.xlen(KEYS.events(0)) > before
+
+    def run(self, kind: Kind, damage: str) -> list[str]:
+        """Run a cell; return what did not hold."""
+        self.fill()
+        self.entries_before = self.entries()
+        wrong = self.check_entries(kind, self.entries_before)
+        if unknown := self.unknown_keys():
+            wrong.append(f"keys that the matrix does not know: {unknown}")
+        key = self.key(kind)
+        if kind.occurs and not self.client.exists(key):
+            wrong.append(f"{key} is not there")
+        self.damage(key, kind, damage)
+        if not wait_for(lambda: self.is_writing("visitor"), HEAL_S / 2, poll_s=0.1) or self.use():
+            errors = self.use()
+            if not self.named(key, errors):
+                wrong.append(f"no log line names {key} and its repair; errors: {errors}")
+            self.client.delete(key)  # as the line says
+            if not wait_for(lambda: self.is_writing("visitor"), HEAL_S, poll_s=0.1):
+                wrong.append("nothing is written after the repair")
+        time.sleep(QUIET_S)
+        self.people.leave(*THERE)
+        self.dies.process.kill()
+        self.dies.process.wait()
+        if not wait_for(lambda: self.online() == {*HERE}, SWEEP_S):
+            wrong.append(f"online after the sweep: {self.online()}")
+        failures = self.dies.failures()
+        self.dies = self._server(self.dies.address[1])
+        self.people.come(self.dies.address, *THERE)
+        if not wait_for(lambda: self.online() == {*HERE, *THERE}, HEAL_S):
+            wrong.append(f"online after the restart: {self.online()}")
+        time.sleep(QUIET_S)
+        wrong += self.check_entries(kind, self.entries())
+        time.sleep(QUIET_S)
+        if more := self.entries():
+            wrong.append(f"entries although nobody comes or goes: {more}")
+        if wrong_now := [uid for uid in (*HERE, *THERE) if self.last.get(uid) != "online" and not kind.loses]:
+            wrong.append(f"online without an entry: {wrong_now}")
+        failures += self.stays.failures() + self.dies.failures()
+        wrong += [each for each in failures if not (damage == "another type" and "redis-cli DEL" in each)]
+        if self.stays.process.poll() is not None:
+            wrong.append("the server that stays has ended")
+        if errors := self.use():
+            wrong.append(f"queue or wheel: {errors}")
+        return wrong
+
+
+SMALL: Final = (
+    ("{0}:node:NODE:sessions", "deleted"),
+    ("{0}:traces", "foreign bytes"),
+    ("{0}:online", "truncated"),
+)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path, print) as stage:
+        yield stage
+
+
+def run_cells(stage: Stage, cells: list[tuple[Kind, str]]) -> list[str]:
+    """Run cells on one stage, a new one after each that did not hold; print a line per cell."""
+    failed = []
+    for kind, damage in cells:
+        begun = time.monotonic()
+        wrong = stage.run(kind, damage)
+        print(f"{kind.name}, {damage}: {wrong or 'held'} ({time.monotonic() - begun:.1f} s)", flush=True)
+        if wrong:
+            failed.append(f"{kind.name}, {damage}: {wrong}")
+            break  # what follows would be judged by its remains
+    print(f"{len(cells)} cells, {len(failed)} not held")
+    return failed
+
+
+def test_some_damaged_values_are_survived(stage: Stage) -> None:
+    by_name = {each.name: each for each in KINDS}
+    assert run_cells(stage, [(by_name[name], damage) for name, damage in SMALL]) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_each_damaged_value_is_survived(tmp_path: Path, kind: Kind) -> None:
+    with Stage(tmp_path, print) as stage:
+        assert run_cells(stage, [(kind, damage) for damage in DAMAGES]) == []
