@@ -2,6 +2,31 @@
 
 import zlib
 from dataclasses import dataclass
+from typing import Final
+
+NODE_PARTS: Final = ("sessions", "pending")  # of a node in a shard, besides its hash
+
+# The types of values by the last part of their keys' names.
+_TYPES: Final = {
+    "hash": (
+        "online left meta traces leases stats bans work of state counts ring users wheel",
+        "sessions pending",
+    ),
+    "stream": ("events followups",),
+    "zset": ("seen nodes tombs due leased dead",),
+    "set": ("holding",),
+}
+_TYPE_BY_PART: Final = {part: type for type, texts in _TYPES.items() for part in " ".join(texts).split()}
+
+
+def value_type(key: str) -> str:
+    """Return the type of the value of a key; "" if it is unknown."""
+    rest, _, last = key.rpartition(":")
+    if rest.endswith(":node"):
+        return "hash"
+    if last == "dead" and ":timer:" not in key and not rest.endswith(":followup"):
+        return "stream"  # dead letters of consumers
+    return _TYPE_BY_PART.get(last, "")
 
 
 @dataclass(frozen=True, slots=True)

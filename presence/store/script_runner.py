@@ -27,6 +27,7 @@ from presence.store.error_classes import (
     is_elsewhere,
     needs_operator,
 )
+from presence.store.keys import NODE_PARTS, value_type
 
 T = TypeVar("T")
 
@@ -46,6 +47,9 @@ def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
 _TEXTS: Final = dict(_texts(resources.files("presence.store") / "scripts"))
 
 MIN_WAIT_S: Final = 0.05  # for an answer that has arrived, even past the deadline
+
+# By the type of a value, the command that types.lua reads it with.
+READS: Final = {"hash": "HLEN", "stream": "XRANGE", "zset": "ZSCORE", "set": "SMEMBERS"}
 
 Command = Sequence[Any]
 """A command: its name, and arguments of types that redis-py packs."""
@@ -89,6 +93,15 @@ class Call(NamedTuple):
     def by_text(self) -> Command:
         """Return the command that runs a script and makes it known."""
         return ("EVAL", source(self.script), len(self.keys), *self.keys, *self.arguments)
+
+
+def keys_of(call: Call, text: str) -> list[str]:
+    """Return the keys that a call may have used: declared, computed by its script, or named by an error."""
+    nodes = [key for key in call.keys if ":node:" in key and value_type(key) == "hash"]
+    if call.script == "sweep":
+        nodes.append(f"{call.arguments[3]}{call.arguments[9]}")  # see lib/shard.lua
+    named = [text.rpartition(": ")[2]] if ": " in text else []
+    return list(dict.fromkeys([*call.keys, *(f"{n}:{part}" for n in nodes for part in NODE_PARTS), *named]))
 
 
 class Scripting:
@@ -140,7 +153,21 @@ class Scripting:
         if again:
             for i, answer in zip(again, self._send([calls[i] for i in again], Call.by_text), strict=True):
                 answers[i] = answer
-        return [as_failure(each) if isinstance(each, Exception) else each for each in answers]
+        return [
+            as_failure(self._explained(call, each)) if isinstance(each, Exception) else each
+            for call, each in zip(calls, answers, strict=True)
+        ]
+
+    def _explained(self, call: Call, error: Exception) -> Exception:
+        """Return an error that names the keys with values of another type, if that was the reason."""
+        if code_of(error) != "WRONGTYPE" or call.script == "types":
+            return error
+        keys = {key: read for key in keys_of(call, str(error)) if (read := READS.get(value_type(key)))}
+        answers = self.evaluate([Call("types", [*keys], [*keys.values()])]) if keys else []
+        found = [key.decode() for answer in answers if isinstance(answer, list) for key in answer]
+        if not found:
+            return error
+        return ResponseError(f"WRONGTYPE value of another program: redis-cli DEL {' '.join(found)}")
 
     def one(self, call: Call) -> Any:
         """Run one script and return its answer."""

@@ -14,6 +14,7 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from tests.store.driving import (
     Hand,
+    brief_events,
     check_alternation,
     end,
     events,
@@ -38,13 +39,37 @@ DAMAGED_INBOXES = ["{not json", "7", "[7]", '[{"uid":"u"}]', '[{"n":1,"uid":"u",
 
 
 @pytest.mark.parametrize("text", DAMAGED_RECORDS)
-def test_a_login_replaces_a_damaged_record_and_an_end_ignores_it(a: Hand, server: Server, text: str) -> None:
+def test_a_login_replaces_a_damaged_record(a: Hand, server: Server, text: str) -> None:
     server.client.hset(KEYS.online(0), "u", text)
     assert a.apply(login("u", "s1", age_s=3)).status is ReplyStatus.OK
     assert online_sessions(server.client) == {("u", "", "s1")}
-    server.client.hset(KEYS.online(0), "u", text)
-    assert a.apply(end("u", "s1"), login("w", "s2")).status is ReplyStatus.OK
-    assert check_alternation(events(server.client)) == {"u", "w"}
+    assert check_alternation(events(server.client)) == {"u"}
+
+
+@pytest.mark.parametrize("text", [*DAMAGED_RECORDS, None])
+@pytest.mark.parametrize("by", ["end", "restore", "sweep", "retirement"])
+def test_the_end_of_a_session_ends_a_user_whose_record_is_lost(
+    a: Hand, b: Hand, server: Server, text: str | None, by: str
+) -> None:
+    a.apply(login("u", "s1"), login("w", "s2"))
+    if text is None:
+        server.client.hdel(KEYS.online(0), "u")
+    else:
+        server.client.hset(KEYS.online(0), "u", text)
+    if by in {"end", "restore"}:
+        a.apply(end("u", "another"))
+        assert len(events(server.client)) == 2, "of a session that was not recorded"
+        a.apply(end("u", "s1"), end("w", "s2"), restores=by == "restore")
+    elif by == "retirement":
+        a.open(2)
+        a.retire()
+    else:
+        b.fence("a")
+        assert b.sweep("a").ended == 2
+    assert sorted(brief_events(server.client)[2:]) == [
+        ("offline", uid, "node_down" if by in {"sweep", "retirement"} else "logout") for uid in ("u", "w")
+    ]
+    assert server.client.hlen(KEYS.online(0)) == 0
 
 
 def test_a_damaged_state_counts_as_absent(a: Hand, server: Server) -> None:
@@ -169,9 +194,9 @@ def test_an_infinite_number_does_not_stop_a_sweep(a: Hand, b: Hand, server: Serv
     with_number(server, "u5", "arrived_ms", number)
     b.fence("a")
     swept = b.sweep("a")
-    assert (swept.ended, swept.wait_ms, swept.done) == (7, 0, True)
+    assert (swept.ended, swept.wait_ms, swept.done) == (9, 0, True)
     gone = [each["uid"] for each in events(server.client) if each["type"] == "offline"]
-    assert sorted(gone) == sorted(f"u{i}" for i in range(9) if i not in {4, 5})
+    assert sorted(gone) == sorted(f"u{i}" for i in range(9))
 
 
 @pytest.mark.parametrize("name", ["reply", "trail"])
@@ -223,3 +248,16 @@ def test_a_key_of_another_type_doubles_no_event_and_the_repair_completes_the_bat
         server.client.restore(key, 0, kept)
     assert a.send(batch).status is ReplyStatus.OK
     assert [each["uid"] for each in events(server.client)] == ["u", "w", "u"]
+
+
+@pytest.mark.parametrize("key", ["events", "online", "seen", "left", "traces", "node", "sessions"])
+def test_a_value_of_another_type_is_named_with_its_repair(a: Hand, server: Server, key: str) -> None:
+    a.apply(login("u", "s1"))
+    name = getattr(KEYS, key)(0, *(["a"] if key in {"node", "sessions"} else []))
+    server.client.delete(name)
+    server.client.set(name, "x")
+    batch = a.batch([login("w", "s2"), end("u", "s1")], a.n + 1)
+    for _ in range(2):
+        (refused,) = a.store.apply([batch])
+        assert isinstance(refused, StoreError)
+        assert f"redis-cli DEL {name}" in str(refused)

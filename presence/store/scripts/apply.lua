@@ -298,6 +298,12 @@ local function update(uid, device, session, at_ms, idle_timeout_ms, profile)
   write_record(uid, record)
 end
 
+-- Whether the index has a session of the calling node.
+local function owns(field, session)
+  if owned[node] and owned[node][field] ~= nil then return false end  -- this call has changed it, with the record
+  return string.match(redis.call('HGET', sessions_key(node), field) or '', '^%d+ (.*)$') == session
+end
+
 local function end_session(op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms, grace_ms)
   local text = records[uid] == nil and record_text(uid)
   local since_id, since_ms, its_device, its_session, its_node
@@ -315,6 +321,8 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   local present = record and record.sessions[device]
   if present and present.session == session then
     remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms, grace_ms)
+  elseif not record and owns(uid .. ' ' .. device, session) and end_without_record(uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms) then
+    set_owned(node, uid .. ' ' .. device, false)
   elseif op == 'restore' and not record then
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms

@@ -37,7 +37,7 @@ for i = 1, #sessions, 4 do
   local record = read_record(sessions[i])
   local present = record and record.sessions[sessions[i + 1]]
   if not present or present.session ~= sessions[i + 2] or present.node ~= node
-    or indexed[(i + 3) / 4] ~= string.format('%.0f %s', tonumber(present.generation) or 0, present.session)
+    or indexed[(i + 3) / 4] ~= string.format('%.0f %s', present.generation, present.session)
     or fingerprint(present) ~= sessions[i + 3] then
     missing[#missing + 1] = (i - 1) / 4
   end

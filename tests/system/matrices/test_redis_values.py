@@ -1,8 +1,8 @@
 """What lies in Redis may be damaged: every key that is written, damaged in each way while servers run.
 
-Afterwards a server is killed and restarted. In each cell the promises hold: the events of each user alternate,
-the users online in Redis are those with a live session, and no server fails or writes events again and again.
-Where servers cannot repair a value, their log names the key and the command that does.
+Afterwards a server is killed and restarted. In each cell the promises hold: the events of a user alternate, the
+users online in Redis are those with a live session, and no server fails or writes events again and again. Where
+servers cannot repair a value, their log names the key and the command that does.
 """
 
 import re
@@ -33,8 +33,10 @@ FLAGS: Final = ("--idle-timeout", "1.5", "--tick", "0.1", "--disconnect-grace", 
 # The walks take seconds here, not minutes.
 PROGRAM: Final = (
     "-c",
-    "from presence.outbox import reconciler; from presence.cluster import sweeper; "
-    "from presence.cli.main import main; reconciler.COMPARE_INTERVAL_S = 0.4; sweeper.REINDEX_INTERVAL_S = 0.4; raise SystemExit(main())",
+    "from presence.cluster import sweeper; from presence.outbox import reconciler; "
+    "from presence.cli.main import main; "
+    "reconciler.COMPARE_INTERVAL_S = 0.4; sweeper.REINDEX_INTERVAL_S = 0.4; "
+    "raise SystemExit(main())",
 )
 RULES: Final = '[[followups]]\nname = "mail"\nafter = 3600\n'
 HERE: Final = ("ann", "bob")  # at the server that stays

@@ -102,6 +102,18 @@ local function remove_session(record, uid, device, code, reason, at_ms, last_see
   end
 end
 
+-- Ends a user whose record is lost or unreadable, although the index has a session of it: so the user was online, and what
+-- is left of the record may say since when. Their other sessions, if any, are registered again by their nodes. Returns
+-- whether it did.
+local function end_without_record(uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+  if read_record(uid) or written[uid] ~= nil then return false end
+  local text = record_text(uid) or ''
+  local since_id, since_ms = string.match(text, '"id":"(%d+%-%d+)"'), string.match(text, '"since_ms":(%d+)[,}]')
+  if not since_ms or #since_ms > #digits(EXACT) then since_ms = last_seen_ms end
+  go_offline(since_id or '0-0', since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+  return true
+end
+
 -- Ends the session that a node owns under a field, "<uid> <device>", if the record still has that session, node and
 -- generation; returns whether it did. `latest_ms`: latest time at which it can have been seen; 0: unknown.
 local function end_owned(of_node, field, uid, device, owned_generation, session, latest_ms)
@@ -110,7 +122,8 @@ local function end_owned(of_node, field, uid, device, owned_generation, session,
   if not (present and present.session == session and present.node == of_node
       and present.generation == owned_generation) then
     set_owned(of_node, field, false)
-    return false
+    local last_seen_ms = digits(latest_ms == 0 and now_ms or math.min(latest_ms, now_ms))
+    return end_without_record(uid, device, session, CODE_NODE_DOWN, 'node_down', digits(now_ms), last_seen_ms)
   end
   if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
   local last_seen_ms = math.max(record.since_ms, latest_ms)

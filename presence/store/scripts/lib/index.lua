@@ -1,14 +1,22 @@
 -- The index of sessions by node: `<node>:sessions` and `traces`, which lead a sweep to the sessions of a node.
 
+-- Whether names are such that a field of the index can be taken apart again.
+local function is_indexable(uid, record)
+  for device in pairs(record.sessions) do
+    if not string.match(uid .. ' ' .. device, '^%S+ %S*$') then return false end
+  end
+  return true
+end
+
 -- Returns what the index should have for records, uid -> record: node id -> fields, and node id -> their values.
 local function index_of(of_users)
   local fields, values = {}, {}
   for uid, record in pairs(of_users) do
-    for device, session in pairs(record.sessions) do
+    for device, session in pairs(is_indexable(uid, record) and record.sessions or {}) do
       local id = session.node
       fields[id], values[id] = fields[id] or {}, values[id] or {}
       table.insert(fields[id], uid .. ' ' .. device)
-      table.insert(values[id], string.format('%.0f %s', tonumber(session.generation) or 0, session.session))
+      table.insert(values[id], string.format('%.0f %s', session.generation, session.session))
     end
   end
   return fields, values

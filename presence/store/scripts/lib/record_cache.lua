@@ -2,7 +2,7 @@
 
 local function is_session(value)
   return type(value) == 'table' and type(value.session) == 'string' and type(value.node) == 'string'
-    and type(value.login_ms) == 'number' and type(value.arrived_ms) == 'number'
+    and type(value.login_ms) == 'number' and type(value.arrived_ms) == 'number' and is_count(value.generation)
 end
 
 -- What this call has read, and what it will write at its end (`write_back`): one command with a few hundred fields costs

@@ -59,6 +59,11 @@ local function count(text)
   return number and number >= 0 and number < EXACT and number or 0
 end
 
+-- Whether a decoded value is a number that `count` could return; others cannot be compared with their digits.
+local function is_count(value)
+  return type(value) == 'number' and value >= 0 and value < EXACT and value == math.floor(value)
+end
+
 -- Whether a decoded value can be encoded again. JSON has no infinite numbers, but `1e999` is read as one.
 local function is_finite(value)
   if type(value) == 'number' then return value - value == 0 end
