@@ -153,3 +153,32 @@ def test_nothing_can_be_added_before_a_server_has_stored_the_number_of_shards(
     with pytest.raises(StoreError, match="no server has written there yet"):
         followups.add("ann", after=1, name="x")
     assert client.dbsize() == 0
+
+
+def test_a_follow_up_armed_before_the_first_run_of_a_scheduler_fires(
+    client: Redis, url: str, followups: FollowUps
+) -> None:
+    shard = Shard(client, url)
+    shard.come_online("bob")
+    shard.go_offline("bob")
+    shard.come_online("ann")
+    followups.add("ann", after=60, name="cart")
+    shard.go_offline("ann")
+    shard.run_scheduler()
+    shard.run_scheduler(after_ms=2 * MINUTE_MS)
+    assert shard.delivered_to() == ["ann"]
+
+
+def test_a_return_before_the_first_run_of_a_scheduler_cancels(
+    client: Redis, url: str, followups: FollowUps
+) -> None:
+    shard = Shard(client, url)
+    shard.come_online("ann")
+    followups.add("ann", after=60, name="cart")
+    shard.go_offline("ann")
+    shard.come_online("ann")
+    shard.run_scheduler()
+    assert followups.of("ann") == []
+    shard.go_offline("ann")
+    shard.run_scheduler(after_ms=2 * MINUTE_MS)
+    assert shard.delivered() == []

@@ -250,7 +250,7 @@ def test_a_key_of_another_type_doubles_no_event_and_the_repair_completes_the_bat
     assert [each["uid"] for each in events(server.client)] == ["u", "w", "u"]
 
 
-@pytest.mark.parametrize("key", ["events", "online", "seen", "left", "traces", "node", "sessions"])
+@pytest.mark.parametrize("key", ["events", "online", "seen", "left", "node", "sessions"])
 def test_a_value_of_another_type_is_named_with_its_repair(a: Hand, server: Server, key: str) -> None:
     a.apply(login("u", "s1"))
     name = getattr(KEYS, key)(0, *(["a"] if key in {"node", "sessions"} else []))

@@ -7,7 +7,7 @@
 -- is left unchanged, so the call may be repeated.
 --
 -- If the user is offline, the delay counts from now. If the user is online, the follow-up is armed: the delay counts from
--- the next offline event.
+-- the next offline event. If no scheduler has ever run, it begins here (`start`), so that it reads that event.
 
 local id, uid = ARGV[2], ARGV[3]
 local known = read_followup(id)
@@ -18,11 +18,14 @@ if pending >= tonumber(ARGV[7]) or #ids_of(uid) >= tonumber(ARGV[8]) then
   write_followups()
   return cmsgpack.pack({'full', pending >= tonumber(ARGV[7]) and pending or #ids_of(uid)})
 end
-local delay_ms = tonumber(ARGV[5])
+local delay_ms, info = tonumber(ARGV[5]), stream_info()
+if redis.call('HEXISTS', state_key, 'cursor') == 0 and redis.call('HEXISTS', state_key, 'start') == 0 then
+  redis.call('HSET', state_key, 'start', info.last .. ' ' .. (info.added and digits(info.added) or ''))
+end
 local is_online = redis.call('HEXISTS', online_key, uid) == 1
 local seen = not is_online and redis.call('ZSCORE', seen_key, uid)
 local due_ms = is_online and ARMED or now_ceil_ms + delay_ms
-add_followup(id, {due_ms, 0, ARGV[6], uid, ARGV[4], delay_ms, stream_info().last, '', 0, '', 0, tonumber(seen or '0')})
+add_followup(id, {due_ms, 0, ARGV[6], uid, ARGV[4], delay_ms, info.last, '', 0, '', 0, tonumber(seen or '0')})
 add_count('scheduled', 1)
 write_followups()
 return cmsgpack.pack({'ok', 1, due_ms})

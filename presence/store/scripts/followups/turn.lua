@@ -13,7 +13,7 @@
 -- refused, gaps found].
 --
 -- `state`: runner, until_ms: the active scheduler, and the end of its lease; cursor: the last event read; added: number of
--- entries ever added to the stream up to there; rules: ARGV 4; scan, floor_ms: see `scan_for_missed_users`.
+-- entries ever added to the stream up to there; start: both, before the first run, see add.lua; rules: ARGV 4; scan, floor_ms: see `scan_for_missed_users`.
 --
 -- Exactly once: the cursor, planned and delivered follow-ups change in one step, so any number of schedulers may call
 -- this, die during a call, and repeat it. Nothing is delivered before all events in the stream were read, so a return that
@@ -26,7 +26,7 @@ local SEEN_A_CALL = 200
 local CHANGES_A_CALL = 500  -- planned and cancelled, after which a call ends: some 10 ms; the last user may exceed it
 
 local scheduler, lease_ms = ARGV[2], tonumber(ARGV[3])
-local state = redis.call('HMGET', state_key, 'runner', 'until_ms', 'cursor', 'added', 'rules', 'scan', 'floor_ms')
+local state = redis.call('HMGET', state_key, 'runner', 'until_ms', 'cursor', 'added', 'rules', 'scan', 'floor_ms', 'start')
 local left_ms = (tonumber(state[2] or '') or 0) - now_ms
 
 -- Also while another scheduler is active: it may have no rules of its own, and then uses these.
@@ -119,9 +119,11 @@ local function has_gap()
 end
 
 if not cursor then
-  -- The first run of a shard begins at the end of the stream. But if there was a cursor before, Redis lost its data, and
-  -- all entries are new.
+  -- The first run of a shard begins at the end of the stream, or where the first follow-up was added. But if there was a
+  -- cursor before, Redis lost its data, and all entries are new.
   cursor, added = info.last, info.added
+  local start, start_added = string.match(state[8] or '', '^(%d+%-%d+) (%d*)$')
+  if start and not is_after(start, info.last) then cursor, added = start, tonumber(start_added) end
   if ARGV[5] ~= '' then
     cursor, added = '0-0', info.added and info.added - info.length
     tally.gaps = 1
@@ -220,6 +222,7 @@ end
 redis.call('HSET', state_key, unpack(stored_state))
 if not scan and state[6] then redis.call('HDEL', state_key, 'scan') end
 if not added and state[4] then redis.call('HDEL', state_key, 'added') end
+if state[8] then redis.call('HDEL', state_key, 'start') end
 
 for name, field in pairs({planned = 'scheduled', cancelled = 'cancelled', delivered = 'done', dropped = 'dropped',
   refused = 'refused', gaps = 'holes'}) do add_count(field, tally[name]) end
