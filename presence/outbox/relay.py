@@ -344,7 +344,13 @@ class Relay:
         except StoreError as error:
             self._failed(openings, self.clock())
             return [each for each in planned if not _is_opening(each[1])], [error]
-        return planned, []
+        # A node that slept for days asks before it registers what it knows.
+        probed = [writer for writer in openings if writer.has_opened]
+        failures = await self._probe(probed)
+        return [e for e in planned if e[0] not in probed or self._may_open(e[0])], failures
+
+    def _may_open(self, writer: ShardWriter) -> bool:
+        return self.is_reachable(writer) and writer.is_sending
 
     def _take_new_id(self) -> None:
         old, self.node = self.node, self.callbacks.new_node_id()

@@ -55,6 +55,7 @@ from presence.outbox.peer_barrier import PeerBarrier
 from presence.outbox.queue import Outbox, SkippedChanges
 from presence.outbox.replies import NodeNotice, Opened, Probe, Reply, ReplyStatus, Superseded
 from presence.outbox.steps import (
+    FENCE_TTL_S,
     NO_ENTRY_ID,
     Batch,
     Compare,
@@ -71,6 +72,10 @@ BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save
 # Least time between two resyncs for skipped changes: an outbox that other shards keep full overflows again
 # immediately, and each resync scans all sessions.
 OVERFLOW_PAUSE_S: Final = 1.0
+
+# By the shard's clock, between two probes: a fence of this id may have come and gone with the counter.
+# That is no loss of data: a machine slept, and its own clock stood still.
+MAX_SILENCE_MS: Final = FENCE_TTL_S * 1000 // 2
 
 
 class Phase(Enum):
@@ -131,6 +136,7 @@ class ShardWriter:
         self._replication_id = ""
         # lower bound of the shard's clock less this node's monotonic time
         self._clock_offset_ms: float | None = None
+        self._probed_ms = 0  # the shard's clock at the last probe; 0: none
         self._last_entry_id = NO_ENTRY_ID  # the highest seen in this shard
         self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._in_flight: Batch | None = None
@@ -235,7 +241,14 @@ class ShardWriter:
         self.barrier.others = probe.others
         self._generation = max(self._generation, probe.counter.generation)
         self.inbox_read = probe.inbox_n
-        if probe.fenced:
+        was_silent = self._probed_ms and probe.now_ms - self._probed_ms > MAX_SILENCE_MS
+        self._probed_ms = probe.now_ms
+        if was_silent:
+            is_renamed = self._acknowledged.node != self.node  # as another shard showed that this node slept
+            self._acknowledged = Counter(self.node, 0, 0)  # whatever became of it
+            self._leave_generation()
+            self.phase = self.phase if is_renamed else Phase.FENCED
+        elif probe.fenced:
             self._leave_generation()
             self.phase = Phase.FENCED
         elif self._is_open and (
@@ -291,6 +304,16 @@ class ShardWriter:
         """Return a step that compares sessions with the records; see `Compare`."""
         return Compare(*self._step_header(), cursor, fields, sessions, shown)
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether a batch waits for its answer, or to be sent."""
+        return self._in_flight is not None
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether Redis has acknowledged something of this id; then a probe precedes another opening."""
+        return self._acknowledged.generation > 0
+
     def resync(self) -> None:
         """Begin a resync, because records in Redis differ from the sessions of this node."""
         self._leave_generation()
@@ -299,6 +322,8 @@ class ShardWriter:
         """Continue under a new node id, which owns nothing yet: the old one is fenced in some shard."""
         self._leave_generation()
         self.phase = Phase.CLOSED
+        if not self._acknowledged.generation:
+            self._acknowledged = Counter(node, 0, 0)
         self.node, self.lost_to_fence = node, True
         self._generation = self.inbox_read = 0
 

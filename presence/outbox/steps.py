@@ -1,13 +1,16 @@
 """Steps that a node sends to a shard; imports no Redis client. The answers are in `replies`."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from presence.core.changes import Change, SessionName
 from presence.core.profiles import Profile
 from presence.outbox.queue import SkippedChanges
 
 NO_ENTRY_ID = "0-0"
+FENCE_TTL_S: Final = (
+    86_400  # of a fence after the sweep: longer than any pause of a process or delay of a packet
+)
 
 
 class Item(NamedTuple):

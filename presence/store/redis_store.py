@@ -15,14 +15,13 @@ from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.messaging.letters import OutgoingMessage, RouteResult
 from presence.outbox.replies import Probe, Reply
-from presence.outbox.steps import Step
+from presence.outbox.steps import FENCE_TTL_S, Step
 from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.conversion import CONVERTIBLE, convert, end_version_1, unknown_version
 from presence.store.keys import Keys
 from presence.store.script_arguments import (
     DATA_VERSION,
-    FENCE_TTL_S,
     Shape,
     is_name,
     read_lease_row,

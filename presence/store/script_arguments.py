@@ -29,6 +29,7 @@ from presence.outbox.replies import (
     Superseded,
 )
 from presence.outbox.steps import (
+    FENCE_TTL_S,
     Batch,
     Compare,
     Counter,
@@ -51,7 +52,6 @@ _FORGOTTEN: Final = "forgotten"
 _BANS: Final = {"banned": False, "unbanned": True}  # whether bans were lifted
 
 MAX_FIELDS_PER_CALL: Final = 512  # of a retirement or a sweep: as much work as a batch
-FENCE_TTL_S: Final = 86_400  # after a sweep: longer than any pause of a process or delay of a packet
 
 COUNT_DIGITS: Final = 16  # Lua counts exactly up to 2^53
 

@@ -16,7 +16,7 @@ from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
 from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
-from presence.outbox.steps import Batch, Counter, Step
+from presence.outbox.steps import FENCE_TTL_S, Batch, Counter, Step
 from tests.support.waiting import InlineCallsRuntime, until
 
 NOTHING = LocalSessions(lambda: (), lambda _name: None)
@@ -41,6 +41,7 @@ class FakeStore:
         self.applied: list[Change] = []
         self.batches: list[Batch] = []
         self.probed: list[int] = []  # shards
+        self.now_ms = 0  # of the shards
         self.checks = 0
 
     def check_meta(self, shards: Collection[int] = ()) -> None:
@@ -89,7 +90,9 @@ class FakeStore:
         }
         return {
             s: failures.get(s)
-            or Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, ())
+            or Probe(
+                s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, (), self.now_ms
+            )
             for s in inbox_read
         }
 
@@ -257,6 +260,30 @@ async def test_a_fenced_node_continues_under_a_new_id(
     await until(lambda: not relay.is_fenced)
     fake.fenced |= {"second"}  # a probe that sees the fence is enough
     await until(lambda: fake.counters[0].node == "third")
+
+
+@pytest.mark.parametrize("met_by", ["probe", "refusal"])
+async def test_a_node_that_slept_for_days_registers_under_a_new_id_as_after_a_fence(
+    clock: MockClock, met_by: str
+) -> None:
+    session = Change(Op.REGISTER, "u", "", "s", 2, 0.0, 1000, 1000, 30_000)
+    relaying = Relaying(live=lambda shard: [] if shard else [session])
+    fake = relaying.fake
+    fake.now_ms = 10**12
+    async with trio.open_nursery() as nursery:
+        await relaying.run(nursery)
+        await trio.sleep(2 * PROBE_INTERVAL_S)
+        fake.applied.clear()
+        fake.counters.clear()  # its fence has expired, and with it its counters
+        fake.now_ms += 2 * FENCE_TTL_S * 1000
+        if met_by == "refusal":
+            relaying.outbox.append(login("v", "another"))
+        await until(lambda: any(change.uid == "u" for change in fake.applied))
+        nursery.cancel_scope.cancel()
+    assert fake.counters[0].node == "second"
+    (registered,) = [change for change in fake.applied if change.uid == "u"]
+    assert registered.op is Op.REGISTER, "it yields to a session elsewhere, other than after a loss"
+    assert relaying.relay.writers[0].rollbacks == 0
 
 
 # Outages, of one shard or of all

@@ -5,9 +5,10 @@ import time
 import pytest
 
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
+from presence.outbox.steps import FENCE_TTL_S
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
-from presence.store.script_arguments import FENCE_TTL_S, MAX_FIELDS_PER_CALL
+from presence.store.script_arguments import MAX_FIELDS_PER_CALL
 from presence.store.script_runner import Call
 from tests.store.driving import (
     Hand,

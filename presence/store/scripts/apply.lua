@@ -269,7 +269,11 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
         by = node, return_allowed = login_order_uncertain(present, login_ms, age_ms)})
     end
   end
-  if not record then
+  local left_id, left_ms
+  if not record then left_id, left_ms = remains_of_record(uid) end
+  if left_id then  -- unreadable: the user was online, and stays it
+    record = {id = left_id, since_ms = tonumber(left_ms or string.match(left_id, '^%d+')), sessions = {[device] = entry}}
+  elseif not record then
     local id, public = go_online(uid, device, session, code, reason, at_ms, status_of(entry), entry.meta, entry.private,
       entry.address, entry.class, devices_text({[device] = entry}))
     record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}, public = public}

@@ -107,10 +107,8 @@ end
 -- whether it did.
 local function end_without_record(uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
   if read_record(uid) or written[uid] ~= nil then return false end
-  local text = record_text(uid) or ''
-  local since_id, since_ms = string.match(text, '"id":"(%d+%-%d+)"'), string.match(text, '"since_ms":(%d+)[,}]')
-  if not since_ms or #since_ms > #digits(EXACT) then since_ms = last_seen_ms end
-  go_offline(since_id or '0-0', since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+  local since_id, since_ms = remains_of_record(uid)
+  go_offline(since_id or '0-0', since_ms or last_seen_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
   return true
 end
 
