@@ -14,6 +14,7 @@ MAX_PENDING_PER_SHARD: Final = 1_000_000  # follow-ups of a shard: about 500 MB 
 MAX_PENDING_PER_USER: Final = 100
 MAX_EVENTS_PER_RUN: Final = 200  # of a shard: a few ms of Redis' time
 MAX_DUE_PER_RUN: Final = 200
+REINDEXED_PER_CALL: Final = 100  # follow-ups, below 1 ms of Redis' time: a million of a shard take 3 hours
 # Above the longest pause of a runner: who holds it is only followed when it has died.
 RUN_LEASE_MS: Final = 1500
 STREAM_MAXLEN: Final = 1_000_000  # entries of a shard's stream of follow-ups, roughly
@@ -65,6 +66,11 @@ def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun:
     bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD]
     arguments = ["", scheduler, RUN_LEASE_MS, rules, begun, *bounds]
     return Call("followups/turn", script_keys(keys, shard), arguments)
+
+
+def reindex_call(keys: Keys, shard: int, cursor: str) -> Call:
+    """Return a call of the walk that restores what leads to follow-ups."""
+    return Call("followups/reindex", script_keys(keys, shard), ["", cursor, REINDEXED_PER_CALL])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import msgpack
 from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.config.followup_rules import Rule
-from presence.followups.keys import STREAM_MAXLEN, packed_rules, run_call
+from presence.followups.keys import STREAM_MAXLEN, packed_rules, reindex_call, run_call
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 
@@ -26,6 +26,7 @@ MIN_RUN_INTERVAL_S: Final = 0.02  # between two runs of a shard: follow-ups due 
 BUSY_JITTER_S: Final = 0.3  # spreads the schedulers that wait for one that died
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0  # between two attempts while Redis is unreachable
+REINDEX_INTERVAL_S: Final = 1.0  # between two calls of the walk over all follow-ups
 META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored the number of shards
 
 
@@ -42,6 +43,7 @@ class SchedulerCounters:
     dropped: int = 0  # when due, the user was or had been back
     refused: int = 0  # the limit was reached
     holes: int = 0  # times that events were missing
+    restored: int = 0  # follow-ups that nothing led to any more
     failures: int = 0  # failed calls
 
     def add(self, numbers: Iterable[int]) -> None:
@@ -91,6 +93,8 @@ class FollowUpScheduler:
         self._due: dict[int, float] = {}  # by shard, the time of the next run
         self._started: set[int] = set()  # shards that are known to have had runs
         self._failed = 0  # in a row
+        # The walk over all follow-ups: its shard, cursor, and next call.
+        self._walk_shard, self._walk_cursor, self._walk_at = 0, "0", 0.0
         self.counters = SchedulerCounters()
         self.failure: Exception | None = None
 
@@ -116,8 +120,25 @@ class FollowUpScheduler:
         answers = self._scripting.evaluate(calls) if calls else []
         for shard, answer in zip(due_shards, answers, strict=True):
             self._due[shard] = self._clock() + self._process_answer(shard, answer)
+        if not self.failure:
+            self._reindex(keys)
         self._failed = self._failed if self.failure else 0
         return max(0.0, min(self._due.values()) - self._clock())
+
+    def _reindex(self, keys: Keys) -> None:
+        """Make the next call of the walk over all follow-ups, if it is due."""
+        now = self._clock()
+        if now < self._walk_at:
+            return
+        self._walk_at = now + REINDEX_INTERVAL_S
+        (answer,) = self._scripting.evaluate([reindex_call(keys, self._walk_shard, self._walk_cursor)])
+        if isinstance(answer, Exception):
+            self._note_failure(answer)
+            return
+        self._walk_cursor, restored = msgpack.unpackb(answer)
+        self.counters.restored += restored
+        if self._walk_cursor == "0":
+            self._walk_shard = (self._walk_shard + 1) % keys.shards
 
     def close(self) -> None:
         """Close the connections; a call in another thread fails."""

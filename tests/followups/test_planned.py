@@ -182,3 +182,21 @@ def test_a_return_before_the_first_run_of_a_scheduler_cancels(
     shard.go_offline("ann")
     shard.run_scheduler(after_ms=2 * MINUTE_MS)
     assert shard.delivered() == []
+
+
+@pytest.mark.parametrize("lost", ["due", "of", "both"])
+def test_a_follow_up_is_found_although_what_leads_to_it_was_lost(
+    shard: Shard, client: Redis, followups: FollowUps, lost: str
+) -> None:
+    shard.come_online("ann")
+    armed = followups.add("ann", after=60, name="cart")
+    planned = followups.add("bob", after=60, name="cart")
+    for name in ["due", "of"] if lost == "both" else [lost]:
+        client.delete(f"{shard.keys.followup_queue(0)}:{name}")
+    assert shard.run_scheduler().counters.restored == 2
+    assert [each.id for uid in ("ann", "bob") for each in followups.of(uid)] == [armed.id, planned.id]
+    shard.go_offline("ann")
+    shard.run_scheduler()
+    shard.run_scheduler(after_ms=2 * MINUTE_MS)
+    assert {"ann", "bob"} <= set(shard.delivered_to())
+    assert shard.counts()["done"] == len(shard.delivered())

@@ -132,6 +132,7 @@ class Stage:
     folder: Path
     last: dict[str, str] = field(default_factory=dict)  # user -> type of the last entry
     read_up_to: str = "0-0"
+    round: int = 0
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
@@ -178,7 +179,9 @@ class Stage:
         with FollowUps(self.redis.url) as followups:
             followups.add("ann", after=3600, name="armed", key="1")
             followups.add("visitor", after=3600, name="cart", key="1")
-        self.jobs.schedule_many([Event(str(n), 0.0 if n < 3 else 60.0, b"x") for n in range(6)])
+        self.round += 1
+        self.jobs.schedule_many(Event(f"{self.round}-{n}", 0.0 if n < 3 else 60.0, b"x") for n in range(6))
+        self.jobs.done(self.jobs.due(1))
         self.jobs.due(1)
         self.wheel.touch_many(["x", "y", "z"])
 
