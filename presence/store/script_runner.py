@@ -100,7 +100,7 @@ def keys_of(call: Call, text: str) -> list[str]:
     nodes = [key for key in call.keys if ":node:" in key and value_type(key) == "hash"]
     if call.script == "sweep":
         nodes.append(f"{call.arguments[3]}{call.arguments[9]}")  # see lib/shard.lua
-    named = [text.rpartition(": ")[2]] if ": " in text else []
+    named = re.findall(r"\(\w+ (\S+)\)", text)  # see lib/effects.lua
     return list(dict.fromkeys([*call.keys, *(f"{n}:{part}" for n in nodes for part in NODE_PARTS), *named]))
 
 

@@ -26,11 +26,10 @@ def test_scripts_are_read_on_import_and_not_when_they_are_called(monkeypatch: py
     def refuse(*_: object) -> str:
         raise AssertionError("an upgrade may have changed the files since")
 
-    shard, records, forget, lease = (
-        (FOLDER / f"{name}.lua").read_text() for name in ("lib/shard", "lib/record_cache", "forget", "lease")
-    )
+    parts = [f"lib/{name}" for name in ("effects", "shard", "traces", "record_cache", "index")]
+    *shared, forget, lease = ((FOLDER / f"{name}.lua").read_text() for name in (*parts, "forget", "lease"))
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert script_runner.source.__wrapped__("forget") == shard + records + forget
+    assert script_runner.source.__wrapped__("forget") == "".join(shared) + forget
     assert script_runner.source.__wrapped__("lease") == lease
 
 

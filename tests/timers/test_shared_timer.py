@@ -237,3 +237,11 @@ def test_events_of_a_queue_that_lost_its_index_are_handed_out(scripting: Scripti
 def test_dead_letters_are_listed_with_a_limit(timer: SharedTimer, bounds: tuple[int, int]) -> None:
     with pytest.raises(TimerError):
         timer.dead(*bounds)
+
+
+def test_damaged_counts_stop_no_event(timer: SharedTimer, client: Redis) -> None:
+    timer.schedule(Event("a", 0.0))
+    client.hset(f"{BASE}:counts", mapping={"handed": "x", "done": "1e999", "scheduled": ""})
+    (due,) = wait_for(timer)
+    assert timer.done([due]) == 1
+    assert timer.state().counts | {"scheduled": 0} == {"handed": 1, "done": 1, "scheduled": 0}

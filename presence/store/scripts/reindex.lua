@@ -22,5 +22,5 @@ for i = 1, #scan[2], 2 do
   if not (found[uid] and is_indexable(uid, found[uid])) and #damaged < UIDS_NAMED then damaged[#damaged + 1] = uid end
 end
 local restored = restore_index(found)
-return carry_out(meta_key)
+return carry_out(meta_key, {})
   or {cmsgpack.pack({status = 'ok', cursor = scan[1], restored = restored, damaged = damaged}), history}

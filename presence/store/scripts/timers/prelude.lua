@@ -235,7 +235,10 @@ local function write_back()
   for key, ids in pairs(removed_members) do call_in_slices('ZREM', key, ids) end
   call_in_slices('HDEL', work_key, deleted)
   if alarm_prefix then write_alarms() end
-  for field, n in pairs(added_counts) do redis.call('HINCRBY', counts_key, field, n) end
+  for field, n in pairs(added_counts) do
+    local answer = redis.pcall('HINCRBY', counts_key, field, n)
+    if type(answer) == 'table' and answer.err then redis.call('HSET', counts_key, field, n) end  -- damaged: from here on
+  end
   if not known_kind and kind ~= 'queue' then redis.call('HSET', counts_key, 'kind', kind) end
   if ring and ring.is_new then redis.call('HSET', due_key, 'slots', ring.slots, 'tick_ms', ring.tick_ms) end
   if ring and ring.hand ~= ring.stored_hand then redis.call('HSET', due_key, 'hand', ring.hand) end

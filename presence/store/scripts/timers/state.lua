@@ -32,7 +32,7 @@ local fields, numbers = redis.call('HGETALL', counts_key), {}
 for i = 1, #fields, 2 do
   if fields[i] ~= 'kind' and fields[i] ~= 'walk' then
     numbers[#numbers + 1] = fields[i]
-    numbers[#numbers + 1] = tonumber(fields[i + 1])
+    numbers[#numbers + 1] = tonumber(fields[i + 1]) or 0
   end
 end
 local next_ms = 0
