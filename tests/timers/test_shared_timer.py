@@ -244,4 +244,5 @@ def test_damaged_counts_stop_no_event(timer: SharedTimer, client: Redis) -> None
     client.hset(f"{BASE}:counts", mapping={"handed": "x", "done": "1e999", "scheduled": ""})
     (due,) = wait_for(timer)
     assert timer.done([due]) == 1
-    assert timer.state().counts | {"scheduled": 0} == {"handed": 1, "done": 1, "scheduled": 0}
+    counts = timer.state().counts
+    assert (counts["handed"], counts["done"]) == (1, 1)

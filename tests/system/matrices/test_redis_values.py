@@ -333,7 +333,13 @@ class Stage:
         if not wait_for(lambda: self.online() == {*HERE}, SWEEP_S):
             wrong.append(f"online after the sweep: {self.online()}")
         failures = self.dies.failures()
-        self.dies = self._server(self.dies.address[1])
+        try:
+            self.dies = self._server(self.dies.address[1])
+        except RuntimeError as error:  # a version that this release does not know
+            if key not in str(error):
+                wrong.append(f"no start, and no word of {key}: {error}")
+            self.client.delete(key)
+            self.dies = self._server(self.dies.address[1])
         self.people.come(self.dies.address, *THERE)
         if not wait_for(lambda: self.online() == {*HERE, *THERE}, HEAL_S):
             wrong.append(f"online after the restart: {self.online()}")
