@@ -98,10 +98,12 @@ class Call(NamedTuple):
 def keys_of(call: Call, text: str) -> list[str]:
     """Return the keys that a call may have used: declared, computed by its script, or named by an error."""
     nodes = [key for key in call.keys if ":node:" in key and value_type(key) == "hash"]
-    if call.script == "sweep":
+    if call.script in {"fence", "sweep"}:
         nodes.append(f"{call.arguments[3]}{call.arguments[9]}")  # see lib/shard.lua
     named = re.findall(r"\(\w+ (\S+)\)", text)  # see lib/effects.lua
-    return list(dict.fromkeys([*call.keys, *(f"{n}:{part}" for n in nodes for part in NODE_PARTS), *named]))
+    return list(
+        dict.fromkeys([*call.keys, *nodes, *(f"{n}:{part}" for n in nodes for part in NODE_PARTS), *named])
+    )
 
 
 class Scripting:

@@ -1,6 +1,7 @@
 """Damaged or foreign values in Redis: they count as absent and do not stop anything."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -261,3 +262,14 @@ def test_a_value_of_another_type_is_named_with_its_repair(a: Hand, server: Serve
         (refused,) = a.store.apply([batch])
         assert isinstance(refused, StoreError)
         assert f"redis-cli DEL {name}" in str(refused)
+
+
+@pytest.mark.parametrize("key", ["node", "sessions"])
+def test_a_value_of_another_type_of_a_dead_node_is_named(a: Hand, b: Hand, server: Server, key: str) -> None:
+    a.apply(login("u", "s1"))
+    b.fence("a")
+    name = getattr(KEYS, key)(0, "a")
+    server.client.delete(name)
+    server.client.set(name, "x")
+    with pytest.raises(StoreError, match=re.escape(f"redis-cli DEL {name}")):
+        b.sweep("a")
