@@ -164,6 +164,7 @@ class Arbiter:
         self._successor: WorkerSlot | None = None  # started, and not ready yet
         self._draining: list[WorkerSlot] = []  # their successors are ready
         self._rereader = 0  # the process that rereads the settings; 0: none
+        self._rereads_again = False  # whether it was asked to while one was under way
         self._all_were_ready = False
         self._stopping = False
         self._kill_at = 0.0
@@ -355,6 +356,9 @@ class Arbiter:
                 self._rereader = 0
                 if status := os.waitstatus_to_exitcode(code):
                     log.error("settings not reread", **exit_fields(status))
+                if self._rereads_again and self.reread is not None and not self._stopping:
+                    self._rereads_again = False
+                    self._reread(self.reread)
 
     def _on_exit(self, each: WorkerSlot, status: int) -> None:
         """Handle the exit of a process; `status` is negative if a signal killed it."""
@@ -456,7 +460,7 @@ class Arbiter:
     def _reread(self, reread: Callable[[], None]) -> None:
         """Reread the settings in a child, which the kernel ends if that takes too long."""
         if self._rereader:
-            log.warning("settings are still being reread", pid=self._rereader)
+            self._rereads_again = True  # the file may have changed after it was read
             return
         try:
             self._rereader = os.fork()

@@ -69,6 +69,7 @@ class Signals:
         self.has_failed = False  # whether another process that the server needs cannot be started
         self._address = ""  # "" until ready
         self._thread = AbandonableThread()  # for a settings file on a dead disk
+        self._is_rereading = self._rereads_again = False
 
     def send_ready(self, host: str, port: int) -> None:
         """See `Lifecycle`."""
@@ -106,6 +107,16 @@ class Signals:
             await trio.sleep(SUPERVISE_INTERVAL_S if due_s is None else min(due_s, SUPERVISE_INTERVAL_S))
 
     async def _reread(self) -> None:
+        self._rereads_again = True  # the file may have changed after a call under way has read it
+        if self._is_rereading:
+            return
+        self._is_rereading = True
+        while self._rereads_again:
+            self._rereads_again = False
+            await self._reread_once()
+        self._is_rereading = False
+
+    async def _reread_once(self) -> None:
         try:
             await self._thread.call(self.reread)
         except ThreadTimeout as error:

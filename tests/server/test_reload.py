@@ -90,3 +90,20 @@ def test_a_dead_disk_below_the_settings_file_delays_neither_clients_nor_the_stop
         started = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - started < 5, "the file would be read for a minute"
+
+
+SLOW = HANGS.replace("time.sleep(60)", "time.sleep(0.5)")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_settings_that_change_while_they_are_reread_are_read_again(
+    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running_server("--redis", redis_server.url, "--workers", str(workers)) as server:
+        os.kill(server.process.pid, signal.SIGHUP)
+        wait_for(lambda: len(server.logged("hangs")) == 1)
+        os.kill(server.process.pid, signal.SIGHUP)
+        wait_for(lambda: len(server.logged("hangs")) == 2)
+        assert not server.logged("settings not reread")
