@@ -59,7 +59,7 @@ class PassIssuer:
 
         Raises:
             ValueError: a uid breaks the rules of the protocol.
-            CannotSign: servers would refuse the pass, which is longer than the protocol allows, or whose time is
+            CannotSign: servers would refuse the pass: it is longer than the protocol allows, or its time is
                 not above 0.
         """
         seen = [*see]

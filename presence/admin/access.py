@@ -8,6 +8,7 @@ sends the password only to our name, which leaves cross-site requests, refused i
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -33,6 +34,9 @@ _REFUSALS: Final = {
     "cross_site": (403, "request from another web page", "origin"),
     "not_json": (415, "actions need Content-Type: application/json", "content_type"),
 }
+
+
+_HOST: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/]+))(?::[0-9]{1,5})?")
 
 
 def _refused(code: str) -> ApiError:
@@ -132,7 +136,6 @@ def _check_origin(need: Role, headers: Mapping[str, str]) -> None:
 
 
 def _name_of(host: str) -> str:
-    """Return the name or address of a `Host` header, without the port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    """Return the name or address of a `Host` header, without the port; "" if it is none."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]) if found else ""

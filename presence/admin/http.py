@@ -4,12 +4,19 @@ h11 implements the protocol. This module has the sockets, ASGI, and the time-out
 can hold a connection: `REQUEST_TIMEOUT_S` for the head of a request, `BODY_TIMEOUT_S` for its body and
 `WRITE_TIMEOUT_S` for each piece of a response. Requests of a connection are answered one after the other;
 requests to upgrade the protocol are ignored.
+
+There are `MAX_CONNECTIONS` places. When they are taken, a new connection gets the place of one whose client
+has not sent a complete request, so that clients that send nothing, or little by little, keep out no others,
+such as the probes of a load balancer. It is the one that has waited longest, of the address that has the most
+of them. A request that is complete keeps its place until it is answered.
 """
 
 import contextlib
 import socket
 import struct
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from email.utils import formatdate
 from functools import partial
 from typing import Final
@@ -21,7 +28,8 @@ import trio
 from starlette.types import ASGIApp, Message, Scope
 
 from presence.admin.http_metrics import HttpMetrics
-from presence.admin.responses import ApiError
+from presence.admin.responses import ApiError, busy
+from presence.common.networks import limit_key
 
 MAX_CONNECTIONS: Final = 512
 REQUEST_TIMEOUT_S: Final = 5.0  # from the accept, or the previous response, to a complete head
@@ -79,7 +87,7 @@ class _Server:
     """The state that connections share.
 
     Attributes:
-        waiting: the scopes of connections waiting for a request.
+        waiting: the connections whose request is not complete, longest waiting first, and what ends the wait.
         is_ending: whether no further requests are accepted.
     """
 
@@ -87,40 +95,68 @@ class _Server:
         self.app = app
         self.metrics = metrics
         self.write_s = write_s
-        self.waiting: set[trio.CancelScope] = set()
+        self.waiting: dict[_HttpConnection, trio.CancelScope] = {}
         self.is_ending = False
 
     def end_idle(self) -> None:
         """Accept no further requests."""
         self.is_ending = True
-        for each in self.waiting:
-            each.cancel()
+        for connection, scope in self.waiting.items():
+            if connection.is_idle:
+                scope.cancel()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a connection; its errors do not affect others."""
-        if self.metrics.connections >= MAX_CONNECTIONS:
-            self.metrics.count_refusal("connections")
+        try:
+            address = stream.socket.getpeername()[:2]
+        except OSError:  # reset already
             await trio.aclose_forcefully(stream)
             return
+        if self.metrics.connections >= MAX_CONNECTIONS:
+            self.metrics.count_refusal("connections")
+            if not self._make_room():
+                await trio.aclose_forcefully(stream)
+                return
         self.metrics.connections += 1
         try:
-            await _HttpConnection(self, stream).run()
+            await _HttpConnection(self, stream, address).run()
         except Exception:
             log.exception("admin connection failed")
         finally:
             self.metrics.connections -= 1
             await trio.aclose_forcefully(stream)
 
+    def _make_room(self) -> bool:
+        """Close a connection whose request is not complete; return False if there is none."""
+        if not self.waiting:
+            return False
+        # Some 50 us with every place taken.
+        host = Counter(each.host for each in self.waiting).most_common(1)[0][0]
+        longest = next(each for each in self.waiting if each.host == host)
+        self.waiting.pop(longest).cancel()
+        return True
+
 
 class _HttpConnection:
-    """A connection and its current request."""
+    """A connection and its current request.
 
-    def __init__(self, server: _Server, stream: trio.SocketStream) -> None:
+    Attributes:
+        host: the address of the client, as limits count it.
+    """
+
+    def __init__(self, server: _Server, stream: trio.SocketStream, address: tuple[str, int]) -> None:
+        self.host = limit_key(address[0])
         self._server = server
         self._stream = stream
+        self._address = address
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
         self._gone = trio.Event()  # set when the client has disconnected
         self._answering = trio.CancelScope()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no request, or only a part of its head."""
+        return self._http.their_state is h11.IDLE
 
     async def run(self) -> None:
         """Serve until either side closes."""
@@ -137,12 +173,8 @@ class _HttpConnection:
 
     async def _next_request(self) -> h11.Request | None:
         """Return the head of the next request; None if there is none in time."""
-        with trio.move_on_after(0 if self._server.is_ending else REQUEST_TIMEOUT_S) as waiting:
-            self._server.waiting.add(waiting)
-            try:
-                event = await self._next_event()
-            finally:
-                self._server.waiting.discard(waiting)
+        with self._waiting(0 if self._server.is_ending else REQUEST_TIMEOUT_S):
+            event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return None
             if event.http_version not in _VERSIONS:
@@ -152,17 +184,27 @@ class _HttpConnection:
 
     async def _body(self) -> bytes:
         body = bytearray()
-        try:
-            with trio.fail_after(BODY_TIMEOUT_S):
-                while isinstance(event := await self._next_event(), h11.Data):
-                    body += event.data
-                    if len(body) > MAX_BODY_BYTES:
-                        text = f"the body exceeds {MAX_BODY_BYTES} bytes"
-                        raise ApiError(413, "request_entity_too_large", text, reason="body")
-        except trio.TooSlowError:
-            text = f"the body was not received within {BODY_TIMEOUT_S:g} s"
-            raise ApiError(408, "request_timeout", text, reason="slow_request") from None
-        return bytes(body)
+        with self._waiting(BODY_TIMEOUT_S) as waiting:
+            while isinstance(event := await self._next_event(), h11.Data):
+                body += event.data
+                if len(body) > MAX_BODY_BYTES:
+                    text = f"the body exceeds {MAX_BODY_BYTES} bytes"
+                    raise ApiError(413, "request_entity_too_large", text, reason="body")
+            return bytes(body)
+        if trio.current_time() < waiting.deadline:
+            raise busy("too many connections")
+        text = f"the body was not received within {BODY_TIMEOUT_S:g} s"
+        raise ApiError(408, "request_timeout", text, reason="slow_request")
+
+    @contextmanager
+    def _waiting(self, timeout_s: float) -> Iterator[trio.CancelScope]:
+        """Wait for the client: the block ends early at the time-out, or when another one gets the place."""
+        with trio.move_on_after(timeout_s) as scope:
+            self._server.waiting[self] = scope
+            try:
+                yield scope
+            finally:
+                self._server.waiting.pop(self, None)
 
     async def _next_event(self) -> object:
         """Return the next event of the client, `h11.ConnectionClosed` if it has disconnected.
@@ -207,7 +249,7 @@ class _HttpConnection:
 
         try:
             scope = self._scope(request)
-        except OSError:  # gone already
+        except OSError:  # it has no address of its own any more: the client has reset it
             return
         with trio.CancelScope() as self._answering:
             async with trio.open_nursery() as nursery:
@@ -244,7 +286,7 @@ class _HttpConnection:
             "query_string": query,
             "root_path": "",
             "headers": list(request.headers),
-            "client": self._stream.socket.getpeername()[:2],
+            "client": self._address,
             "server": self._stream.socket.getsockname()[:2],
         }
 

@@ -37,7 +37,7 @@ ROUTES: Final = (
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", OTHER)
 REFUSALS: Final = (
     "token",  # missing or wrong
-    "guesses",  # wrong, while too many responses are delayed
+    "guesses",  # with a token, of an address that has sent too many wrong ones
     "role",  # may read but not act
     "host",  # a foreign Host header: DNS rebinding
     "origin",  # from another web page
@@ -46,7 +46,7 @@ REFUSALS: Final = (
     "uids",
     "messages",  # too many in a request, or per second
     "viewers",
-    "connections",
+    "connections",  # closed or refused, because all places are taken
     "slow_viewer",
     "slow_request",
     OTHER,

@@ -68,6 +68,11 @@ async def ask(
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     if not isinstance(body, bytes):
         body, given = json.dumps(body).encode(), {**JSON, **given}
+    return await ask_scope(app, scope_of(method, target, given), body)
+
+
+async def ask_scope(app: App, scope: dict[str, Any], body: bytes = b"") -> Answered:
+    """Send a request whose response ends by itself, with a scope of the caller's."""
     answered = Answered()
     requests = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -82,7 +87,7 @@ async def ask(
         note(answered, message)
 
     with trio.fail_after(ANSWER_S):
-        await app.asgi(scope_of(method, target, given), receive, send)
+        await app.asgi(scope, receive, send)
     return answered
 
 
@@ -167,6 +172,9 @@ class Operators:
 
     async def ask(self, target: str, method: str = "GET", body: Any = b"", **headers: str) -> Answered:
         return await ask(self.app, target, method, body, **headers)
+
+    async def ask_scope(self, scope: dict[str, Any]) -> Answered:
+        return await ask_scope(self.app, scope)
 
     def look(self, target: str, **headers: str) -> Viewer:
         viewer = Viewer()

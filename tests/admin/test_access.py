@@ -87,8 +87,7 @@ ROLES: Final = {
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(auth_middleware, "GUESS_DELAY_S", 0.0)
+def tokens(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
     path.write_text(f"# of tests\nread grafana {READ}\nact ann {ACT}\n")
     path.chmod(0o600)
@@ -175,6 +174,8 @@ async def test_loopback_names_are_accepted_and_cross_site_links_may_open_the_liv
     async with operators(redis_server.url) as running:
         for name in ("localhost:7480", "127.0.0.1", "[::1]:7480", "LOCALHOST"):
             assert (await running.ask("/v1/nodes", host=name)).status == 200, name
+        for name in ("", "[::1].evil", "127.0.0.1:80@evil", "127.0.0.1.evil.example", "[::1", "localhost:x"):
+            assert (await running.ask("/v1/nodes", host=name)).code == "wrong_host", name
         answered = await running.ask("/", sec_fetch_site="cross-site", sec_fetch_mode="navigate")
         assert (answered.status, answered.kind) == (200, "text/html")
 
@@ -195,11 +196,47 @@ async def test_duplicate_origin_headers_are_refused() -> None:
         assert statuses[0] == 403
 
 
-async def test_pending_guesses_are_limited(secured: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth_middleware, "MAX_PENDING_GUESSES", 0)
-    answered = await secured.ask("/v1/nodes", **bearer(OFFERED))
-    assert (answered.status, answered.code) == (429, "too_many_guesses")
-    assert secured.context.http.refusals["guesses"] == 1
+async def ask_from(running: Operators, address: str, secret: str) -> Answered:
+    scope = {**scope_of("GET", "/v1/nodes", bearer(secret)), "client": (address, 5555)}
+    return await running.ask_scope(scope)
+
+
+async def test_guesses_of_an_address_are_limited_and_a_right_one_is_not_told_from_others(
+    secured: Operators,
+) -> None:
+    for _ in range(auth_middleware.GUESSES_BURST):
+        assert (await ask_from(secured, "192.0.2.1", OFFERED)).status == 401
+    for secret in (OFFERED, ACT):
+        answered = await ask_from(secured, "192.0.2.1", secret)
+        assert (answered.status, answered.code) == (429, "too_many_guesses")
+        assert 0 < answered.json()["error"]["retry_after"] <= 1 / auth_middleware.GUESSES_PER_S
+    assert secured.context.http.refusals["guesses"] == 2
+
+
+async def test_guesses_keep_nobody_out_at_another_address_and_no_probe(secured: Operators) -> None:
+    for n in range(2 * auth_middleware.GUESSES_BURST):
+        await ask_from(secured, f"2001:db8::{n:x}", OFFERED)
+    assert (await ask_from(secured, "2001:db8::ffff", ACT)).status == 429, "the network counts"
+    assert (await ask_from(secured, "2001:db8:0:1::1", ACT)).status == 200
+    scope = {**scope_of("GET", "/readyz", bearer(OFFERED)), "client": ("2001:db8::1", 5555)}
+    assert (await secured.ask_scope(scope)).status == 200
+
+
+async def test_a_right_token_is_no_guess(secured: Operators) -> None:
+    for _ in range(2 * auth_middleware.GUESSES_BURST):
+        assert (await ask_from(secured, "192.0.2.1", READ)).status == 200
+
+
+async def test_a_connection_is_closed_after_the_response_to_a_stranger(secured: Operators) -> None:
+    for target, given, closed in (
+        ("/healthz", {}, True),
+        ("/v1/nodes", bearer(OFFERED), True),
+        ("/v1/nodes", {}, True),
+        ("/v1/nodes", bearer(READ), False),
+        ("/nothing", bearer(READ), False),
+    ):
+        headers = (await secured.ask(target, **given)).headers
+        assert (headers.get("connection") == "close") is closed, (target, given)
 
 
 async def test_with_an_invalid_token_file_all_are_refused_until_it_is_valid(

@@ -238,18 +238,59 @@ async def test_a_viewer_who_leaves_ends_the_stream_and_stuck_viewers_block_no_ot
             assert (await response(other)).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_connection_beyond_the_limit_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+UPLOAD = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\nx"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HT", GET[:-2], UPLOAD], ids=["nothing", "a", "a head", "a body"]
+)
+async def test_clients_without_a_complete_request_keep_out_no_others(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     async with serving() as stage, contextlib.AsyncExitStack() as stack:
-        for _ in range(3):
-            assert await response(await stack.enter_async_context(await stage.connect()))
+        idle = [await stack.enter_async_context(await stage.connect()) for _ in range(3)]
+        for each in idle:
+            await each.send_all(sent)
+        await stage.until(least=3)
+        for _ in range(5):
+            async with await stage.connect() as other:
+                assert (await response(other)).startswith(b"HTTP/1.1 200")
+        assert (await answer(idle[0])).startswith(b"HTTP/1.1 503" if sent == UPLOAD else b"")
+        assert stage.metrics.refusals["connections"] >= 1
+        await stage.until(most=3)
+
+
+async def test_a_request_that_is_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    async with serving() as stage, contextlib.AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(await stage.connect()) for _ in range(3)]
+        for each in streams:
+            assert await response(each, ENDLESS)
         async with await stage.connect() as fourth:
             assert await answer(fourth) == b""
         assert stage.metrics.refusals["connections"] == 1
+        assert stage.ended == []
         await stack.aclose()
         await stage.until(most=0)
         async with await stage.connect() as later:
             assert await response(later)
+
+
+async def test_the_address_with_most_idle_connections_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    async with serving() as stage, contextlib.AsyncExitStack() as stack:
+
+        async def connect(host: str) -> trio.SocketStream:
+            stream = await trio.open_tcp_stream(*stage.address, local_address=host)
+            assert await response(await stack.enter_async_context(stream))
+            return stream
+
+        quiet = await connect("127.0.0.2")
+        for _ in range(6):
+            await connect("127.0.0.1")
+        assert (await response(quiet)).startswith(b"HTTP/1.1 200")
+        assert stage.metrics.refusals["connections"] == 4
 
 
 WEB_SOCKET = b"Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n"
