@@ -173,7 +173,8 @@ class _HttpConnection:
 
     async def _next_request(self) -> h11.Request | None:
         """Return the head of the next request; None if there is none in time."""
-        with self._waiting(0 if self._server.is_ending else REQUEST_TIMEOUT_S):
+        wait_s = 0 if self._server.is_ending else REQUEST_TIMEOUT_S
+        with trio.move_on_after(wait_s) as waiting, self._yielding(waiting):
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return None
@@ -184,7 +185,7 @@ class _HttpConnection:
 
     async def _body(self) -> bytes:
         body = bytearray()
-        with self._waiting(BODY_TIMEOUT_S) as waiting:
+        with trio.move_on_after(BODY_TIMEOUT_S) as waiting, self._yielding(waiting):
             while isinstance(event := await self._next_event(), h11.Data):
                 body += event.data
                 if len(body) > MAX_BODY_BYTES:
@@ -197,14 +198,13 @@ class _HttpConnection:
         raise ApiError(408, "request_timeout", text, reason="slow_request")
 
     @contextmanager
-    def _waiting(self, timeout_s: float) -> Iterator[trio.CancelScope]:
-        """Wait for the client: the block ends early at the time-out, or when another one gets the place."""
-        with trio.move_on_after(timeout_s) as scope:
-            self._server.waiting[self] = scope
-            try:
-                yield scope
-            finally:
-                self._server.waiting.pop(self, None)
+    def _yielding(self, scope: trio.CancelScope) -> Iterator[None]:
+        """Let another connection have the place, by the end of `scope`, for the length of the block."""
+        self._server.waiting[self] = scope
+        try:
+            yield
+        finally:
+            self._server.waiting.pop(self, None)
 
     async def _next_event(self) -> object:
         """Return the next event of the client, `h11.ConnectionClosed` if it has disconnected.

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,7 +204,7 @@ def test_no_file_gets_a_new_key_if_the_other_cannot_be_written(
 
 @pytest.mark.parametrize("claims", [{"see": "bob"}, {"see": None}, {"sub": "ann*"}], ids=str)
 def test_verify_refuses_what_servers_with_visibility_refuse(
-    keys: Path, run_token: RunToken, claims: dict[str, object]
+    keys: Path, run_token: RunToken, claims: dict[str, Any]
 ) -> None:
     signer = Signer(json.loads(keys.read_text())["keys"][0])
     token = keys.with_name("token")
