@@ -22,6 +22,7 @@ from typing import Self
 
 from presence.common import meta_json
 from presence.common.redis_url import database
+from presence.protocol.schema import uid_complaint
 from presence.store.bans import StoredBan, read_bans
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
@@ -70,8 +71,14 @@ class PresenceReader:
         """Return the state of each user, in the order of `uids`.
 
         As of `read_states`, but `meta` and `private` are maps, and there is no `public`: this is the truth.
+
+        Raises:
+            ValueError: a uid breaks the rules of the protocol, so that no user can have it.
         """
         wanted = list(uids)
+        for uid in wanted:
+            if complaint := uid_complaint(uid):
+                raise ValueError(f"{uid!r} is not a valid uid: it {complaint}")
         return _with_maps(self._clients.read(lambda clients: read_states(clients, self._keys(), wanted)))
 
     def state(self, uid: str) -> State:
