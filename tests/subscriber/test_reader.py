@@ -14,6 +14,7 @@ from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.records import online_state
 from presence.store.redis_store import RedisLeaseTable
+from tests.support.odd_inputs import NO_NAMES
 
 KEYS = Keys("presence", 4)
 
@@ -246,3 +247,9 @@ def test_nodes_are_silent_before_they_are_dead_and_absent_after_their_sweep(
     left_s = [each.lease_left_s for each in reader.nodes()]
     assert left_s[1] == pytest.approx(-5, abs=2)
     assert left_s[3] is None
+
+
+@pytest.mark.parametrize("name", NO_NAMES.values(), ids=NO_NAMES)
+def test_what_no_uid_can_be_is_an_error_instead_of_an_offline_user(reader: PresenceReader, name: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid uid"):
+        reader.states(["ann", name])

@@ -37,7 +37,7 @@ function parseEvent(block) {
 /** A URL of this server, without the user name and password that the page's own may have. */
 export function serverUrl(path) {
   const url = new URL(path, document.baseURI);
-  url.username = url.password = url.hash = url.search = "";
+  url.username = url.password = "";
   return url;
 }
 

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 
 import { Ring } from "./ring.js";
-import { EventParser, LiveStream } from "./stream.js";
+import { EventParser, LiveStream, serverUrl } from "./stream.js";
 import { bytes, count, duration, describeReason, escapeInvisible, percent } from "./text.js";
 
 const wheel = (sizes, next = 0.5, later = 0) => ({ slot_s: 0.5, next_s: next, sizes, later });
@@ -52,6 +52,11 @@ test("a forgotten page whose token is refused asks less and less, and immediatel
   assert.equal(asked.length, before + 1);
   mock.reset();
   mock.timers.reset();
+});
+
+test("requests have their parameters, and nothing of the address of the page", () => {
+  globalThis.document = { baseURI: "http://ann:secret@127.0.0.1:7480/?x=1#user=bob" };
+  assert.equal(String(serverUrl("v1/explain?uid=.")), "http://127.0.0.1:7480/v1/explain?uid=.");
 });
 
 test("a slot comes nearer as time passes, and is empty behind the hand", () => {
