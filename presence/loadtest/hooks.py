@@ -3,15 +3,19 @@
 A locustfile defines a subclass of `LoadUser`, and calls `register_hooks` once.
 """
 
+import contextlib
 import functools
 import gc
 import logging
+import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import gevent
+import psutil
 from locust import LoadTestShape, User, argument_parser, events, runners, task
 from locust.env import Environment
 from locust.exception import StopUser
@@ -22,6 +26,7 @@ from presence.loadtest.connection import raise_file_limit
 from presence.loadtest.device import Device
 from presence.loadtest.options import add_options, check_options, ramp_users
 from presence.loadtest.report import Examples, failure_reasons, write_report
+from presence.loadtest.roster import Roster, WorkerReport
 from presence.loadtest.run import DeviceRun
 from presence.loadtest.tokens import DeviceTokens
 from presence.store.client import RedisError, open_client
@@ -32,6 +37,13 @@ GC_THRESHOLDS = (50_000, 20, 100)
 # Locust gives a worker's users to others after 4 s without a heartbeat, and 16,000 devices more are too many.
 # A machine that carries the server, too, may well be busy for so long.
 WORKER_HEARTBEATS = 60  # one a second
+
+FINAL_REPORT_TIMEOUT_S = 10.0  # of a worker, from the end on: it reads what is left of the streams
+FINAL_REPORT_POLL_S = 0.05
+START_TIMEOUT_S = 60  # of workers that locust forks here: one that died at its start never connects
+JUDGE_NOW = "judge now"  # the message by which a master asks for final reports
+RUN_NUMBER = "load_run"  # beside the parsed options, with which locust sends it to workers
+NOT_ENDED = "the run ended before it was judged"
 
 FOREVER_S = 1e9
 SPAWN_S = 1.0  # between two batches of users that locust starts
@@ -49,6 +61,8 @@ class LoadUser(User):
         tokens: from this process's own options; a page or a master must not choose files and commands.
         examples: cases of broken promises, for the report.
         not_due: offline events that were not due yet when the run ended, of all workers for a master.
+        judged_run: number of the run that this process has judged to its end; 0: none.
+        roster: the workers, of a master.
     """
 
     abstract = True
@@ -59,6 +73,8 @@ class LoadUser(User):
     tokens: ClassVar[DeviceTokens | None] = None
     examples: ClassVar = Examples()
     not_due: ClassVar[int] = 0
+    judged_run: ClassVar[int] = 0
+    roster: ClassVar = Roster()
     devices: Sequence[Device] = ()
 
     def on_start(self) -> None:
@@ -123,10 +139,11 @@ def register_hooks() -> None:
     hooks.init.add_listener(_prepare)
     hooks.test_start.add_listener(_start_run)
     hooks.spawning_complete.add_listener(_freeze_objects)
-    hooks.test_stopping.add_listener(_stop_judging)
+    hooks.test_stopping.add_listener(_end_run)
+    hooks.worker_connect.add_listener(_note_worker)
     hooks.quitting.add_listener(_set_exit_code)
-    hooks.report_to_master.add_listener(_send_examples)
-    hooks.worker_report.add_listener(_collect_examples)
+    hooks.report_to_master.add_listener(_extend_report)
+    hooks.worker_report.add_listener(_collect_report)
     gevent.config.track_greenlet_tree = False  # who spawned a device is known; to note it costs 2 KiB each
     gc.set_threshold(*GC_THRESHOLDS)
     runners.HEARTBEAT_LIVENESS = WORKER_HEARTBEATS
@@ -163,10 +180,26 @@ def _prepare(environment: Environment, **_: Any) -> None:
     except RedisError as error:
         refused = f"cannot reach Redis at {redacted(options.redis_url)}: {error}"
     else:
+        _prepare_runner(environment, options)
         return
     if not is_worker:
         _write_report(environment, [refused])
     sys.exit(refused)
+
+
+def _prepare_runner(environment: Environment, options: Any) -> None:
+    runner = environment.runner
+    if not isinstance(runner, MasterRunner):  # when interrupted, a worker judges before it leaves the master
+        quitting: Any = environment.events.quitting
+        quitting.add_listener(_end_run)
+    if isinstance(runner, WorkerRunner):
+        runner.register_message(JUDGE_NOW, _judge_now)
+        return
+    _write_report(environment, [NOT_ENDED])  # until the verdict: of a killed run, too, nothing says passed
+    if isinstance(runner, MasterRunner):
+        LoadUser.roster = Roster(options.expect_workers if options.headless else 0)
+        if options.processes and not options.expect_workers_max_wait:
+            options.expect_workers_max_wait = START_TIMEOUT_S
 
 
 def _start_run(environment: Environment, **_: Any) -> None:
@@ -174,6 +207,8 @@ def _start_run(environment: Environment, **_: Any) -> None:
     LoadUser.current_run, LoadUser.not_due = None, 0
     LoadUser.examples.take()  # those of the last run
     if isinstance(environment.runner, MasterRunner):
+        run = LoadUser.roster.begin(environment.runner.clients, time.monotonic())
+        setattr(environment.parsed_options, RUN_NUMBER, run)
         return
     try:
         host = environment.host or LoadUser.host
@@ -192,14 +227,42 @@ def _freeze_objects(**_: Any) -> None:
     gc.freeze()
 
 
-def _stop_judging(environment: Environment, **_: Any) -> None:
+def _end_run(environment: Environment, **_: Any) -> None:
     """Devices that vanish from now on are being stopped."""
-    if LoadUser.current_run is not None:
-        LoadUser.not_due = LoadUser.current_run.close()
-        logger.info("%d offline events were not due yet at the end, and are not judged", LoadUser.not_due)
-    if isinstance(environment.runner, WorkerRunner):
+    if isinstance(environment.runner, MasterRunner):
+        _await_final_reports(environment.runner)
+    else:
+        _stop_judging(environment)
+
+
+def _await_final_reports(runner: MasterRunner) -> None:
+    """Ask all workers for their final reports while they are still connected; locust waits half a second."""
+    roster = LoadUser.roster
+    roster.end(time.monotonic())
+    runner.send_message(JUDGE_NOW, {RUN_NUMBER: roster.run})
+    give_up_at = time.monotonic() + FINAL_REPORT_TIMEOUT_S
+    while roster.waiting_for(runner.clients) and time.monotonic() < give_up_at:
+        gevent.sleep(FINAL_REPORT_POLL_S)
+
+
+def _judge_now(environment: Environment, msg: Any, **_: Any) -> None:
+    """Handle `JUDGE_NOW`: also a worker that got no devices in this run sends a final report."""
+    setattr(environment.parsed_options, RUN_NUMBER, msg.data[RUN_NUMBER])
+    _stop_judging(environment)
+
+
+def _stop_judging(environment: Environment) -> None:
+    load, runner = LoadUser.current_run, environment.runner
+    if load is not None:
+        if load.is_closing:
+            return
+        if load.is_open:
+            LoadUser.not_due = load.close()
+            logger.info("%d offline events were not due yet at the end, and are not judged", LoadUser.not_due)
+    LoadUser.judged_run = getattr(environment.parsed_options, RUN_NUMBER, 0)
+    if isinstance(runner, WorkerRunner):
         # The master does not wait until all devices of a large run are stopped.
-        environment.runner._send_stats()  # nothing else sends them now
+        runner._send_stats()  # nothing else sends them now
 
 
 def _set_exit_code(environment: Environment, **_: Any) -> None:
@@ -209,6 +272,12 @@ def _set_exit_code(environment: Environment, **_: Any) -> None:
     stats, options = environment.stats, environment.parsed_options
     assert options is not None
     reasons = failure_reasons(stats, options)
+    if isinstance(environment.runner, MasterRunner):
+        reasons += LoadUser.roster.failures()
+        if options.processes:
+            _kill_silent_children({each.pid for each in LoadUser.roster.missing()})
+    if environment.runner is not None:
+        reasons += [f"exception in a user: {each['msg']}" for each in environment.runner.exceptions.values()]
     for reason in reasons:
         logger.error("failed: %s", reason)
     _write_report(environment, reasons)
@@ -225,12 +294,30 @@ def _write_report(environment: Environment, reasons: list[str]) -> None:
         write_report(path, environment.stats, reasons, options, *seen)
 
 
-def _send_examples(data: dict[str, Any], **_: Any) -> None:
+def _kill_silent_children(pids: set[int]) -> None:
+    """End the forked workers that do not answer: locust would wait for them for ever."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.pid in pids or child.status() == psutil.STATUS_STOPPED:
+                child.kill()
+
+
+def _note_worker(client_id: str, **_: Any) -> None:
+    LoadUser.roster.connected(client_id, time.monotonic())
+
+
+def _extend_report(data: dict[str, Any], **_: Any) -> None:
     data["examples"] = LoadUser.examples.take()
     data["not_due"], LoadUser.not_due = LoadUser.not_due, 0
+    load = LoadUser.current_run
+    data["devices"], data["pid"] = load.judge.device_count if load else 0, os.getpid()
+    data["judged_run"] = LoadUser.judged_run
 
 
-def _collect_examples(data: dict[str, Any], **_: Any) -> None:
+def _collect_report(client_id: str, data: dict[str, Any], **_: Any) -> None:
     for words, cases in data["examples"].items():
         LoadUser.examples.add(words, cases)
     LoadUser.not_due += data["not_due"]
+    LoadUser.roster.reported(
+        client_id, WorkerReport(data["pid"], data["devices"], data["judged_run"]), time.monotonic()
+    )

@@ -194,6 +194,11 @@ class DeviceJudge:
         self._is_closed = False
         self._has_events = False  # of these devices
 
+    @property
+    def device_count(self) -> int:
+        """How many devices it has followed."""
+        return len(self._devices)
+
     # What a device did
 
     def login_sent(self, uid: str, login: Sent) -> JudgedSession:

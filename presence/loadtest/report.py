@@ -41,6 +41,8 @@ def failure_reasons(stats: RequestStats, options: Any) -> list[str]:
         reasons.append("no device logged in")
     elif options.headless:
         reasons += unjudged_scenario(stats.entries, options)
+        if not options.no_events and ("online", "event") not in stats.entries:
+            reasons.append("no event of any device was judged: the run was too short, or read nothing")
     if reasons:
         frequent = sorted(stats.errors.values(), key=lambda error: -error.occurrences)
         reasons[:0] = map(_described, frequent[:ERRORS_NAMED])

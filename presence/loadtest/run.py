@@ -7,7 +7,7 @@ import math
 import platform
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gevent
@@ -36,6 +36,7 @@ RETRY_S = 0.5
 MANY_EVENTS = 20  # events that came at one read; then the next is worth waiting for,
 PAUSE_S = 0.1  # for a read costs a process as much as dozens of events, and there may be many processes
 CONSUMED = "consumed, since the decision"
+READ_REST_TIMEOUT_S = 5.0  # at the end: a judge so far behind has seen too little
 DETAILS_LOGGED = 20  # broken promises logged in full; locust's report counts all of them
 
 logger = logging.getLogger("presence.loadtest")
@@ -50,6 +51,7 @@ class DeviceRun:
         target: the server as host and port, for reports.
         tls: None: without TLS.
         server_name: that the certificate must have.
+        is_open: whether it still reports; closing takes a while, and judges the last events.
 
     Raises:
         ValueError: an option or the host makes no sense.
@@ -82,7 +84,7 @@ class DeviceRun:
         self._greenlets: list[gevent.Greenlet] = []
         self._examples = examples
         self._details_logged = 0
-        self._is_open = True
+        self.is_open, self.is_closing = True, False
         self._is_redis_lost = False
 
     def start(self) -> None:
@@ -90,27 +92,52 @@ class DeviceRun:
         if self._connections is not None:
             with self._connections.borrow() as client:
                 self._follower.add_shards(client)
-            self._greenlets.append(gevent.spawn(self._follow))
-            self._greenlets += [gevent.spawn(self._consume, str(n)) for n in range(self.options.consumers)]
-        self._greenlets.append(gevent.spawn(self._drive))
+            self._start_part(self._follow)
+            for number in range(self.options.consumers):
+                self._start_part(self._consume, str(number))
+        self._start_part(self._drive)
 
     def close(self) -> int:
         """Read and report the last events: stopping thousands of devices keeps this process busy.
 
         Returns:
-            how many offline events were still due.
+            how many offline events were not due yet.
         """
+        self.is_closing = True
         gevent.killall(self._greenlets)
         if self._connections is not None:
             self._read_rest(self._connections)
-        self._is_open = False
+        self.is_open = self.is_closing = False
         return self.judge.close()
 
+    def _start_part(self, part: Callable[..., None], *arguments: str) -> None:
+        """Run a part of this run; one that ends by an error fails the run, because nothing replaces it."""
+        greenlet = gevent.spawn(part, *arguments)
+        greenlet.link_exception(lambda ended: self._report_dead_part(part.__name__, ended.exception))
+        self._greenlets.append(greenlet)
+
+    def _report_dead_part(self, name: str, error: BaseException) -> None:
+        part = {"_drive": "the devices", "_follow": "the judge of events", "_consume": "a consumer"}[name]
+        detail = f"{type(error).__name__}: {error}"
+        self._report_finding(DeviceFinding("events", None, f"{part} died in the load test", detail))
+
     def _read_rest(self, connections: RedisConnections) -> None:
+        """Judge what is in the streams by now, and what is missing there."""
         connections.close()  # it may have an answer in flight that is not read any more
+        give_up_at = time.monotonic() + READ_REST_TIMEOUT_S
         try:
             with connections.borrow() as client:
-                self._judge_all(self._follower.read(client), time.monotonic())
+                while True:
+                    asked = time.monotonic()
+                    items = self._follower.read(client)
+                    self._judge_all(items, time.monotonic())
+                    if not items:
+                        break
+                    if asked > give_up_at:
+                        self._report_finding(DeviceFinding("events", None, "the judge is behind the streams"))
+                        break
+                for finding in [] if items else self.judge.overdue(asked):
+                    self._report_finding(finding)
                 keys = self._follower.shards.keys
                 for key in map(keys.events, range(keys.shards if self.options.consumers else 0)):
                     client.at(key).xgroup_destroy(key, self._name)
@@ -199,7 +226,7 @@ class DeviceRun:
 
     def report_promise(self, finding: DeviceFinding) -> None:
         """Report what a device found, unless the run is closed."""
-        if self._is_open:
+        if self.is_open:
             self._report_finding(finding, "device")
 
     def _report_finding(self, finding: DeviceFinding, kind: str = "event") -> None:
@@ -212,13 +239,13 @@ class DeviceRun:
 
     def record_time(self, name: str, seconds: float | None = None, kind: str = "device") -> None:
         """Record a frequent event: firing locust's event costs more than the keepalive it reports."""
-        if self._is_open:
+        if self.is_open:
             ms: Any = None if seconds is None else seconds * 1000  # locust's own are fractions, too
             self._stats.log_request(kind, name, ms, 0)
 
     def report_exchange(self, name: str, seconds: float | None, failure: str | None = None) -> None:
         """Report one exchange with the server to locust, unless the run is closed."""
-        if self._is_open:
+        if self.is_open:
             self._fire("device", name, seconds, failure)
 
     def _fire(self, kind: str, name: str, seconds: float | None, error: str | None) -> None:
