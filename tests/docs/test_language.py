@@ -8,19 +8,25 @@ import argparse
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 
 import presence
 from presence.admin.metric_table import TABLE
 from presence.cli.main import COMMANDS, argument_parser
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.config.loading import FIELDS
+from presence.outbox.outage_log import Outage
 
 TOP = Path(presence.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 MAX_WORDS = 6  # of a log event
 NAMES = {"Redis", "Valkey"}  # besides acronyms such as HTTP
+OUTAGE_EVENTS = {each.name for each in fields(Outage) if each.type is str}  # its texts are log events
 PLACEHOLDER = re.compile(r"%[srd]")
 AVOIDED = re.compile(
     r"\b(whoever|nobody|somebody|he|him|his|at once|(?:is|are) told|had better|ever so"
@@ -45,7 +51,7 @@ def log_events(source: str) -> Iterator[tuple[int, str]]:
 def events_of(call: ast.Call) -> list[ast.expr]:
     """Return the texts of log events among the arguments of a call."""
     if isinstance(call.func, ast.Name) and call.func.id == "Outage":
-        return [word.value for word in call.keywords if word.arg in {"away", "refused", "back"}]
+        return [word.value for word in call.keywords if word.arg in OUTAGE_EVENTS]
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in LEVELS:
         return []
     is_logger = re.search(r"(?:^|[._])log(?:ger)?$", ast.unparse(call.func.value))
@@ -170,18 +176,33 @@ def test_wrong_help_is_found(text: str) -> None:
 
 def test_events_are_found_in_source_code() -> None:
     source = """
-LOST = "control channel lost"
-outage = Outage(log, away="Redis unreachable", refused=LOST, back="")
 event = "sweep finished" if swept else "sweep begun"
 self._log.info(event, node=node)
 _log.error(f"worker killed: {late}", pid=pid)
 protocol.error(7, "not this")
 """
     texts = [
-        "Redis unreachable",
-        "control channel lost",
         "sweep finished",
         "sweep begun",
         "worker killed: it",
     ]
     assert [text for _, text in log_events(source)] == texts
+
+
+OUTAGE = """
+LOST = "control channel lost"
+keywords = dict(first_s=1, limit_s=2)
+outage = Outage(log, unreachable="Redis unreachable", refused=LOST, recovered="it is back", **keywords)
+"""
+
+
+def test_the_events_of_an_outage_are_found() -> None:
+    """The planted call runs: all that the real class logs is found in its source."""
+    names: dict[str, Any] = {"Outage": Outage, "log": structlog.get_logger()}
+    exec(OUTAGE, names)
+    with structlog.testing.capture_logs() as logged:
+        names["outage"].failed("call", StoreUnavailable("away"))
+        names["outage"].failed("call", StoreError("no"))
+        names["outage"].worked("call")
+    assert {text for _, text in log_events(OUTAGE)} == {each["event"] for each in logged}
+    assert len(logged) == len(OUTAGE_EVENTS)
