@@ -7,7 +7,8 @@ phone dies without a word after some minutes, and another takes its place.
 
 Counted are offline events of phones that are alive: after a blackout longer than T less the keepalive
 interval, which no server can tell from a death, and otherwise. Of the dead it is measured how long after the
-death their offline event is in Redis. Needs the ``loadtest`` and ``embedded`` extras.
+death their offline event is in Redis. A dead phone without such an event, or a network without phones, is not
+a figure: the exit status is 1 then. Needs the ``loadtest`` and ``embedded`` extras.
 """
 
 import argparse
@@ -15,14 +16,14 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 from loadtest.networks.crowd import play
 from loadtest.networks.link import NETWORKS
 from loadtest.networks.phone import PhoneRecord
-from loadtest.networks.verdict import OfflineMoment, TimeoutSetting, judge
+from loadtest.networks.verdict import NetworkOutcome, OfflineMoment, TimeoutSetting, failures, judge
 from loadtest.outcome import markdown, print_progress
 from loadtest.records import Data
 from loadtest.servers import PresenceServer
@@ -30,6 +31,7 @@ from presence.store.keys import Keys
 
 SETTINGS = (TimeoutSetting(15, 3), TimeoutSetting(30, 5), TimeoutSetting(60, 15), TimeoutSetting(120, 30))
 PROGRESS_S = 30.0
+END_TIMEOUT_S = 60.0  # of a process of phones, after their time: then it was stopped
 HEAD = (
     *("network", "T / grace / keepalive, s", "hours", "false offline per 100 h"),
     *("offline in a longer blackout, per 100 h", "dead noticed after p50, p99", "returns per hour"),
@@ -38,8 +40,12 @@ HEAD = (
 
 def measure(
     settings: Sequence[TimeoutSetting], phones: int, seconds: float, seed: str
-) -> dict[TimeoutSetting, tuple[list[PhoneRecord], list[OfflineMoment]]]:
-    """Return, for each setting, what became of the phones, and the offline events."""
+) -> dict[TimeoutSetting, dict[str, NetworkOutcome]]:
+    """Return the outcome on each network, for each setting.
+
+    Raises:
+        SystemExit: a process of phones has ended, or does not answer.
+    """
     found = {}
     with contextlib.ExitStack() as stack:
         workers = stack.enter_context(ProcessPoolExecutor(len(settings), get_context("spawn")))
@@ -60,13 +66,20 @@ def measure(
             print_progress(f"{left_s:.0f} s left")
             time.sleep(min(PROGRESS_S, left_s))
         for setting, data, future in running:
-            records = future.result()
+            try:
+                records = future.result(END_TIMEOUT_S)
+            except (BrokenExecutor, TimeoutError) as error:
+                lost = f"the phones of T = {setting.idle_timeout:g} s cannot be judged"
+                for process in (workers._processes or {}).values():  # one that is stopped never ends
+                    process.kill()
+                raise SystemExit(f"their process is gone: {lost}") from error
+            read_at = time.monotonic()
             events = [
                 OfflineMoment(each.uid, each.written_at)
                 for each in data.events(Keys("presence", 1))
                 if each.type == "offline"
             ]
-            found[setting] = (records, events)
+            found[setting] = judge(records, events, setting, read_at)
     return found
 
 
@@ -88,14 +101,18 @@ def main() -> int:
     given = parse()
     print_progress(f"seed {given.seed}")
     rows: dict[str, list[list[str]]] = {each.name: [] for each in NETWORKS}
-    for setting, (records, events) in measure(SETTINGS, given.phones, given.minutes * 60, given.seed).items():
-        for name, outcome in judge(records, events, setting).items():
+    broken: list[str] = []
+    for setting, outcomes in measure(SETTINGS, given.phones, given.minutes * 60, given.seed).items():
+        broken += [f"T = {setting.idle_timeout:g} s, {each}" for each in failures(outcomes, rows)]
+        for name, outcome in outcomes.items():
             rows[name].append([name, *outcome.cells(setting)])
     text = markdown(HEAD, [row for name in rows for row in rows[name]])
     print(text)
     if given.out:
         given.out.write_text(text + "\n")
-    return 0
+    for each in broken:
+        print_progress(f"not valid: {each}")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Compares offline events with what became of the phones: pure. Moments are monotonic seconds."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from loadtest.networks.phone import PhoneRecord
 from loadtest.outcome import percentile
 from presence.core.engine import KEEPALIVE_SHARE
 
+NOTICE_SLACK_S = 30.0  # tick, packets still on their way through a bad network, and a machine under load
 RETURN_S = 5.0  # time that a client may need after a blackout; another one within it continues the first
 
 
@@ -21,6 +23,11 @@ class TimeoutSetting(NamedTuple):
     def keepalive(self) -> float:
         """The interval between two keepalives."""
         return KEEPALIVE_SHARE * self.idle_timeout
+
+    @property
+    def noticed_s(self) -> float:
+        """How long after its death the offline event of a phone must be in Redis."""
+        return self.idle_timeout + NOTICE_SLACK_S
 
     @property
     def bridged_s(self) -> float:
@@ -44,6 +51,7 @@ class NetworkOutcome:
         missed: offline events of phones that were alive, after a blackout that the setting cannot bridge.
         false: such events otherwise.
         delays_s: from the death of a phone to its offline event.
+        unnoticed: phones that died without an offline event within `noticed_s`.
         returns: logins after the first.
     """
 
@@ -52,6 +60,7 @@ class NetworkOutcome:
     missed: int = 0
     false: int = 0
     delays_s: list[float] = field(default_factory=list)
+    unnoticed: int = 0
     returns: int = 0
 
     def cells(self, setting: TimeoutSetting) -> list[str]:
@@ -68,9 +77,12 @@ class NetworkOutcome:
 
 
 def judge(
-    records: Iterable[PhoneRecord], events: Iterable[OfflineMoment], setting: TimeoutSetting
+    records: Iterable[PhoneRecord],
+    events: Iterable[OfflineMoment],
+    setting: TimeoutSetting,
+    read_at: float = math.inf,
 ) -> dict[str, NetworkOutcome]:
-    """Return the outcome by the name of the network; events in order."""
+    """Return the outcome by the name of the network; events in order, as they were at `read_at`."""
     by_uid: dict[str, list[float]] = {}
     for event in events:
         by_uid.setdefault(event.uid, []).append(event.at)
@@ -88,7 +100,20 @@ def judge(
                 outcome.false += not is_long
         if record.is_dead and after:
             outcome.delays_s.append(after[0] - record.ended_at)
+        elif record.is_dead and record.logins and record.uid not in by_uid:  # else it may have been offline
+            outcome.unnoticed += record.ended_at + setting.noticed_s < read_at
     return outcomes
+
+
+def failures(outcomes: Mapping[str, NetworkOutcome], expected: Iterable[str]) -> list[str]:
+    """Return why figures are not valid: phones that vanished from the record, or whose end has no event."""
+    found = [f"{name}: no phone was ever alive" for name in expected if name not in outcomes]
+    for name, outcome in outcomes.items():
+        if outcome.unnoticed:
+            found.append(f"{name}: {outcome.unnoticed} dead phones have no offline event")
+        if not outcome.hours:
+            found.append(f"{name}: no phone was ever alive")
+    return found
 
 
 def _was_cut_off(

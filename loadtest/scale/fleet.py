@@ -25,6 +25,7 @@ SLOTS_PER_S = (
     3000  # of all generators, at the first interval: more cost wakes, fewer make bursts of keepalives
 )
 CONNECTIONS_PER_SOURCE = 4000  # address, of one generator
+ORDER_TIMEOUT_S = 60.0  # a generator's thread never waits for long; one that was stopped never answers
 END_TIMEOUT_S = 20.0
 
 
@@ -230,13 +231,36 @@ class Fleet:
             self._pipes.append(pipe)
 
     def call_all(self, order: str, **arguments: Any) -> list[Any]:
-        """Run a command in all generators; return their answers."""
-        for pipe in self._pipes:
-            pipe.send((order, arguments))
+        """Run a command in all generators; return their answers.
+
+        Raises:
+            SystemExit: one of them has ended or does not answer.
+        """
+        for number in range(self.size):
+            self._send(number, order, arguments)
+        give_up_at = time.monotonic() + ORDER_TIMEOUT_S
+        return [self._answer(number, order, give_up_at) for number in range(self.size)]
+
+    def _send(self, number: int, order: str, arguments: Mapping[str, Any]) -> None:
         try:
-            return [pipe.recv() for pipe in self._pipes]
-        except EOFError:
-            raise SystemExit(f"a load generator ended at the order: {order}") from None
+            self._pipes[number].send((order, arguments))
+        except OSError:
+            raise SystemExit(self._gone(number, "ended", order)) from None
+
+    def _answer(self, number: int, order: str, give_up_at: float) -> Any:
+        try:
+            if not self._pipes[number].poll(max(0.0, give_up_at - time.monotonic())):
+                raise SystemExit(self._gone(number, "does not answer", order))
+            return self._pipes[number].recv()
+        except (EOFError, OSError):
+            raise SystemExit(self._gone(number, "ended", order)) from None
+
+    def _gone(self, number: int, what: str, order: str) -> str:
+        process, share = self._processes[number], self.connections // self.size
+        return (
+            f"load generator {number + 1} of {self.size} (pid {process.pid}) {what} at the order {order}: "
+            f"its {share:,} clients cannot be judged"
+        )
 
     def status(self, *, in_full: bool = False) -> FleetStatus:
         return FleetStatus.combine(self.call_all("report_status", in_full=in_full))
@@ -247,6 +271,7 @@ class Fleet:
     def close(self) -> None:
         for pipe in self._pipes:
             pipe.close()
+        give_up_at = time.monotonic() + END_TIMEOUT_S
         for process in self._processes:
-            process.join(END_TIMEOUT_S)
+            process.join(max(0.0, give_up_at - time.monotonic()))
             process.kill()

@@ -75,6 +75,9 @@ class Reader:
                     continue
                 self.broken.append(f"the stream cannot be read: {error}")
                 return
+            except Exception as error:  # a thread that ends unheard would leave the rest unjudged
+                self.broken.append(f"the reader of events died: {type(error).__name__}: {error}")
+                raise
 
     def _add_all(self) -> None:
         self.clock.sample()

@@ -36,7 +36,7 @@ from pathlib import Path
 from loadtest import usage
 from loadtest.bench import plots
 from loadtest.bench.visits import VisitReport
-from loadtest.outcome import markdown, print_progress
+from loadtest.outcome import failed_checks, markdown, print_progress
 from loadtest.processes import LocustReport, run_locust
 from loadtest.records import Data
 from loadtest.report import ScenarioReport
@@ -58,6 +58,8 @@ LEAST_SAMPLES = 40
 STRETCH_S = 60.0  # of visits, with a login p99 for each
 CROWD = Path(__file__).with_name("crowd.py")
 CROWD_USERS = 500  # devices of one locust user
+STRETCH_TIMEOUT_S = 60.0  # beyond its length: then its process was stopped
+MAX_FAILED_LOOKS = 0.5  # of all; with fewer figures nothing can be said to stay the same
 STRETCH_END_S = 1.0  # until the last visitors of a stretch have left
 LAST_EVENTS_S = 20.0
 SLOWER = 2.0  # a p99 at the end above so many times that of the beginning is a broken promise,
@@ -74,6 +76,7 @@ class Soak:
         visits: begun; a server at its limits refuses some.
         granted, finished: of these, and ended as they should.
         restarts: of Redis.
+        looks, failed_looks: at the figures.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Soak:
     ) -> None:
         self.samples = Samples()
         self.visits = self.granted = self.finished = self.restarts = 0
+        self.looks = self.failed_looks = 0
         self._given, self._data, self._server, self._judge = given, data, server, judge
         self._sample_interval_s = min(SAMPLE_INTERVAL_S, given.visits / given.rate / LEAST_SAMPLES)
         self._next_sample = self._next_progress = time.monotonic()
@@ -98,15 +102,21 @@ class Soak:
             self.samples.add_times("login", [each / 1000 for each in report.login_ms])
 
     def _wait(self, stretch: "Future[VisitReport]") -> None:
+        give_up_at = time.monotonic() + STRETCH_S + STRETCH_TIMEOUT_S
         while not stretch.done():
             now = time.monotonic()
+            if now >= give_up_at:
+                raise SystemExit("the process of the visitors does not answer: its visits cannot be judged")
             if now >= self._next_restart:
                 self._next_restart += self._given.restart_every
                 self._restart_redis()
             if now >= self._next_sample:
                 self._next_sample = now + self._sample_interval_s
-                with contextlib.suppress(OSError):  # the process for operators has the least priority
+                self.looks += 1
+                try:
                     sample(self.samples, self._server, self._data)
+                except OSError:  # the process for operators has the least priority
+                    self.failed_looks += 1
                 self.samples.add_times("detection", self._judge.take_detection_s())
                 self.samples.add_times("event read", self._judge.take_age_s())
             if now >= self._next_progress:
@@ -212,7 +222,15 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
         ),
         *([f"{unfinished:,} visits did not end"] if (unfinished := soak.granted - soak.finished) else []),
         *judge.broken,
-        *(f"crowd: {reason}" for reason in crowd[0].reasons),
+        *(f"crowd: {reason}" for reason in crowd[0].reasons or ["exit status"] * bool(crowd[0].status)),
+        *failed_checks(
+            (subscribers.error, f"the subscribers died: {subscribers.error}"),
+            (not subscribers.events, "no subscriber was given an event"),
+            (
+                soak.failed_looks > MAX_FAILED_LOOKS * soak.looks,
+                f"{soak.failed_looks} of {soak.looks} looks at the figures failed",
+            ),
+        ),
         *(f"server: {failure}" for failure in failures),
     ]
     return soak.samples

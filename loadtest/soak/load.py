@@ -68,10 +68,12 @@ class Subscribers:
     Attributes:
         groups: how many there have been.
         events: how many events they were given.
+        error: what ended them before their time; "" for nothing.
     """
 
     def __init__(self, redis_url: str) -> None:
         self.groups = self.events = 0
+        self.error = ""
         self._redis_url = redis_url
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -88,6 +90,9 @@ class Subscribers:
                 self._finished.wait(PAUSE_S)
             except RedisError:  # it is being restarted
                 self._finished.wait(RETRY_S)
+            except Exception as error:  # a thread that ends unheard looks like one that found nothing
+                self.error = f"{type(error).__name__}: {error}"
+                raise
 
     def _subscribe(self, group: str) -> None:
         self.groups += 1

@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.networks.link import Link, Network, Way
 from loadtest.networks.phone import PhoneRecord
-from loadtest.networks.verdict import OfflineMoment, TimeoutSetting, judge
+from loadtest.networks.verdict import NetworkOutcome, OfflineMoment, TimeoutSetting, failures, judge
 
 CLEAN = Network("clean", 0.05, 0.0, 1000.0)
 DEFAULT = TimeoutSetting(30, 5)
@@ -77,3 +77,28 @@ def test_an_offline_event_of_a_live_phone_is_false_unless_a_blackout_was_too_lon
 def test_the_death_of_a_phone_is_noticed_once() -> None:
     assert judged(record(), 1028.5) == (0, 0, [28.5])
     assert judged(record(is_dead=False), 1028.5) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("phone", "offline_at", "unnoticed"),
+    [
+        (record(), [], 1),
+        (record(), [1028.5], 0),
+        (record(), [700.0], 0),  # it may have been offline when it died
+        (record(is_dead=False), [], 0),
+        (record(ended_at=1990.0), [], 0),  # the record ends before it is due
+    ],
+)
+def test_a_dead_phone_without_an_offline_event_is_unnoticed(
+    phone: PhoneRecord, offline_at: list[float], unnoticed: int
+) -> None:
+    events = [OfflineMoment("ann", at) for at in offline_at]
+    assert judge([phone], events, DEFAULT, 2000.0)["clean"].unnoticed == unnoticed
+
+
+def test_figures_are_not_valid_if_deaths_went_unnoticed_or_phones_are_missing() -> None:
+    outcomes = {"clean": NetworkOutcome(phones=1, hours=1.0), "train": NetworkOutcome(hours=1, unnoticed=2)}
+    assert failures(outcomes, ["clean", "train", "lift"]) == [
+        "lift: no phone was ever alive",
+        "train: 2 dead phones have no offline event",
+    ]

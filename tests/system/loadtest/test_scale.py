@@ -1,14 +1,18 @@
 """The whole load test in small."""
 
+import contextlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadtest.processes import LOCUSTFILE
+from loadtest.scale import fleet
 
 SMALL = ("--connections", "600", "--workers", "2", "--processes", "2", "--logins", "2000")
 
@@ -49,3 +53,19 @@ def test_those_who_stay_are_not_offline(tmp_path: Path) -> None:
     figures = figures_of(tmp_path, "--silent", "60", "--floor-hold", "0")
     assert figures["silence"]["offline"] == figures["silence"]["clients"] == 60
     assert "silence after a last beat" not in figures
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"), [(signal.SIGKILL, "ended at the order"), (signal.SIGSTOP, "does not answer")]
+)
+def test_a_generator_that_is_gone_ends_the_run_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, harm: signal.Signals, words: str
+) -> None:
+    monkeypatch.setattr(fleet, "ORDER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(fleet, "END_TIMEOUT_S", 1.0)
+    with contextlib.closing(fleet.Fleet([("127.0.0.1", 1)], 10, 2)) as generators:
+        generators.status()
+        harmed = psutil.Process(generators._processes[1].pid)
+        harmed.send_signal(harm)
+        with pytest.raises(SystemExit, match=rf"generator 2 of 2 \(pid {harmed.pid}\) {words}"):
+            generators.status()
