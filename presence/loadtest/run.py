@@ -104,10 +104,13 @@ class DeviceRun:
             how many offline events were not due yet.
         """
         self.is_closing = True
-        gevent.killall(self._greenlets)
-        if self._connections is not None:
-            self._read_rest(self._connections)
-        self.is_open = self.is_closing = False
+        try:
+            gevent.killall(self._greenlets)
+            if self._connections is not None:
+                self._read_rest(self._connections)
+            self.is_open = False
+        finally:  # an interrupt may hit it here, and the process closes the run once more when it quits
+            self.is_closing = False
         return self.judge.close()
 
     def _start_part(self, part: Callable[..., None], *arguments: str) -> None:
