@@ -8,6 +8,7 @@ from typing import Final
 
 from presence.admin import startup
 from presence.common.logs import configure
+from presence.common.scarcity import scarcity
 from presence.store.embedded import die_with_parent
 
 # The server that started us decides when to stop.
@@ -33,8 +34,11 @@ def main() -> int:
             from presence.admin.app import run  # noqa: PLC0415 - as above; failures are logged
 
             run(start, line)
-        except Exception:  # the server starts another
-            structlog.get_logger().exception("admin process failed")
+        except Exception as error:  # the server starts another
+            if lack := scarcity(error):
+                structlog.get_logger().error("admin process failed", error=lack)
+            else:
+                structlog.get_logger().exception("admin process failed")
             return 1
     return 0
 

@@ -28,6 +28,16 @@ def abandon_output() -> None:
         os.close(nowhere)
 
 
+def silence_finalizers() -> None:
+    """Print nothing about objects that a lack left half made, when Python discards them at exit."""
+    sys.unraisablehook = lambda _unraisable: None
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):  # a full disk: Python would try again at exit, and print a traceback
+            abandon_output()
+
+
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
     """Let SIGTERM raise KeyboardInterrupt as SIGINT does, so that ``with`` blocks clean up."""

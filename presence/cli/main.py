@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any, Final
 
 from presence import __version__
-from presence.cli.errors import FAILED, OK, USAGE, abandon_output, print_error
+from presence.cli.errors import FAILED, OK, USAGE, abandon_output, print_error, silence_finalizers
 from presence.cli.options import Parser, UsageError
-from presence.common.threads import NoThread
+from presence.common.scarcity import scarcity
 from presence.config.loading import CONFIG_VARIABLE, FIELDS, ConfigError, Loaded, default_file, load
 
 COMMANDS: Final = {
@@ -75,8 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     except KeyboardInterrupt:
         return FAILED
-    except Exception as error:  # an internal error; Python's own traceback may hold a secret
-        print_error(error.strerror if isinstance(error, NoThread) else traceback.format_exc())
+    except Exception as error:
+        # An internal error has a traceback, but not Python's own, which may hold a secret.
+        if lack := scarcity(error):
+            silence_finalizers()
+        print_error(lack or traceback.format_exc())
         return FAILED
     except SystemExit as stop:  # argparse has printed help, the version or an error
         return stop.code if isinstance(stop.code, int) else OK

@@ -7,9 +7,17 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
-from presence.cli.errors import FAILED, OK, print_error, sighup_ignored, sigterm_interrupts
+from presence.cli.errors import (
+    FAILED,
+    OK,
+    print_error,
+    sighup_ignored,
+    sigterm_interrupts,
+    silence_finalizers,
+)
 from presence.cli.options import Load, add_settings
 from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
+from presence.common.scarcity import scarcity
 from presence.config.loading import DEFAULT_SOURCE, FIELDS, ConfigError, Loaded, exposures
 from presence.config.settings import Settings
 from presence.prefork.systemd import Notifier, from_environment
@@ -129,8 +137,12 @@ def _serve(loaded: Loaded, load_again: Load, notifier: Notifier) -> int:
                 return status or (FAILED if signals.has_failed else OK)
         except CannotListen as error:
             log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - the error is complete
-        except Exception:
-            log.exception("server failed")
+        except Exception as error:
+            if lack := scarcity(error):
+                silence_finalizers()
+                log.error("server failed", error=lack)  # noqa: TRY400 - the error is complete
+            else:
+                log.exception("server failed")
         return FAILED
 
 

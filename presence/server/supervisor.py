@@ -16,6 +16,7 @@ import structlog
 
 from presence.common import logs
 from presence.common.logs import DirectWriter
+from presence.common.scarcity import scarcity
 from presence.config.settings import Settings
 from presence.prefork.arbiter import Arbiter
 from presence.prefork.control_pipe import ControlPipe
@@ -101,6 +102,9 @@ def _work(
             return process.run(
                 settings, redis_url, lifecycle, family=family, stats_socket=stats_socket, worker=number
             )
-        except Exception:
-            structlog.get_logger().exception("server failed")
+        except Exception as error:
+            if lack := scarcity(error):
+                structlog.get_logger().error("server failed", error=lack)
+            else:
+                structlog.get_logger().exception("server failed")
             return process.FAILED
