@@ -11,6 +11,7 @@ from presence.common.text import printable
 
 OK = 0
 FAILED = 1
+STDERR = 2
 USAGE = 2  # the command line or the settings are wrong
 
 
@@ -20,12 +21,41 @@ def print_error(message: object) -> None:
         print(f"presence: {printable(line)}", file=sys.stderr, flush=True)
 
 
+def print_lack(reason: str) -> None:
+    """Print what the process lacks; if that is memory, even for this line, a fixed text."""
+    try:
+        print_error(reason)
+    except (MemoryError, RuntimeError):
+        os.write(STDERR, b"presence: out of memory\n")
+
+
 def abandon_output() -> None:
     """Redirect standard output to /dev/null, or Python reports at exit that it cannot flush it."""
     with suppress(OSError, ValueError):  # it may have no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+@contextmanager
+def half_made_loops_ignored() -> Iterator[None]:
+    """Print nothing about a loop of asyncio that found no descriptor: the command says what it lacks.
+
+    Its finalizer looks for an attribute that the loop does not have yet.
+    """
+    before = sys.unraisablehook
+
+    def report(unraisable: "sys.UnraisableHookArgs") -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, AttributeError) and error.name == "_ssock"):
+            before(unraisable)
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is report:
+            sys.unraisablehook = before
 
 
 def silence_finalizers() -> None:

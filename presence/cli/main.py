@@ -12,7 +12,16 @@ from importlib import import_module
 from typing import Any, Final
 
 from presence import __version__
-from presence.cli.errors import FAILED, OK, USAGE, abandon_output, print_error, silence_finalizers
+from presence.cli.errors import (
+    FAILED,
+    OK,
+    USAGE,
+    abandon_output,
+    half_made_loops_ignored,
+    print_error,
+    print_lack,
+    silence_finalizers,
+)
 from presence.cli.options import Parser, UsageError
 from presence.common.scarcity import scarcity
 from presence.config.loading import CONFIG_VARIABLE, FIELDS, ConfigError, Loaded, default_file, load
@@ -64,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack characters of a uid
     words = sys.argv[1:] if argv is None else argv
     try:
-        with _missing_package_named():
+        with _missing_package_named(), half_made_loops_ignored():
             status = _run(argument_parser(words).parse_args(words))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output, such as head, has exited
@@ -79,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # An internal error has a traceback, but not Python's own, which may hold a secret.
         if lack := scarcity(error):
             silence_finalizers()
-        print_error(lack or traceback.format_exc())
+            print_lack(lack)
+        else:
+            print_error(traceback.format_exc())
         return FAILED
     except SystemExit as stop:  # argparse has printed help, the version or an error
         return stop.code if isinstance(stop.code, int) else OK

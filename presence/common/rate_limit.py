@@ -21,7 +21,7 @@ K = TypeVar("K", bound=Hashable)
 
 RETRY_MIN_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0  # the maximum of a client's own back-off
-TABLE_SIZE: Final = 100_000  # some 20 MB with the keys, when it is full
+TABLE_SIZE: Final = 100_000  # at most 70 MB with the keys, when it is full
 MAX_TIDIED_PER_TICK: Final = 2000  # buckets examined: a millisecond
 DEBT_SPANS: Final = 2  # an overdrawn bucket is full again after at most this many times burst/rate
 _TIDIED_PER_CHANGE: Final = 2  # more than one, so that full buckets become fewer

@@ -10,7 +10,7 @@ from presence.config.followup_rules import Rule
 from presence.store.keys import Keys
 from presence.store.script_runner import Call
 
-MAX_PENDING_PER_SHARD: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis
+MAX_PENDING_PER_SHARD: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis without payloads
 MAX_PENDING_PER_USER: Final = 100
 MAX_EVENTS_PER_RUN: Final = 200  # of a shard: a few ms of Redis' time
 MAX_DUE_PER_RUN: Final = 200

@@ -20,7 +20,7 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.messaging.letters import Report
 
-MAX_QUEUED_REPORTS: Final = 8192  # as many as messages that clients may have waiting: some 2 MB
+MAX_QUEUED_REPORTS: Final = 8192  # as many as messages that clients may have waiting: at most 8 MB
 MAX_REPORTS_PER_CALL: Final = 256
 REPORT_TIMEOUT_S: Final = 2.0  # by then the sender has given up
 

@@ -18,7 +18,7 @@ from presence.store.script_arguments import ban_notice_text, unpacked
 from presence.store.script_runner import Call, Scripting
 from presence.store.shard_clients import ShardClients
 
-MAX_BANS: Final = 10_000  # 2 to 6 MB in Redis, and 5 to 8 in each process that knows them
+MAX_BANS: Final = 10_000  # 2 to 6 MB in Redis, and 5 to 21 in each process that knows them
 MAX_REASON_CHARS: Final = 200
 MAX_BY_CHARS: Final = 200
 MAX_DURATION_S: Final = 3650 * 86_400  # for longer there are bans without an end

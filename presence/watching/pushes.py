@@ -28,7 +28,7 @@ from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState,
 from presence.watching.watches import Watches
 
 MAX_PACKETS_PER_SLICE: Final = 256  # packets sent without a turn for other tasks: a millisecond or two
-MAX_QUEUED_CHANGES: Final = 20_000  # changes; some 10 MB
+MAX_QUEUED_CHANGES: Final = 20_000  # changes; some 10 MB, at most 17 without devices
 MAX_JOINED_BYTES: Final = 16_384  # of deferred changes, offered in one write
 MAX_FRAME_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
 

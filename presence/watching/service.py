@@ -38,7 +38,7 @@ from presence.watching.shard_placement import WatchedShards
 from presence.watching.watches import Watches, WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0
-MAX_PENDING_USERS: Final = 200_000  # users in pending requests; some 60 MB
+MAX_PENDING_USERS: Final = 200_000  # users in pending requests; some 60 MB, at most 190
 PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
 BURST_FACTOR: Final = (
     4  # users that all connections of a user may ask about in a burst, as the same multiple,

@@ -1,0 +1,323 @@
+"""Every bound of "What clients can make a server keep" in docs/security.md, with the worst input there is.
+
+The page's table and `BOUNDS` have the same rows, so a bound without a measurement fails. Memory of the
+process is measured by tracemalloc, of Redis by its own count, both over many entries in the form in which
+they are kept. The worst text takes four bytes a character: Python does so for a whole text with one emoji.
+"""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from loadtest.servers import LocalRedis
+from presence import protocol
+from presence.common.faults import Faults
+from presence.common.rate_limit import TABLE_SIZE, KeyedRateLimiter
+from presence.core import visibility
+from presence.core.authenticator import Granted, Sight
+from presence.core.bans import Ban, BanList
+from presence.core.visibility import Visibility
+from presence.followups.keys import MAX_PENDING_PER_SHARD
+from presence.followups.planned import FollowUps
+from presence.messaging.letters import OutgoingMessage, Report
+from presence.messaging.queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
+from presence.outbox.replies import ReplyStatus
+from presence.protocol import Decoder
+from presence.protocol.constants import DEVICE_MAX_BYTES, PASS_MAX_BYTES, UID_MAX_BYTES
+from presence.server.delivery_reports import MAX_QUEUED_REPORTS
+from presence.store.bans import MAX_BANS, MAX_REASON_CHARS
+from presence.store.keys import Keys
+from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
+from presence.watching import pushes
+from presence.watching.pending_watches import PendingWatch, PendingWatches
+from presence.watching.pushes import Pushes
+from presence.watching.queries import MAX_PENDING_USERS as MAX_QUERY_USERS
+from presence.watching.service import MAX_PENDING_USERS as MAX_WATCH_USERS
+from presence.watching.watches import Watches
+from tests.docs.pages import pages
+from tests.store.driving import Hand, end, login
+from tests.support.worlds import World
+from tests.watching.fakes import entry, session
+
+KIB, MIB, MB, GB = 1024, 1024**2, 10**6, 10**9
+ENTRIES: Final = 1000  # that a figure is measured with
+EMOJI: Final = "\N{GRINNING FACE}"
+UIDS_PER_REQUEST: Final = 100
+
+
+def uid(number: int) -> str:
+    """Return one of the uids that take the most memory."""
+    digits = str(number)
+    return EMOJI + "u" * (UID_MAX_BYTES - len(EMOJI.encode()) - len(digits)) + digits
+
+
+def device(number: int) -> str:
+    digits = str(number)
+    return EMOJI + "d" * (DEVICE_MAX_BYTES - len(EMOJI.encode()) - len(digits)) + digits
+
+
+@contextmanager
+def grown() -> Iterator[Callable[[], int]]:
+    """Measure the memory that is kept beyond what there was."""
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+# In the process
+
+
+def a_session() -> float:
+    return _session(loses=False)
+
+
+def a_session_in_its_grace() -> float:
+    return _session(loses=True)
+
+
+def _session(*, loses: bool) -> float:
+    world = World()
+    world.append = lambda change: None  # type: ignore[method-assign] # the outbox has a row of its own
+    with grown() as bytes_kept:
+        for number in range(ENTRIES):
+            handle = world.login(uid(number), device=device(number))
+            world.sockets.sent[handle] = world.sockets.sent[0]
+            if loses:
+                world.sockets.close(handle)
+        return bytes_kept() / ENTRIES
+
+
+def an_incomplete_packet() -> float:
+    with grown() as bytes_kept:
+        decoder = Decoder(protocol.FRAME_LIMIT_BYTES)
+        decoder.feed(protocol.FRAME_LIMIT_BYTES.to_bytes(4, "big"))
+        for _ in range(protocol.FRAME_LIMIT_BYTES - 1):
+            decoder.feed(b"x")
+        return bytes_kept()
+
+
+def pending_watches() -> float:
+    waiting = PendingWatches()
+    with grown() as bytes_kept:
+        for first in range(0, ENTRIES, UIDS_PER_REQUEST):
+            uids = [uid(number) for number in range(first, first + UIDS_PER_REQUEST)]
+            waiting.add(PendingWatch(session()[0], 7, uids, set(uids)))
+        return bytes_kept() / ENTRIES * MAX_WATCH_USERS
+
+
+def pending_queries() -> float:
+    with grown() as bytes_kept:
+        kept = [[uid(number) for number in range(UIDS_PER_REQUEST)] for _ in range(20)]
+        packets = [list(uids) for uids in kept]  # the request's own, and each uid once
+        return bytes_kept() / (len(packets) * UIDS_PER_REQUEST) * MAX_QUERY_USERS
+
+
+def queued_pushes() -> float:
+    watches, watcher = Watches(), session()[0]
+    queue = Pushes(watches, Faults(lambda _session: None))
+    uids = [uid(number) for number in range(ENTRIES)]
+    watches.add(watcher, uids, 0)
+    events = [_shown(each, number) for number, each in enumerate(uids)]
+    with grown() as bytes_kept:
+        for event in events:
+            queue.push(event)
+        return bytes_kept() / ENTRIES * pushes.MAX_QUEUED_CHANGES
+
+
+def _shown(name: str, number: int) -> Any:
+    plain = entry(name, number)
+    return plain._replace(state=plain.state._replace(meta='{"m":"' + "x" * 240 + '"}'))
+
+
+def passes() -> float:
+    """Return the bytes of one pass: of as many uids of two characters as its text holds in base64."""
+    names = PASS_MAX_BYTES * 3 // 4 // len('"ab",')
+
+    class Grants:
+        def check_pass(self, _text: str, _uid: str, _now: float) -> Granted:
+            return Granted(
+                "ann",
+                1e6,
+                Sight(frozenset(chr(97 + number % 26) + chr(97 + number // 26) for number in range(names))),
+            )
+
+    seen: Any = Visibility(Grants(), lambda: 0.0)  # type: ignore[arg-type] # only passes are asked for
+    watchers = [session(f"w{number}")[0] for number in range(20)]
+    with grown() as bytes_kept:
+        for watcher in watchers:
+            for number in range(visibility.MAX_PASSES):
+                assert seen.take_pass(watcher, f"{number:03}" + "x" * (PASS_MAX_BYTES - 3), 0.0) is None
+        return bytes_kept() / (len(watchers) * visibility.MAX_PASSES)
+
+
+def pending_messages() -> float:
+    queue, number = MessageQueue(QueueBounds()), 0
+    with grown() as bytes_kept:
+        while True:
+            sender = session(f"s{number}")[0]
+            for _ in range(QueueBounds().sender_items):
+                if not queue.has_room(sender):
+                    assert queue.items == MAX_ITEMS or queue.bytes >= MAX_BYTES
+                    return bytes_kept()
+                frame = b"x" * (MAX_BYTES // MAX_ITEMS)
+                queue.add(PendingMessage(sender, number, OutgoingMessage(uid(number), frame), float(number)))
+                number += 1
+
+
+def rate_limits() -> float:
+    """Return the bytes of one of the nine tables."""
+    table = KeyedRateLimiter[str](1.0, 1000.0)
+    with grown() as bytes_kept:
+        for number in range(TABLE_SIZE):
+            table.take(uid(number), 0.0, 1.0)
+        assert len(table) == TABLE_SIZE
+        return bytes_kept()
+
+
+def bans() -> float:
+    reason = EMOJI + "r" * (MAX_REASON_CHARS - 1)
+    with grown() as bytes_kept:
+        kept = BanList(
+            Ban(uid(number), device(number), 1000.5 + number, "".join([reason[:-6], f"{number:06}"]))
+            for number in range(ENTRIES)
+        )
+        return bytes_kept() / len(kept) * MAX_BANS
+
+
+def queued_reports() -> float:
+    with grown() as bytes_kept:
+        kept = [
+            (float(number), Report(uid(number), (f"node-{number}", number), 3, 2, 5.5 + number))  # type: ignore[arg-type]
+            for number in range(ENTRIES)
+        ]
+        return bytes_kept() / len(kept) * MAX_QUEUED_REPORTS
+
+
+# In Redis
+
+
+def seen_users() -> float:
+    keys = Keys()
+    with LocalRedis() as redis:
+        store = RedisStore(redis.url, Shape(keys, maxlen=1_000_000, seen_retention_ms=10**13))
+        hand = Hand(store, "node")
+        assert hand.open().status is ReplyStatus.OK
+        for number in range(ENTRIES):
+            one = uid(number), f"node-{number}", device(number)
+            hand.apply(login(*one), end(*one))
+        store.close()
+        assert redis.client.zcard(keys.seen(0)) == ENTRIES
+        kept = (redis.client.memory_usage(key, samples=0) or 0 for key in (keys.seen(0), keys.left(0)))
+        return float(sum(kept)) / ENTRIES
+
+
+def followups() -> float:
+    """Return the bytes of a full shard, with the longest names and payloads."""
+    from presence.config.followup_rules import MAX_PAYLOAD_BYTES  # noqa: PLC0415 - beside its only use
+
+    with LocalRedis() as redis:
+        redis.client.hset(Keys().meta, mapping={"version": "4", "shards": "1"})
+        planned = FollowUps(redis.url)
+        before = redis.client.info("memory")["used_memory"]
+        for number in range(ENTRIES // 10):
+            planned.add(uid(number), after=1000.0, name="reminder", payload="p" * MAX_PAYLOAD_BYTES)
+        grown_by = redis.client.info("memory")["used_memory"] - before
+        return float(grown_by) / (ENTRIES // 10) * MAX_PENDING_PER_SHARD
+
+
+class Bound(NamedTuple):
+    """A row of the page's table."""
+
+    figure: str  # as the page has it
+    limit_bytes: float
+    measure: Callable[[], float] | None  # None: the tests of this part measure it, and `elsewhere` names them
+    elsewhere: str = ""
+
+
+BOUNDS: Final = {
+    "connections and their sessions": Bound("1.4 KB with the longest names", 1400, a_session),
+    "an incomplete packet": Bound("19 KB per connection", 19_000, an_incomplete_packet),
+    "unread replies": Bound("64 KiB and 256 KiB", 320 * KIB, None, "tests/transports/test_requests.py"),
+    "sessions in their grace, after a lost connection": Bound(
+        "1.4 KB each with the longest names", 1400, a_session_in_its_grace
+    ),
+    "watches": Bound("700 bytes", 700, None, "tests/system/security/floods.py"),
+    "watch requests that wait for Redis": Bound("190 MB with the longest names", 190 * MB, pending_watches),
+    "queries that wait for Redis": Bound("30 MB with the longest names", 30 * MB, pending_queries),
+    "changes that wait for watchers": Bound(
+        "17 MB with the longest names and `meta`", 17 * MB, queued_pushes
+    ),
+    'passes, with `visibility = "claims"`': Bound("75 KB each, with hundreds of short uids", 75_000, passes),
+    "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
+    "changes that wait for Redis": Bound("51 MB by default", 51 * MB, None, "tests/outbox/test_queue.py"),
+    "rate limits of logins, requests, packets, fresh and bad tokens and passes": Bound(
+        "70 MB, with the longest names", 70 * MB, rate_limits
+    ),
+    "bans": Bound("21 MB, with the longest names and reasons", 21 * MB, bans),
+    "in Redis: users online": Bound("329 bytes each", 0, None, "tests/store/test_apply.py"),
+    "in Redis: when users were last seen": Bound("430 bytes with the longest names", 430, seen_users),
+    "in Redis: events": Bound("", 0, None, "tests/store/test_apply.py"),
+    "in Redis: subscriptions to watched users": Bound(
+        "300 bytes", 300, None, "tests/system/security/floods.py"
+    ),
+    "reports on messages of backends": Bound("8 MB", 8 * MB, queued_reports),
+    "in Redis: reports on messages of backends": Bound(
+        "300 bytes", 300, None, "tests/store/test_deliveries.py"
+    ),
+    "in Redis: pending follow-ups": Bound("6.6 GB with the longest names and payloads", 6.6 * GB, followups),
+}
+
+
+def documented() -> dict[str, str]:
+    """Return the last cell of each row of the page's table, by its first."""
+    section = (
+        pages()["docs/security.md"]
+        .partition("## What clients can make a server keep")[2]
+        .partition("\n## ")[0]
+    )
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in section.splitlines()
+        if line.startswith("| ")
+    ]
+    return {row[0].strip("| "): row[-1].strip("| ") for row in rows[2:]}
+
+
+def test_each_documented_bound_has_a_row_here() -> None:
+    assert documented().keys() == BOUNDS.keys()
+
+
+@pytest.mark.parametrize("what", BOUNDS)
+def test_the_page_has_the_figure_that_is_measured(what: str) -> None:
+    assert BOUNDS[what].figure in documented()[what]
+
+
+SLOW: Final = {rate_limits, pending_messages, followups, a_session, a_session_in_its_grace}
+MEASURED: Final = [
+    pytest.param(what, marks=[pytest.mark.nightly] if bound.measure in SLOW else [])
+    for what, bound in BOUNDS.items()
+    if bound.measure
+]
+
+
+@pytest.mark.parametrize("what", MEASURED)
+def test_the_worst_input_stays_within_the_bound(what: str) -> None:
+    bound = BOUNDS[what]
+    assert bound.measure is not None
+    measured = bound.measure()
+    share = measured / bound.limit_bytes
+    print(f"{what}: {measured:,.0f} bytes, documented {bound.limit_bytes:,.0f}: {share:.0%}")
+    assert measured <= bound.limit_bytes
+
+
+def test_a_bound_that_is_measured_elsewhere_names_a_file() -> None:
+    root = Path(__file__).parents[3]
+    assert all((root / bound.elsewhere).is_file() for bound in BOUNDS.values() if not bound.measure)
