@@ -66,15 +66,23 @@ class FileLimits(NamedTuple):
     max_connections: int
 
 
+def file_limits() -> tuple[int, int]:
+    """Return the soft and the hard limit of open files; no limit counts as `MAX_DERIVING_FILES`."""
+    unlimited = resource.RLIM_INFINITY
+    soft, hard = (
+        MAX_DERIVING_FILES if limit == unlimited else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    return soft, max(soft, hard)
+
+
 def raise_file_limit(max_connections: int) -> FileLimits:
     """Raise the file limit as far as allowed; return it, and the number of connections; 0: as many as fit.
 
     Raises:
         FileLimitError: the requested number does not fit, or not even one connection does.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        hard = max(soft, MAX_DERIVING_FILES)
+    soft, hard = file_limits()
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     fit = connections_within(hard)

@@ -6,7 +6,6 @@
 import ctypes
 import errno
 import os
-import resource
 import select
 import sys
 from collections.abc import Mapping
@@ -76,7 +75,7 @@ class MachineFacts:
 
 def gather(settings: Settings, root: Path = Path("/")) -> MachineFacts:
     """Collect the facts; `root` is the parent directory of proc and sys."""
-    soft_files, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft_files, hard_files = files.file_limits()
     return MachineFacts(
         system=sys.platform,
         has_epoll=hasattr(select, "epoll"),

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -152,3 +153,12 @@ def test_a_directory_that_can_be_created_passes(tmp_path: Path) -> None:
     for name, problem in folders.items():
         settings = Settings(port=0, no_admin=True, data_dir=tmp_path / name)
         assert machine.gather(settings, tmp_path).data_dir == problem
+
+
+def test_no_limit_of_open_files_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: unlimited)
+    settings = Settings(port=0, no_admin=True)
+    found = machine.gather(settings)
+    result = machine.open_files(settings, found, machine.wanted(settings, found.hard_files))
+    assert result.status is CheckStatus.OK
