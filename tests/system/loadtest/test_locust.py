@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import signal
@@ -194,8 +195,8 @@ def test_a_run_fails_whose_worker_cannot_judge_to_the_end(
 def test_an_interrupted_run_is_judged_up_to_then(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     with distributed(redis_server.url, tmp_path) as run:
         time.sleep(2)
-        for process in (run.master, *run.workers()):  # as a terminal does
-            process.send_signal(signal.SIGINT)
+        for pid in (run.master.pid, *(worker.pid for worker in run.workers())):  # as a terminal does
+            os.kill(pid, signal.SIGINT)
         assert run.verdict() == (0, "passed", [])
 
 
