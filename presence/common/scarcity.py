@@ -18,9 +18,8 @@ _REMEDIES: Final = {
     errno.EDQUOT: "a higher quota is needed",
 }
 _NO_THREAD: Final = "can't start new thread"  # CPython's, without an error number
-_NO_ERROR_SET: Final = (
-    "error return without exception set"  # CPython's, where an allocation fails in an import
-)
+# CPython's, where an allocation fails in an import
+_NO_ERROR_SET: Final = ("error return without exception set", "returned NULL without setting an exception")
 _NO_MAPPING: Final = "failed to map segment"  # the loader's of a shared library
 
 
@@ -33,7 +32,9 @@ def scarcity(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         found = [scarcity(each) for each in error.exceptions]
         return found[0] if all(found) else ""
-    if isinstance(error, MemoryError) or (isinstance(error, SystemError) and str(error) == _NO_ERROR_SET):
+    if isinstance(error, MemoryError) or (
+        isinstance(error, SystemError) and str(error).endswith(_NO_ERROR_SET)
+    ):
         return f"out of memory: {_REMEDIES[errno.ENOMEM]}"
     if isinstance(error, OSError) and error.errno in _REMEDIES:
         place = f"{error.filename}: " if error.filename else ""

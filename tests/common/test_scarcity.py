@@ -13,6 +13,7 @@ from presence.common.scarcity import scarcity
     [
         (MemoryError(), "out of memory"),
         (SystemError("error return without exception set"), "out of memory"),
+        (SystemError("<function f> returned NULL without setting an exception"), "out of memory"),
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "Too many open files: a higher limit"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/x"), "/data/x: No space left on device"),
         (RuntimeError("can't start new thread"), "a higher limit of processes"),

@@ -226,11 +226,10 @@ def followups() -> float:
     with LocalRedis() as redis:
         redis.client.hset(Keys().meta, mapping={"version": "4", "shards": "1"})
         planned = FollowUps(redis.url)
-        before = redis.client.info("memory")["used_memory"]
-        for number in range(ENTRIES // 10):
+        for number in range(ENTRIES):
             planned.add(uid(number), after=1000.0, name="reminder", payload="p" * MAX_PAYLOAD_BYTES)
-        grown_by = redis.client.info("memory")["used_memory"] - before
-        return float(grown_by) / (ENTRIES // 10) * MAX_PENDING_PER_SHARD
+        kept = sum(redis.client.memory_usage(key, samples=0) for key in redis.client.scan_iter())
+        return float(kept) / ENTRIES * MAX_PENDING_PER_SHARD
 
 
 class Bound(NamedTuple):
