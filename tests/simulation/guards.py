@@ -132,8 +132,8 @@ _CERTIFICATE: Final = (
 _TOMBSTONE: Final = (
     SourceChange(
         "sweep",
-        "redis.call('PEXPIRE', node_prefix .. dead, ARGV[15])",
-        "redis.call('DEL', node_prefix .. dead)",
+        "will('PEXPIRE', node_prefix .. dead, ARGV[15])",
+        "will('DEL', node_prefix .. dead)",
     ),
 )
 
