@@ -29,6 +29,10 @@ MAX_DURATION_S: Final = 3650 * 86_400
 _ENTRY_ID: Final = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
+# argparse before Python 3.13 loses the value of these; `uid_argument` and `device_argument` take its codes.
+_NAMED_DASHES: Final = {f"{flag}=--": f"{flag}=\\u{{2d}}\\u{{2d}}" for flag in ("--uid", "--device")}
+
+
 class Parser(argparse.ArgumentParser):
     """Refuses abbreviated flags, because a new flag would change their meaning, and suggests corrections.
 
@@ -45,7 +49,10 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
         """Return the arguments; an unknown one ends the program as any usage error does."""
-        parsed, unknown = self.parse_known_args(args, namespace)
+        words = [*(sys.argv[1:] if args is None else args)]
+        flags_end = words.index("--") if "--" in words else len(words)
+        words[:flags_end] = [_NAMED_DASHES.get(word, word) for word in words[:flags_end]]
+        parsed, unknown = self.parse_known_args(words, namespace)
         if unknown:
             flags = [spec.flag for spec in FIELDS.values() if hasattr(parsed, spec.name)]
             hint = nearest(unknown[0].partition("=")[0], flags) if unknown[0].startswith("--") else ""

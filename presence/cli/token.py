@@ -23,7 +23,15 @@ from presence.auth.keys import HS256, InvalidKey, KeySetError
 from presence.auth.operator_tokens import TokenFileError
 from presence.auth.tokens import TokenRefused, TokenRules
 from presence.cli.errors import FAILED, OK, print_error
-from presence.cli.options import Load, UsageError, add_json, add_seconds, add_settings, secret_source
+from presence.cli.options import (
+    Load,
+    UsageError,
+    add_json,
+    add_seconds,
+    add_settings,
+    secret_source,
+    uid_argument,
+)
 from presence.common.text import json_line, printable
 from presence.config.settings import Settings, is_url
 from presence.protocol import PASS_MAX_BYTES, TOKEN_MAX_BYTES
@@ -106,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_signing(parser: argparse.ArgumentParser, what: str) -> None:
     _add_keys(parser)
-    parser.add_argument("--uid", required=True, help=f"user of the {what}")
+    parser.add_argument("--uid", required=True, type=uid_argument, help=f"user of the {what}")
     parser.add_argument("--kid", metavar="NAME", help="key to sign with (default: the last one of the file)")
     add_seconds(parser, "--ttl", 3600.0, f"lifetime of the {what}")
     add_settings(parser, ("token_issuer", "token_audience"), _SIGN_TEXTS)
@@ -162,8 +170,6 @@ def _keygen(args: argparse.Namespace) -> None:
 
 
 def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
-    if not tokens.is_uid(args.uid):
-        raise UsageError(f"token {args.action}: {args.uid!r} is not a valid uid")
     if is_url(keys):
         text = "token_keys is a URL, whose keys sign nothing: give --keys FILE"
         raise UsageError(f"token {args.action}: {text}")
