@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import structlog
 import trio
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
@@ -46,7 +47,16 @@ Outcome = Literal["done", "failed", "refused"]
 log = structlog.get_logger("presence.admin")
 
 Handler = Callable[[Request], Awaitable[Response]]
-_CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid may contain a slash
+
+
+class _AnyText(PathConvertor):
+    """Any text: a uid may contain a slash, and one with a line feed is refused as a uid, not as a path."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("text", _AnyText())
+_CONVERTERS: Final = {"{uid}": "{uid:text}", "{file}": "{file:path}"}
 
 
 class Endpoint(Route):

@@ -41,7 +41,7 @@ ASKED = [
     *(asked for path in ("/healthz", "/readyz", "/metrics", "/v1/nodes") for asked in gets(path, 200)),
     *(asked for path in ("/openapi.json", "/") for asked in gets(path, 200)),
     *gets("/v1/presence/{uid}", 200, "ann", "bob", "%F0%9F%A6%8A%2F%C3%A9"),
-    *gets("/v1/presence/{uid}", 400, "", "%ff", "a%20b", 129 * "x"),
+    *gets("/v1/presence/{uid}", 400, "", "%ff", "a%20b", "a%0Ab", 129 * "x"),
     *gets("/v1/presence", 200, "?uid=ann", "?uid=.", "?uid=..&more=1", "?uid=%F0%9F%A6%8A%2F%C3%A9"),
     *gets("/v1/presence", 400, "", "?uid=", "?uid=%ff", "?uid=a+b", "?uid=ann&uid=bob"),
     *posts(QUERY, 200, {"uids": ["ann", "bob", "zoe", "ann"]}),

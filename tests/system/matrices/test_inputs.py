@@ -306,10 +306,12 @@ def of_http_actions(stage: Stage, uid: str) -> None:
     assert (status, [*answer["users"]]) == (200, [uid])
     assert uid in [each["uid"] for each in stage.http("v1/bans")[1]["bans"]]
     assert stage.http("v1/unban", {"uids": [uid]})[1] == {"lifted": {uid: [None]}}
-    logged = [
-        line for line in list(stage.server.lines) if line["event"] == "audit" and line.get("uid") == uid
-    ]
-    assert {line["action"] for line in logged} >= {"kick", "message"}
+
+    def logged() -> set[str]:
+        lines = list(stage.server.lines)
+        return {each["action"] for each in lines if each["event"] == "audit" and each.get("uid") == uid}
+
+    wait_for(lambda: logged() >= {"kick", "message"})
 
 
 def of_subscribers(stage: Stage, uid: str) -> None:
