@@ -227,18 +227,29 @@ local function write_alarms()
   end
 end
 
+-- Returns the totals that this call changes, flat: field, number. A damaged one begins anew.
+local function new_totals()
+  local fields, totals = {}, {}
+  for field in pairs(added_counts) do fields[#fields + 1] = field end
+  local present = #fields > 0 and redis.call('HMGET', counts_key, unpack(fields)) or {}
+  for i, field in ipairs(fields) do
+    local digits = string.match(present[i] or '', '^%d+$')
+    totals[2 * i - 1] = field
+    totals[2 * i] = string.format('%.0f', (digits and #digits <= 15 and tonumber(digits) or 0) + added_counts[field])
+  end
+  return totals
+end
+
 -- Writes the changes of a call. Additions come first: if the script is stopped midway, an event is in two places rather
 -- than in none.
 local function write_back()
+  local totals = new_totals()
   call_in_slices('HSET', work_key, stored)
   for key, values in pairs(added_members) do call_in_slices('ZADD', key, values) end
   for key, ids in pairs(removed_members) do call_in_slices('ZREM', key, ids) end
   call_in_slices('HDEL', work_key, deleted)
   if alarm_prefix then write_alarms() end
-  for field, n in pairs(added_counts) do
-    local answer = redis.pcall('HINCRBY', counts_key, field, n)
-    if type(answer) == 'table' and answer.err then redis.call('HSET', counts_key, field, n) end  -- damaged: from here on
-  end
+  if #totals > 0 then redis.call('HSET', counts_key, unpack(totals)) end
   if not known_kind and kind ~= 'queue' then redis.call('HSET', counts_key, 'kind', kind) end
   if ring and ring.is_new then redis.call('HSET', due_key, 'slots', ring.slots, 'tick_ms', ring.tick_ms) end
   if ring and ring.hand ~= ring.stored_hand then redis.call('HSET', due_key, 'hand', ring.hand) end
