@@ -257,7 +257,7 @@ def _adjust_defaults(settings: Settings, sources: Mapping[str, str]) -> Settings
 
 
 def _from_file(path: object, problems: list[str]) -> Iterator[_Given]:
-    if path is None:
+    if path is None or str(path) == os.devnull:  # the usual name for no file at all
         return
     source = f"file {path}"
     try:
