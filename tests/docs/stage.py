@@ -45,6 +45,7 @@ class Stage:
         self._places = {REDIS: redis_url, **places}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
         self.environment = {
+            "WEBHOOK_SECRET": "a-secret-of-a-receiver",
             **kept,
             "PATH": os.pathsep.join([str(folder / "bin"), kept.get("PATH", "")]),
             "PYTHONPATH": str(ROOT),
