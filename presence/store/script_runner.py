@@ -55,10 +55,22 @@ Command = Sequence[Any]
 """A command: its name, and arguments of types that redis-py packs."""
 
 
+# Shared parts before which a function opens that holds the rest of the script. Each call runs a script from its first
+# line, and most of what it runs then defines functions. To capture a variable of the function it is defined in, Lua
+# walks over all those captured since; one of an outer function it finds immediately. A function captures at most 60.
+_OPENS_FUNCTION: Final = frozenset({"lib/shard", "lib/record_cache", "lib/events"})
+
+
 @cache
 def source(name: str) -> str:
     """Return the text of a script, with the shared parts before it."""
-    return "".join(_TEXTS[part] for part in (*parts_before(name), name))
+    text, opened = "", 0
+    for part in (*parts_before(name), name):
+        if part in _OPENS_FUNCTION or (part == name and opened):
+            text += "return (function()\n"
+            opened += 1
+        text += _TEXTS[part]
+    return text + "\nend)()" * opened
 
 
 def parts_before(name: str) -> tuple[str, ...]:

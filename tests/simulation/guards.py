@@ -149,11 +149,11 @@ GUARDS: Final = (
                 "if present then remove_session",
             ),
             SourceChange(
-                "lib/changes",
+                "lib/owned",
                 "present and present.session == session and present.node == of_node\n",
                 "present\n",
             ),
-            SourceChange("lib/changes", "      and present.generation == owned_generation) then", ") then"),
+            SourceChange("lib/owned", "      and present.generation == owned_generation) then", ") then"),
         ),
     ),
     Guard(
@@ -197,7 +197,7 @@ GUARDS: Final = (
     ),
     Guard(
         "counted-in-the-trail",
-        (SourceChange("apply", "is_told(last.told) and last.told or {}}}", "{}}}"),),
+        (SourceChange("apply", "former_superseded, former_told}}", "former_superseded, {}}}"),),
         seed=25,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
@@ -264,7 +264,7 @@ GUARDS: Final = (
     ),
     Guard(
         "invisible-with-one-device",
-        (SourceChange("lib/shown_state", "invisible = 5", "invisible = 0"),),
+        (SourceChange("lib/profile", "invisible = 5", "invisible = 0"),),
         seed=6,
     ),
     Guard(

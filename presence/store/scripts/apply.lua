@@ -36,55 +36,54 @@ local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: the reco
 local UNCERTAIN_LOGIN_MS = 5000   -- without knowledge of clocks, the order of logins nearer than this is uncertain
 local CLOCK_ERROR = 0.05       -- of ages by the clock of a node, far above any real error
 local ITEM_VALUES = 9
+local EXACT_DIGITS = 16          -- of numbers up to EXACT
 local TRAIL_LIMIT = 4          -- lost answers of openings in a row
 
--- Returns an unpacked value of Redis, an empty table if it is damaged.
-local function unpacked(text)
-  local ok, value = pcall(cmsgpack.unpack, text or '')
-  return ok and type(value) == 'table' and value or {}
-end
+-- Returns, of a stored reply and trail, what has their form: whether the reply can be answered again, its `superseded` and
+-- `told`, and the rows of the trail. Its functions are rarely needed, and each definition takes time in each call.
+local function read_stored(reply, trail)
+  local function unpacked(text)
+    local ok, value = pcall(cmsgpack.unpack, text or '')
+    return ok and type(value) == 'table' and value or {}
+  end
 
--- Returns whether a value is an array of rows, of which each value is of a type in `types`.
-local function has_rows(value, types)
-  if type(value) ~= 'table' then return false end
-  for _, row in pairs(value) do
-    for i, wanted in ipairs(types) do
-      if type(row) ~= 'table' or type(row[i]) ~= wanted then return false end
+  -- Whether a value is an array of rows, of which each value is of a type in `types`.
+  local function has_rows(value, types)
+    if type(value) ~= 'table' then return false end
+    for _, row in pairs(value) do
+      for i, wanted in ipairs(types) do
+        if type(row) ~= 'table' or type(row[i]) ~= wanted then return false end
+      end
+      if #row ~= #types then return false end
     end
-    if #row ~= #types then return false end
+    return true
   end
-  return true
-end
 
--- Whether a value has the form of `event_counts`.
-local function is_told(value)
-  if type(value) ~= 'table' or #value % 3 ~= 0 then return false end
-  for i = 1, #value, 3 do
-    if type(value[i]) ~= 'string' or type(value[i + 2]) ~= 'number'
-        or not string.find(tostring(value[i + 1]), '^%d+$') then return false end
+  local function is_superseded(value)
+    return has_rows(value, {'string', 'string', 'string', 'boolean'})
   end
-  return true
-end
 
-local function is_superseded(value)
-  return has_rows(value, {'string', 'string', 'string', 'boolean'})
-end
+  -- Whether a value has the form of `event_counts`.
+  local function is_told(value)
+    if type(value) ~= 'table' or #value % 3 ~= 0 then return false end
+    for i = 1, #value, 3 do
+      if type(value[i]) ~= 'string' or type(value[i + 2]) ~= 'number'
+          or not string.find(tostring(value[i + 1]), '^%d+$') then return false end
+    end
+    return true
+  end
 
--- Returns the rows of a trail that have its form.
-local function sound_trail(rows)
-  local sound_rows = {}
-  for _, row in ipairs(rows) do
+  local stored, rows = unpacked(reply), {}
+  local superseded = is_superseded(stored.superseded) and stored.superseded
+  local told = is_told(stored.told) and stored.told
+  for _, row in ipairs(unpacked(trail)) do
     if type(row) == 'table' and type(row[1]) == 'string' and type(row[2]) == 'number' and type(row[3]) == 'number'
         and is_superseded(row[4]) and is_told(row[5]) then
-      sound_rows[#sound_rows + 1] = row
+      rows[#rows + 1] = row
     end
   end
-  return sound_rows
-end
-
-local function is_reply(reply)
-  return reply.status == 'ok' and type(reply.last_id) == 'string' and is_superseded(reply.superseded)
-    and is_told(reply.told)
+  local is_sound = stored.status == 'ok' and type(stored.last_id) == 'string' and superseded and told
+  return is_sound, superseded or {}, told or {}, rows
 end
 
 local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
@@ -104,7 +103,7 @@ if not opens and generation ~= present_generation then return refuse('unknown', 
 if opens then last_n = 0 end
 if n <= last_n then
   -- Without its reply the batch cannot be answered: the caller opens another generation, and compares.
-  if not is_reply(unpacked(counter[3])) then return refuse('unknown', present_generation) end
+  if not read_stored(counter[3]) then return refuse('unknown', present_generation) end
   return {counter[3], history}
 end
 if n > last_n + 1 then return refuse('gap', present_generation) end
@@ -115,40 +114,6 @@ if version and version ~= opening.version then
 end
 
 local superseded = {}
-
--- Makes entry ids continue above the highest that the node has seen, whatever the clock and data of this server.
-local function raise_floor(wanted)
-  raise_top(last_id())
-  local ms, n = top_ms, top_n
-  raise_top(wanted)
-  if top_ms == ms and top_n == n then return end
-  will('XADD', events_key, wanted, 'v', 1, 'type', 'floor')
-  will('XDEL', events_key, wanted)
-  will('HSET', meta_key, 'floor', wanted)
-end
-
--- `before`: gen, n, reply and trail of the previous generation. If it had another node id, that id is fenced: its
--- delayed calls must not be applied after this answer.
-local function open_generation(before)
-  will('HSET', meta_key, 'version', opening.version)
-  set_trace(node, generation, count(counter[5]), false)
-  if opening.before ~= node then fence(opening.before) end
-  raise_floor(opening.floor)
-  if opening.dropped > 0 then
-    add_entry('v', 1, 'type', 'gap', 'node', node,
-      'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
-    count_event('gap', '0')
-  end
-  local last = unpacked(before[3])
-  local trail = {{opening.before, count(before[1]), count(before[2]),
-    is_superseded(last.superseded) and last.superseded or {}, is_told(last.told) and last.told or {}}}
-  for _, earlier in ipairs(unpacked(before[4])) do
-    if #trail < TRAIL_LIMIT then trail[#trail + 1] = earlier end
-  end
-  trail = sound_trail(trail)
-  will('HSET', node_key, 'trail', cmsgpack.pack(trail))
-  return trail
-end
 
 -- Whether it is uncertain which of two logins of a (uid, device) is the later one. Ages are those of the sending of a
 -- call: a long delay makes logins look younger. So `present.login_ms` is not before the real login, but for the error of
@@ -183,12 +148,6 @@ local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, 
   pending[uid], has_pending_logins = cjson.encode(logins), true
 end
 
--- Whether a session surely lives: its node is not fenced, and has registered it in its present generation.
-local function is_known(session)
-  local counter = redis.call('HMGET', node_prefix .. session.node, 'gen', 'fence')
-  return count(counter[1]) == session.generation and not counter[2]
-end
-
 local crowded = {}  -- users with another session than before, in order, and by uid the classes of these sessions
 
 local function note_another_session(uid, class)
@@ -197,36 +156,42 @@ local function note_another_session(uid, class)
   classes[#classes + 1] = class
 end
 
--- Notifies nodes of sessions above a limit of a user. Repeated notices until they have ended are harmless.
--- A session that may have ended while its node was disconnected counts when that node registers it. `victims`: devices
--- whose sessions are above another limit, and do not count; those of this one are added.
-local function enforce_session_limit(uid, sessions, victims, most, policy, class)
-  local names, devices = {}, 0
-  local function counts(device, session) return (not class or session.class == class) and not victims[device] end
-  for device, session in pairs(sessions) do
-    if counts(device, session) then devices = devices + 1 end
-  end
-  if devices <= most then return end
-  for device, session in pairs(sessions) do
-    if counts(device, session) and is_known(session) then names[#names + 1] = device end
-  end
-  table.sort(names, function(device, other)
-    if sessions[device].login_ms ~= sessions[other].login_ms then
-      return sessions[device].login_ms < sessions[other].login_ms
-    end
-    return is_before(device, other)
-  end)
-  local first = policy == 'newest' and most + 1 or 1
-  for i = first, first + #names - most - 1 do
-    local victim = sessions[names[i]]
-    victims[names[i]] = true
-    notify(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
-      return_allowed = policy == 'newest'})
-  end
-end
-
 -- After all items: the sessions that this call ends are gone by then, and do not count.
 local function enforce_session_limits()
+  -- Whether a session surely lives: its node is not fenced, and has registered it in its present generation.
+  local function is_known(session)
+    local counter = redis.call('HMGET', node_prefix .. session.node, 'gen', 'fence')
+    return count(counter[1]) == session.generation and not counter[2]
+  end
+
+  -- Notifies nodes of sessions above a limit of a user. Repeated notices until they have ended are harmless.
+  -- A session that may have ended while its node was disconnected counts when that node registers it. `victims`: devices
+  -- whose sessions are above another limit, and do not count; those of this one are added.
+  local function enforce_session_limit(uid, sessions, victims, most, policy, class)
+    local names, devices = {}, 0
+    local function counts(device, session) return (not class or session.class == class) and not victims[device] end
+    for device, session in pairs(sessions) do
+      if counts(device, session) then devices = devices + 1 end
+    end
+    if devices <= most then return end
+    for device, session in pairs(sessions) do
+      if counts(device, session) and is_known(session) then names[#names + 1] = device end
+    end
+    table.sort(names, function(device, other)
+      if sessions[device].login_ms ~= sessions[other].login_ms then
+        return sessions[device].login_ms < sessions[other].login_ms
+      end
+      return is_before(device, other)
+    end)
+    local first = policy == 'newest' and most + 1 or 1
+    for i = first, first + #names - most - 1 do
+      local victim = sessions[names[i]]
+      victims[names[i]] = true
+      notify(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
+        return_allowed = policy == 'newest'})
+    end
+  end
+
   for _, uid in ipairs(crowded) do
     local record, victims = read_record(uid), {}
     if record then
@@ -275,7 +240,7 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
     record = {id = left_id, since_ms = tonumber(left_ms or string.match(left_id, '^%d+')), sessions = {[device] = entry}}
   elseif not record then
     local id, public = go_online(uid, device, session, code, reason, at_ms, status_of(entry), entry.meta, entry.private,
-      entry.address, entry.class, devices_text({[device] = entry}))
+      entry.address, entry.class, device_events and devices_text({[device] = entry}) or nil)
     record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}, public = public}
   else
     local before = {shown(record)}
@@ -314,7 +279,7 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   if text and #nodes_with_pending_logins() == 0 then
     since_id, since_ms, its_device, its_session, its_node = string.match(text, PLAIN_RECORD)
   end
-  if since_id and #since_ms <= #digits(EXACT) then
+  if since_id and #since_ms <= EXACT_DIGITS then
     if its_device == device and its_session == session then
       set_owned(its_node, uid .. ' ' .. device, false)
       go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
@@ -345,9 +310,25 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   end
 end
 
-local before = opens and redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply', 'trail')
+local trail  -- of an opening call
+if opens then
+  -- If the previous generation had another node id, that id is fenced: its delayed calls must not be applied after this
+  -- answer.
+  local before = redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply', 'trail')
+  will('HSET', meta_key, 'version', opening.version)
+  set_trace(node, generation, count(counter[5]), false)
+  if opening.before ~= node then fence(opening.before) end
+  raise_floor(opening.floor)
+  if opening.dropped > 0 then
+    add_entry('gap', '0', 'node', node,
+      'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
+  end
+  local _, former_superseded, former_told, earlier = read_stored(before[3], before[4])
+  trail = {{opening.before, count(before[1]), count(before[2]), former_superseded, former_told}}
+  for i = 1, math.min(#earlier, TRAIL_LIMIT - 1) do trail[i + 1] = earlier[i] end
+  will('HSET', node_key, 'trail', cmsgpack.pack(trail))
+end
 
-local trail = opens and open_generation(before)
 local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
 local uids = {}
 for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
@@ -365,7 +346,7 @@ for i = 1, #items, ITEM_VALUES do
     add_session(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
   end
 end
-enforce_session_limits()
+if #crowded > 0 then enforce_session_limits() end
 write_back()
 trim_seen(16 + 2 * #uids)
 if ARGV[14] == 'complete' then

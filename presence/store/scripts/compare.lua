@@ -13,6 +13,8 @@
 local refusal = refuse_outdated()
 if refusal then return refusal end
 
+local LETTERS = {online = '-', away = 'a', busy = 'b', dnd = 'd', invisible = 'i'}
+
 -- "" if plain; otherwise the letter of the status, and the SHA-1 of each of its TEXTS, "-" where there is none.
 local function fingerprint(session)
   if is_plain_session(session) then return '' end

@@ -1,4 +1,4 @@
--- requires: effects shard traces record_cache news events profile shown_state changes
+-- requires: effects shard traces record_cache news events profile shown_state changes owned
 -- Converts a shard of version 1, where the hash of a node also has the sessions that the node owns and, under
 -- "<uid>  held", its pending logins. One bounded call of several.
 --

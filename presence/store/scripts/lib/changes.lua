@@ -86,7 +86,8 @@ end
 -- Removes a session from a record; writes an offline event if it was the last of the user.
 local function remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms, grace_ms)
   local present = record.sessions[device]
-  local before = {shown(record)}
+  local may_stay = next(record.sessions, next(record.sessions)) or #nodes_with_pending_logins() > 0
+  local before = may_stay and {shown(record)}
   record.sessions[device] = nil
   set_owned(present.node, uid .. ' ' .. device, false)
   if next(record.sessions) or hand_to_pending_login(record, uid, device, present, ended_ms) then
@@ -112,75 +113,30 @@ local function end_without_record(uid, device, session, code, reason, at_ms, las
   return true
 end
 
--- Ends the session that a node owns under a field, "<uid> <device>", if the record still has that session, node and
--- generation; returns whether it did. `latest_ms`: latest time at which it can have been seen; 0: unknown.
-local function end_owned(of_node, field, uid, device, owned_generation, session, latest_ms)
-  local record = read_record(uid)
-  local present = record and record.sessions[device]
-  if not (present and present.session == session and present.node == of_node
-      and present.generation == owned_generation) then
-    set_owned(of_node, field, false)
-    local last_seen_ms = digits(latest_ms == 0 and now_ms or math.min(latest_ms, now_ms))
-    return end_without_record(uid, device, session, CODE_NODE_DOWN, 'node_down', digits(now_ms), last_seen_ms)
-  end
-  if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
-  local last_seen_ms = math.max(record.since_ms, latest_ms)
-  remove_session(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
-    digits(last_seen_ms), now_ms)
-  return true
-end
-
 -- Sets and removes the fields of a hash, or the members of a sorted set; `changes`: name -> value, or false.
 local function write_all(key, changes, set, remove, value_first)
-  local present, absent, n, m = {}, {}, 0, 0
+  if not next(changes) then return end
+  local setting, removing, n, m = {set, key}, {remove, key}, 2, 2  -- effects
   for name, value in pairs(changes) do
-    if not value then
-      m = m + 1
-      absent[m] = name
-    else
+    if value then
       if value_first then name, value = value, name end
-      present[n + 1], present[n + 2] = name, value
+      setting[n + 1], setting[n + 2] = name, value
       n = n + 2
-    end
-  end
-  for first = 1, n, VALUES_A_CALL do
-    will(set, key, unpack(present, first, math.min(first + VALUES_A_CALL - 1, n)))
-  end
-  for first = 1, m, VALUES_A_CALL do
-    will(remove, key, unpack(absent, first, math.min(first + VALUES_A_CALL - 1, m)))
-  end
-end
-
--- Scans some of the sessions that a node owns from an HSCAN cursor on; returns the next cursor. Calls `visit` with each:
--- field, uid, device, generation, session. Removes damaged fields.
-local function scan_owned(id, cursor, limit, visit)
-  local scan = redis.call('HSCAN', sessions_key(id), cursor, 'COUNT', limit)
-  local found, uids = scan[2], {}
-  for i = 1, #found, 2 do uids[#uids + 1] = string.match(found[i], '^(%S+) %S*$') end
-  read_ahead(uids)
-  read_watchers(uids)
-  for i = 1, #found, 2 do
-    local uid, device = string.match(found[i], '^(%S+) (%S*)$')
-    local owned_generation, session = string.match(found[i + 1], '^(%d+) (.*)$')
-    if uid and owned_generation then
-      visit(found[i], uid, device, tonumber(owned_generation), session)
+      if n > VALUES_A_CALL then
+        add_effect(setting)
+        setting, n = {set, key}, 2
+      end
     else
-      set_owned(id, found[i], false)
+      m = m + 1
+      removing[m] = name
+      if m > VALUES_A_CALL then
+        add_effect(removing)
+        removing, m = {remove, key}, 2
+      end
     end
   end
-  return scan[1]
-end
-
--- Deletes all pending logins of a node.
-local function drop_pending_logins(id)
-  will('PEXPIRE', pending_key(id), 0)
-  will('SREM', holding_key, id)
-end
-
-local function count_names(changes)
-  local n = 0
-  for _ in pairs(changes or {}) do n = n + 1 end
-  return n
+  if n > 2 then add_effect(setting) end
+  if m > 2 then add_effect(removing) end
 end
 
 -- Whether the calling node has pending logins after this call.
@@ -204,7 +160,7 @@ local function write_back()
   for id, fields in pairs(owned) do write_all(sessions_key(id), fields, 'HSET', 'HDEL') end
   write_all(pending_key(node), pending, 'HSET', 'HDEL')
   if next(pending) then will(keeps_pending_logins() and 'SADD' or 'SREM', holding_key, node) end
-  write_notices()
+  if next(notices) then write_notices() end
 end
 
 -- Carries out all effects; returns an error reply if one was refused.

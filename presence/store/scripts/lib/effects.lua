@@ -9,9 +9,14 @@
 
 local effects, effect_count = {}, 0
 
-local function will(...)
+-- Collects a write: a table of a command and its arguments.
+local function add_effect(effect)
   effect_count = effect_count + 1
-  effects[effect_count] = {...}
+  effects[effect_count] = effect
+end
+
+local function will(...)
+  add_effect({...})
 end
 
 -- Returns an error reply if the Redis user may not call one of the commands, or publish to one of `channels`; else nil.
@@ -35,7 +40,7 @@ end
 
 -- Carries out a list of effects from a place on; returns the place and the error reply of the one that was refused.
 local function perform(list, first, last)
-  local pcall, unpack = redis.pcall, unpack
+  local pcall, unpack, type = redis.pcall, unpack, type
   for i = first, last do
     local answer = pcall(unpack(list[i]))
     if type(answer) == 'table' and answer.err then

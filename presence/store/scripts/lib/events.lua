@@ -21,34 +21,37 @@ local highest_id = ''  -- of the entries of this call
 local top_ms, top_n  -- the parts of the highest entry id, with the entries that this call will add
 local top_prefix
 
-local function parts_of(id)
-  local ms, n = string.match(id or '', '^(%d+)-(%d+)$')
-  return tonumber(ms or 0), tonumber(n or 0)
-end
-
 local function raise_top(id)
-  local ms, n = parts_of(id)
+  local ms, n = string.match(id, '^(%d+)-(%d+)$')
+  ms, n = tonumber(ms or 0), tonumber(n or 0)
   if ms >= EXACT - 1 then error('the last id of ' .. events_key .. ' is too high to continue') end
   if not top_ms or ms > top_ms or (ms == top_ms and n > top_n) then top_ms, top_n, top_prefix = ms, n, nil end
 end
 
--- The last id of the stream is read from all its information, which takes as long as some transitions. Where this user may
--- read backwards, it is enough to ask for an entry that the clock has not passed; `floor` of `meta` has an id that the
--- stream has reached without such an entry.
-local function read_top()
-  if top_ms then return end
-  if redis.acl_check_cmd and redis.acl_check_cmd('XREVRANGE', events_key) then
-    raise_top(floor)
-    local later = redis.call('XREVRANGE', events_key, '+', digits(now_ms), 'COUNT', '1')[1]
-    if later then raise_top(later[1]) end
-  else
-    raise_top(last_id())
-  end
+-- Makes ids of entries continue above one that a node has seen, whatever the clock and data of this server.
+local function raise_floor(wanted)
+  raise_top(last_id())
+  local ms, n = top_ms, top_n
+  raise_top(wanted)
+  if top_ms == ms and top_n == n then return end
+  will('XADD', events_key, wanted, 'v', 1, 'type', 'floor')
+  will('XDEL', events_key, wanted)
+  will('HSET', meta_key, 'floor', wanted)
 end
 
 -- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
+--
+-- The last id of the stream is read from all its information, which takes as long as some transitions. Where this user may
+-- read backwards, it is enough to ask for an entry that the clock has not passed; `floor` of `meta` has an id that the
+-- stream has reached without such an entry.
 local function take_id()
-  read_top()
+  if not top_ms and redis.acl_check_cmd and redis.acl_check_cmd('XREVRANGE', events_key) then
+    raise_top(floor or '')
+    local later = redis.call('XREVRANGE', events_key, '+', digits(now_ms), 'COUNT', '1')[1]
+    if later then raise_top(later[1]) end
+  elseif not top_ms then
+    raise_top(last_id())
+  end
   if top_ms < now_ms then
     top_ms, top_n, top_prefix = now_ms, 0, nil
   elseif top_n < EXACT - 1 then
@@ -61,20 +64,12 @@ local function take_id()
   return highest_id
 end
 
--- Adds an entry; returns its id. The first one of a call trims the stream.
-local function add_entry(...)
-  if highest_id == '' then
-    will('XADD', events_key, 'MAXLEN', '~', ARGV[8], take_id(), ...)
-  else
-    will('XADD', events_key, take_id(), ...)
-  end
-  return highest_id
-end
-
 -- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It is part of
 -- the reply, also of the stored one, so that the caller's node counts each entry once.
 local event_counts, count_places = {}, {}  -- the places by type and code
-local function count_event(type, code)
+
+-- Adds an entry, and counts it; returns its id. The first one of a call trims the stream.
+local function add_entry(type, code, ...)
   local places = count_places[type]
   if not places then
     places = {}
@@ -87,29 +82,31 @@ local function count_event(type, code)
     places[code] = at
   end
   event_counts[at] = event_counts[at] + 1
+  if highest_id == '' then
+    add_effect({'XADD', events_key, 'MAXLEN', '~', ARGV[8], take_id(), 'v', '1', 'type', type, ...})
+  else
+    add_effect({'XADD', events_key, take_id(), 'v', '1', 'type', type, ...})
+  end
+  return highest_id
 end
 
--- Returns how many connections listen to a channel of all events, or to the prefix of users' channels.
+-- How many connections listen to the channels of all events, and to the prefix of users' channels.
 local listeners
-local function listeners_of(channel)
-  if not listeners then
-    local found = redis.call('PUBSUB', 'NUMSUB', ARGV[5], ARGV[6], user_prefix)
-    listeners = {[ARGV[5]] = found[2], [ARGV[6]] = found[4], [user_prefix] = found[6]}
-  end
-  return listeners[channel]
+local function read_listeners()
+  local found = redis.call('PUBSUB', 'NUMSUB', ARGV[5], ARGV[6], user_prefix)
+  listeners = {[ARGV[5]] = found[2], [ARGV[6]] = found[4], [user_prefix] = found[6]}
+  return listeners
 end
 
 -- Whether a channel may have subscribers. This server does not know those at replicas and at other nodes of a cluster.
-local has_subscribers_cache = {}
+local may_have_others
 local function has_subscribers(channel)
-  local answer = has_subscribers_cache[channel]
-  if answer == nil then
-    answer = string.match(replication, 'connected_slaves:(%d+)') ~= '0'
-      or string.match(redis.call('INFO', 'cluster'), 'cluster_enabled:(%d)') ~= '0'
-      or listeners_of(channel) > 0 or redis.call('PUBSUB', 'NUMPAT') > 0
-    has_subscribers_cache[channel] = answer
+  if may_have_others == nil then
+    may_have_others = not string.find(replication, 'connected_slaves:0', 1, true)
+      or not string.find(redis.call('INFO', 'cluster'), 'cluster_enabled:0', 1, true)
+      or redis.call('PUBSUB', 'NUMPAT') > 0
   end
-  return answer
+  return may_have_others or (listeners or read_listeners())[channel] > 0
 end
 
 -- The same for the channels of users. Only nodes whose clients watch a user subscribe there, each at the server of the
@@ -120,7 +117,7 @@ local has_watchers
 
 -- Reads the subscriber counts of several users.
 local function read_watchers(uids)
-  if has_watchers == nil then has_watchers = listeners_of(user_prefix) > 0 end
+  if has_watchers == nil then has_watchers = (listeners or read_listeners())[user_prefix] > 0 end
   if not has_watchers then return end
   for first = 1, #uids, VALUES_A_CALL do
     local last, channels = math.min(first + VALUES_A_CALL - 1, #uids), {}
@@ -131,7 +128,8 @@ local function read_watchers(uids)
 end
 
 local function is_watched(uid)
-  if watched[uid] == nil and has_watchers ~= false then read_watchers({uid}) end
+  if has_watchers == false then return false end
+  if watched[uid] == nil then read_watchers({uid}) end
   return watched[uid]
 end
 
@@ -141,15 +139,19 @@ local function with(name, value, ...)
   return ...
 end
 
--- The fields of an event for a session that has set them.
+-- The fields of an event for a session that has set them; most sessions have set none.
 local function said(meta, private, address, class, devices)
-  return with('meta', meta, with('private', private, with('address', address, with('class', class,
-    with('devices', devices)))))
+  if meta then return 'meta', meta, said(nil, private, address, class, devices) end
+  if private then return 'private', private, said(nil, nil, address, class, devices) end
+  if address then return 'address', address, said(nil, nil, nil, class, devices) end
+  if class then return 'class', class, said(nil, nil, nil, nil, devices) end
+  if devices then return 'devices', devices end
 end
 
 -- Two fields of the events of an invisible user, before others. `public`: see lib/shown_state.lua; nil: not invisible.
 local function invisible_fields(public, ...)
-  return with('invisible', public and '1', with('public', public, ...))
+  if public then return 'invisible', '1', 'public', public, ... end
+  return ...
 end
 
 -- Returns the status in events, where an invisible user is online.
@@ -159,7 +161,8 @@ end
 
 -- The fields of an online event for sessions that are not plain.
 local function show_fields(status, public, ...)
-  return with('status', said_status(status) ~= 'online' and status, invisible_fields(public, said(...)))
+  if status == 'online' or status == 'invisible' then return invisible_fields(public, said(...)) end
+  return 'status', status, invisible_fields(public, said(...))
 end
 
 -- Returns what clients are shown of an offline user who comes as invisible: how they left when they were visible.
@@ -185,12 +188,10 @@ end
 -- Further arguments are optional names and values.
 local function emit(channel, type, code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, status, status_ms,
     ...)
-  local id = add_entry('v', '1', 'type', type, 'uid', uid, 'code', code,
-    'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
-    'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
-  count_event(type, code)
+  local id = add_entry(type, code, 'uid', uid, 'code', code, 'reason', reason, 'node', node, 'session', session,
+    'device', device, 'since_ms', since_ms, 'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
   channel = channel and has_subscribers(channel) and channel
-  if not channel and not is_watched(uid) then return id end
+  if not (channel or is_watched(uid)) then return id end
   local entry, more = {v = 1, id = id, type = type, uid = uid, code = tonumber(code), reason = reason, node = node,
     session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
     at_ms = tonumber(at_ms)}, {...}

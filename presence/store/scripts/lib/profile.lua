@@ -1,7 +1,7 @@
 -- What a session shows. In a record `away` is true, or `status` is another one; without them it is online.
 
 local STATUSES = {a = 'away', b = 'busy', d = 'dnd', i = 'invisible'}
-local LETTERS = {online = '-', away = 'a', busy = 'b', dnd = 'd', invisible = 'i'}
+local RANKS = {invisible = 5, dnd = 4, busy = 3, online = 2, away = 1}  -- the highest one takes precedence
 
 local TEXTS = {'meta', 'private', 'address', 'class'}
 
@@ -19,7 +19,7 @@ local function show_as(session, profile)
 end
 
 local function status_of(session)
-  return session.away == true and 'away' or LETTERS[session.status] and session.status or 'online'
+  return session.away == true and 'away' or RANKS[session.status] and session.status or 'online'
 end
 
 local function is_plain_session(session)

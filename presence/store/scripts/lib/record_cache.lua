@@ -64,10 +64,11 @@ local function read_record(uid)
   return record or nil
 end
 
--- Returns what is left of a record that is lost or unreadable: the id of the online event and the ms since when, as texts;
+-- Returns what is left of a record that `read_record` has found lost or unreadable: the id of the online event and the ms since when, as texts;
 -- nil for what is not.
 local function remains_of_record(uid)
-  local text = not read_record(uid) and written[uid] == nil and record_text(uid) or ''
+  local text = written[uid] == nil and record_text(uid)
+  if not text then return end
   local since_ms = string.match(text, '"since_ms":(%d+)[,}]')
   return string.match(text, '"id":"(%d+%-%d+)"'), since_ms and #since_ms < 16 and since_ms or nil
 end

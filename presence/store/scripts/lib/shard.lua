@@ -61,17 +61,14 @@ end
 
 -- Whether a decoded value is a number that `count` could return; others cannot be compared with their digits.
 local function is_count(value)
-  return type(value) == 'number' and value >= 0 and value < EXACT and value == math.floor(value)
+  return type(value) == 'number' and value >= 0 and value < EXACT and value % 1 == 0
 end
 
--- Whether a decoded value can be encoded again. JSON has no infinite numbers, but `1e999` is read as one.
+-- Whether a decoded table can be encoded again. JSON has no infinite numbers, but `1e999` is read as one.
 local function is_finite(value)
-  if type(value) == 'number' then return value - value == 0 end
-  if type(value) == 'table' then
-    for _, each in pairs(value) do
-      local kind = type(each)
-      if (kind == 'number' or kind == 'table') and not is_finite(each) then return false end
-    end
+  for _, each in next, value do
+    local kind = type(each)
+    if kind == 'number' and each - each ~= 0 or kind == 'table' and not is_finite(each) then return false end
   end
   return true
 end
@@ -85,7 +82,7 @@ end
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local replication = redis.call('INFO', 'replication')
-local history = string.match(replication, 'master_replid:(%x+)')
+local history = string.match(replication, 'master_replid:(%x+)', (string.find(replication, 'master_replid:', 1, true)))
 
 local function refuse(status, present)
   return {cmsgpack.pack({status = status, generation = present or 0}), history}

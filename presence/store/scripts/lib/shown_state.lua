@@ -5,8 +5,6 @@
 -- The events of an invisible user have it, too; there "*" is the id of the entry itself. The entry with which the user
 -- becomes visible has as `public` the code that clients are told.
 
-local RANKS = {invisible = 5, dnd = 4, busy = 3, online = 2, away = 1}
-
 -- Whether a text is before another by its bytes, independent of the locale of this server.
 local function is_before(text, other)
   for i = 1, math.min(#text, #other) do

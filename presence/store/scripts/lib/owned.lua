@@ -1,0 +1,52 @@
+-- Goes through the sessions that a node owns, and ends them.
+
+-- Ends the session that a node owns under a field, "<uid> <device>", if the record still has that session, node and
+-- generation; returns whether it did. `latest_ms`: latest time at which it can have been seen; 0: unknown.
+local function end_owned(of_node, field, uid, device, owned_generation, session, latest_ms)
+  local record = read_record(uid)
+  local present = record and record.sessions[device]
+  if not (present and present.session == session and present.node == of_node
+      and present.generation == owned_generation) then
+    set_owned(of_node, field, false)
+    local last_seen_ms = digits(latest_ms == 0 and now_ms or math.min(latest_ms, now_ms))
+    return end_without_record(uid, device, session, CODE_NODE_DOWN, 'node_down', digits(now_ms), last_seen_ms)
+  end
+  if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
+  local last_seen_ms = math.max(record.since_ms, latest_ms)
+  remove_session(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
+    digits(last_seen_ms), now_ms)
+  return true
+end
+
+-- Scans some of the sessions that a node owns from an HSCAN cursor on; returns the next cursor. Calls `visit` with each:
+-- field, uid, device, generation, session. Removes damaged fields.
+local function scan_owned(id, cursor, limit, visit)
+  local scan = redis.call('HSCAN', sessions_key(id), cursor, 'COUNT', limit)
+  local found, uids = scan[2], {}
+  for i = 1, #found, 2 do uids[#uids + 1] = string.match(found[i], '^(%S+) %S*$') end
+  read_ahead(uids)
+  read_watchers(uids)
+  for i = 1, #found, 2 do
+    local uid, device = string.match(found[i], '^(%S+) (%S*)$')
+    local owned_generation, session = string.match(found[i + 1], '^(%d+) (.*)$')
+    if uid and owned_generation then
+      visit(found[i], uid, device, tonumber(owned_generation), session)
+    else
+      set_owned(id, found[i], false)
+    end
+  end
+  return scan[1]
+end
+
+-- Deletes all pending logins of a node.
+local function drop_pending_logins(id)
+  will('PEXPIRE', pending_key(id), 0)
+  will('SREM', holding_key, id)
+end
+
+local function count_names(changes)
+  local n = 0
+  for _ in pairs(changes or {}) do n = n + 1 end
+  return n
+end
+
