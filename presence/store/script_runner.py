@@ -55,9 +55,9 @@ Command = Sequence[Any]
 """A command: its name, and arguments of types that redis-py packs."""
 
 
-# Shared parts before which a function opens that holds the rest of the script. Each call runs a script from its first
-# line, and most of what it runs then defines functions. To capture a variable of the function it is defined in, Lua
-# walks over all those captured since; one of an outer function it finds immediately. A function captures at most 60.
+# Shared parts before which a function opens that holds the rest of the script. Each call runs a script from its
+# first line, and most of what it runs then defines functions. To capture a variable of the enclosing function, Lua
+# walks over all those captured since; those of outer functions cost nothing. A function captures at most 60.
 _OPENS_FUNCTION: Final = frozenset({"lib/shard", "lib/record_cache", "lib/events"})
 
 

@@ -335,15 +335,16 @@ for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
 read_ahead(uids)
 read_watchers(uids)
 for i = 1, #items, ITEM_VALUES do
-  local op, uid, device, session, code, at_ms = unpack(items, i, i + 5)
+  local op, uid, device, session, code, at_ms = items[i], items[i + 1], items[i + 2], items[i + 3], items[i + 4], items[i + 5]
+  local seventh, eighth, ninth = items[i + 6], items[i + 7], items[i + 8]
   if op == 'end' or op == 'restore' then
-    end_session(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
+    end_session(op, uid, device, session, code, reasons[code], at_ms, seventh, eighth, ninth)
   elseif op == 'hold' then
-    add_pending_login(uid, device, session, unpack(items, i + 6, i + 8))
+    add_pending_login(uid, device, session, seventh, eighth, ninth)
   elseif op == 'update' then
-    update(uid, device, session, at_ms, items[i + 7], items[i + 8])
+    update(uid, device, session, at_ms, eighth, ninth)
   else
-    add_session(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
+    add_session(op, uid, device, session, code, reasons[code], at_ms, seventh, eighth, ninth)
   end
 end
 if #crowded > 0 then enforce_session_limits() end

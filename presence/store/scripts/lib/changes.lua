@@ -5,9 +5,15 @@
 local PLAIN_RECORD = '^{"id":"([%d%-]+)","since_ms":(%d+),"sessions":{"([^"\\]*)":{"session":"([^"\\]+)","node":"([^"\\]+)",'
   .. '"generation":%d+,"login_ms":%d+,"arrived_ms":%d+,"idle_timeout_ms":%d+}}}$'
 
--- Whether a text needs no escapes in JSON.
+-- Whether a text needs no escapes in JSON. Nodes and devices are few, and a pattern takes time for each character.
+local known_plain = {}
 local function is_plain(text)
-  return not string.find(text, '[%c"\\]')
+  local answer = known_plain[text]
+  if answer == nil then
+    answer = not string.find(text, '[%c"\\]')
+    known_plain[text] = answer
+  end
+  return answer
 end
 
 -- Returns the JSON of a record, in the form of PLAIN_RECORD if possible.
@@ -15,7 +21,8 @@ local function encode_record(record)
   local device, session = next(record.sessions)
   if next(record.sessions, device) ~= nil or record.state ~= nil or not is_plain_session(session)
       or type(session.generation) ~= 'number' or type(session.idle_timeout_ms) ~= 'number'
-      or not is_plain(device .. session.session .. session.node .. record.id) then
+      or not (is_plain(device) and is_plain(session.node) and string.find(record.id, '^%d+%-%d+$'))
+      or string.find(session.session, '[%c"\\]') then
     return cjson.encode(record)
   end
   return '{"id":"' .. record.id .. '","since_ms":' .. digits(record.since_ms) .. ',"sessions":{"' .. device

@@ -219,8 +219,9 @@ end
 local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms, public,
     ...)
   -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
-  if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
-  if tonumber(at_ms) < tonumber(last_seen_ms) then at_ms = last_seen_ms end
+  -- A difference converts digits faster than `tonumber`.
+  if last_seen_ms - since_ms < 0 then last_seen_ms = since_ms end
+  if at_ms - last_seen_ms < 0 then at_ms = last_seen_ms end
   records[uid], written[uid], seen[uid] = false, false, last_seen_ms
   local id = emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
     'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, invisible_fields(public, said(...))))
