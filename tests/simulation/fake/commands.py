@@ -80,9 +80,10 @@ def time(db: FakeRedis) -> Reply:
     return [b"%d" % part for part in divmod(db.now_us, 1_000_000)]
 
 
-def info(db: FakeRedis, section: bytes) -> Reply:
-    _expect(section, b"replication", b"cluster")
-    return _info(db.replication_id, section)
+def info(db: FakeRedis, *sections: bytes) -> Reply:
+    for section in sections:
+        _expect(section, b"replication", b"cluster")
+    return b"\r\n".join(_info(db.replication_id, section) for section in sections)
 
 
 @lru_cache(maxsize=1000)

@@ -167,16 +167,7 @@ local function write_back()
   for id, fields in pairs(owned) do write_all(sessions_key(id), fields, 'HSET', 'HDEL') end
   write_all(pending_key(node), pending, 'HSET', 'HDEL')
   if next(pending) then will(keeps_pending_logins() and 'SADD' or 'SREM', holding_key, node) end
-  if next(notices) then write_notices() end
-end
-
--- Carries out all effects; returns an error reply if one was refused.
-local function carry_out_changes()
-  local problem, at = carry_out(meta_key, {ARGV[5], ARGV[6], ARGV[7] .. node, user_prefix})
-  if at == 1 and effects[1][1] == 'XADD' and string.find(problem.err, 'equal or smaller', 1, true) then
-    redis.call('HSET', meta_key, 'floor', last_id())  -- entries above it were deleted by hand; nothing was written yet
-  end
-  return problem
+  write_notices()
 end
 
 -- Collects the removal of a few users whose `seen` is older than the retention; more than one batch can add.

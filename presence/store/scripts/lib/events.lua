@@ -102,8 +102,9 @@ end
 local may_have_others
 local function has_subscribers(channel)
   if may_have_others == nil then
+    local cluster = redis.acl_check_cmd and replication or redis.call('INFO', 'cluster')
     may_have_others = not string.find(replication, 'connected_slaves:0', 1, true)
-      or not string.find(redis.call('INFO', 'cluster'), 'cluster_enabled:0', 1, true)
+      or not string.find(cluster, 'cluster_enabled:0', 1, true)
       or redis.call('PUBSUB', 'NUMPAT') > 0
   end
   return may_have_others or (listeners or read_listeners())[channel] > 0
@@ -227,4 +228,13 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
     'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, invisible_fields(public, said(...))))
   left[uid] = code .. ' ' .. id .. ' ' .. digits(at_ms - top_ms)
     .. (public and ' ' .. (public ~= '' and public or '-') or '')
+end
+
+-- Carries out all effects; returns an error reply if one was refused.
+local function carry_out_changes()
+  local problem, at = carry_out(meta_key, {ARGV[5], ARGV[6], ARGV[7] .. node, user_prefix})
+  if at == 1 and effects[1][1] == 'XADD' and string.find(problem.err, 'equal or smaller', 1, true) then
+    redis.call('HSET', meta_key, 'floor', last_id())  -- entries above it were deleted by hand; nothing was written yet
+  end
+  return problem
 end

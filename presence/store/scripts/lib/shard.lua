@@ -81,7 +81,8 @@ end
 
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local replication = redis.call('INFO', 'replication')
+-- Only Redis 7 and Valkey return two sections together.
+local replication = redis.acl_check_cmd and redis.call('INFO', 'replication', 'cluster') or redis.call('INFO', 'replication')
 local history = string.match(replication, 'master_replid:(%x+)', (string.find(replication, 'master_replid:', 1, true)))
 
 local function refuse(status, present)
