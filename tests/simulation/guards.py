@@ -121,7 +121,7 @@ def _update_without_deadline(
 
 _FENCE: Final = (
     SourceChange("apply", "if counter[4] then return refuse('fenced', present_generation) end", ""),
-    SourceChange("lib/shard", "if counter[2] then return refuse('fenced', present) end", ""),
+    SourceChange("lib/outdated", "if counter[2] then return refuse('fenced', present) end", ""),
     SourceChange("probe", "fenced = counter[3] and true or false", "fenced = false"),
 )
 _CERTIFICATE: Final = (

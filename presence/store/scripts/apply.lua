@@ -290,7 +290,8 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   local present = record and record.sessions[device]
   if present and present.session == session then
     remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms, grace_ms)
-  elseif not record and owns(uid .. ' ' .. device, session) and end_without_record(uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms) then
+  elseif not record and owns(uid .. ' ' .. device, session)
+      and end_without_record(uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms) then
     set_owned(node, uid .. ' ' .. device, false)
   elseif op == 'restore' and not record then
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
@@ -335,8 +336,8 @@ for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
 read_ahead(uids)
 read_watchers(uids)
 for i = 1, #items, ITEM_VALUES do
-  local op, uid, device, session, code, at_ms = items[i], items[i + 1], items[i + 2], items[i + 3], items[i + 4], items[i + 5]
-  local seventh, eighth, ninth = items[i + 6], items[i + 7], items[i + 8]
+  local op, uid, device, session = items[i], items[i + 1], items[i + 2], items[i + 3]
+  local code, at_ms, seventh, eighth, ninth = items[i + 4], items[i + 5], items[i + 6], items[i + 7], items[i + 8]
   if op == 'end' or op == 'restore' then
     end_session(op, uid, device, session, code, reasons[code], at_ms, seventh, eighth, ninth)
   elseif op == 'hold' then
@@ -357,7 +358,15 @@ end
 write_traces()
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = event_counts}
-if opens then reply.traces, reply.trail = all_traces(), trail end
+if opens then
+  local flat, others = redis.call('HGETALL', traces_key), {}  -- as they are after this call
+  for id, text in pairs(traces) do others[id] = text end
+  for i = 1, #flat, 2 do
+    if others[flat[i]] then flat[i + 1], others[flat[i]] = others[flat[i]], nil end
+  end
+  for id, text in pairs(others) do flat[#flat + 1], flat[#flat + 2] = id, text end
+  reply.traces, reply.trail = flat, trail
+end
 local packed = cmsgpack.pack(reply)
 will('HSET', node_key, 'gen', generation, 'n', n, 'reply', packed)
 return carry_out_changes() or {packed, history}

@@ -1,4 +1,4 @@
--- requires: effects shard traces record_cache index
+-- requires: effects shard outdated traces record_cache index
 -- Restores the index of sessions by node for some of the users online: one bounded call of a walk over all of them.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV

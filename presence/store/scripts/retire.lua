@@ -1,4 +1,4 @@
--- requires: effects shard traces record_cache news events profile shown_state changes owned
+-- requires: effects shard outdated traces record_cache news events profile shown_state changes owned
 -- Ends the sessions that previous generations of the node still own, whose end was skipped or lost, and removes
 -- pending logins that came back with lost writes of Redis. One bounded call of several.
 --

@@ -82,7 +82,8 @@ end
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- Only Redis 7 and Valkey return two sections together.
-local replication = redis.acl_check_cmd and redis.call('INFO', 'replication', 'cluster') or redis.call('INFO', 'replication')
+local replication = redis.acl_check_cmd and redis.call('INFO', 'replication', 'cluster')
+  or redis.call('INFO', 'replication')
 local history = string.match(replication, 'master_replid:(%x+)', (string.find(replication, 'master_replid:', 1, true)))
 
 local function refuse(status, present)
@@ -93,15 +94,6 @@ local fenced_now = {}  -- ids that this call fences
 
 local function is_fenced(id)
   return fenced_now[id] or redis.call('HEXISTS', node_prefix .. id, 'fence') == 1
-end
-
--- Returns a refusal if the caller is no longer the node of its generation, otherwise nil. Order as in apply.
-local function refuse_outdated()
-  local counter = redis.call('HMGET', node_key, 'gen', 'fence')
-  local present = count(counter[1])
-  if ARGV[3] ~= history then return refuse('history', present) end
-  if counter[2] then return refuse('fenced', present) end
-  if present ~= generation then return refuse('unknown', present) end
 end
 
 local function last_id()

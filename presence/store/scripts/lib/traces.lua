@@ -20,14 +20,3 @@ local function write_traces()
   for id, text in pairs(traces) do will('HSET', traces_key, id, text) end
 end
 
--- Returns the content of `traces` after this call, flat.
-local function all_traces()
-  local flat, others = redis.call('HGETALL', traces_key), {}
-  for id, text in pairs(traces) do others[id] = text end
-  for i = 1, #flat, 2 do
-    if others[flat[i]] then flat[i + 1], others[flat[i]] = others[flat[i]], nil end
-  end
-  for id, text in pairs(others) do flat[#flat + 1], flat[#flat + 2] = id, text end
-  return flat
-end
-
