@@ -261,6 +261,8 @@ local function update(uid, device, session, at_ms, idle_timeout_ms, profile)
   local present = record and record.sessions[device]
   if not present or present.session ~= session then return end
   local before = {shown(record)}
+  present.away, present.status = nil, nil
+  for _, name in ipairs(TEXTS) do present[name] = nil end
   show_as(present, profile)
   present.idle_timeout_ms = idle_timeout_ms
   emit_if_shown_changed(uid, record, before, device, session, at_ms)

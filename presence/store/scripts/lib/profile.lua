@@ -5,25 +5,16 @@ local RANKS = {invisible = 5, dnd = 4, busy = 3, online = 2, away = 1}  -- the h
 
 local TEXTS = {'meta', 'private', 'address', 'class'}
 
--- Sets a field to a value or nil. Lua would make room for a new field that is nil.
-local function set(session, name, value)
-  if value or session[name] ~= nil then session[name] = value end
-end
-
--- Sets the profile of a session from its text: "" is plain, otherwise the letter of the status, followed by its TEXTS with
--- a NUL between two; empty ones at the end are left out.
+-- Sets the profile of a session, which has none yet, from its text: "" is plain, otherwise the letter of the status,
+-- followed by its TEXTS with a NUL between two; empty ones at the end are left out.
 local function show_as(session, profile)
   local status, first = STATUSES[string.sub(profile, 1, 1)], 2
-  set(session, 'away', status == 'away' or nil)
-  set(session, 'status', status ~= 'away' and status or nil)
+  if status == 'away' then session.away = true elseif status then session.status = status end
   for i = 1, #TEXTS do
-    local text
-    if first <= #profile then
-      local last = string.find(profile, '\0', first, true) or #profile + 1
-      if first < last then text = string.sub(profile, first, last - 1) end
-      first = last + 1
-    end
-    set(session, TEXTS[i], text)
+    if first > #profile then return end
+    local last = string.find(profile, '\0', first, true) or #profile + 1
+    if first < last then session[TEXTS[i]] = string.sub(profile, first, last - 1) end
+    first = last + 1
   end
 end
 
