@@ -1,12 +1,14 @@
 """The check of permissions at the start: each missing one is named, and nothing is executed."""
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
 from redis.exceptions import ResponseError
 
 from presence.common.errors import StoreError
+from presence.store import privileges
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.privileges import (
@@ -22,6 +24,7 @@ from tests.docs.roles import ask, permissions
 from tests.store.servers import Server
 
 KEYS = Keys()
+SCRIPTS = Path(privileges.__file__).parent / "scripts"
 
 
 def as_tried(url: str) -> str:
@@ -118,3 +121,47 @@ def test_the_check_would_write_nothing_even_if_it_were_executed(server: Server) 
                 with contextlib.suppress(ResponseError):
                     ask(server.client, *asked.split())
                 assert server.client.dump("KEY") == before, f"{asked}: {kind}"
+
+
+OPTIONS = {"COUNT", "LIMIT", "MAXLEN", "NUMPAT", "NUMSUB", "PXAT", "STREAM", "WITHSCORES", "WRONGTYPE"}
+WRITES = {
+    "hdel",
+    "hset",
+    "hsetnx",
+    "pexpire",
+    "sadd",
+    "setrange",
+    "srem",
+    "xadd",
+    "xdel",
+    "xtrim",
+    "zadd",
+    "zrem",
+    "zremrangebyscore",
+}
+
+
+def commands_of(*folders: str) -> set[str]:
+    """Return the commands that the scripts in some folders name, in lower case."""
+    texts = [path.read_text() for folder in folders for path in (SCRIPTS / folder).glob("*.lua")]
+    named = re.findall(r"'([A-Z]{3,})'", re.sub(r"--.*", "", "\n".join(texts)))
+    return {each.lower() for each in set(named) - OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("folders", "roles"),
+    [
+        (("", "lib"), ["server"]),
+        (("followups",), ["server", "followups"]),
+        (("timers",), ["timers", "expiry"]),
+        (("wheel",), ["wheel"]),
+    ],
+)
+def test_every_command_of_a_script_is_among_the_rights_of_its_user(
+    folders: tuple[str, ...], roles: list[str]
+) -> None:
+    assert commands_of(*folders) <= {rule[1:].partition("|")[0] for rule in rights(*roles)}
+
+
+def test_every_right_to_write_is_used_by_a_script() -> None:
+    assert WRITES & {*SERVER} <= commands_of("", "lib")

@@ -38,10 +38,10 @@ def test_a_wrong_password_ends_the_start_at_once_and_is_not_shown(
 def test_a_missing_right_ends_the_start_at_once_and_is_named(
     redis_server: EmbeddedRedis, admin: Redis
 ) -> None:
-    ask(admin, "ACL", "SETUSER", "presence-server", "-xtrim")
+    ask(admin, "ACL", "SETUSER", "presence-server", "-xdel")
     status, output, _ = failed_start("--redis", as_user(redis_server))
     assert status == 1
-    assert "ACL SETUSER presence-server +xtrim" in output
+    assert "ACL SETUSER presence-server +xdel" in output
     assert "ready" not in output.split()
 
 
