@@ -12,6 +12,7 @@ from presence.config.followup_rules import MAX_AFTER_S, MAX_NAME_CHARS, MAX_PAYL
 from presence.followups.keys import Addition, add_call, cancel_call, script_keys
 from presence.protocol.schema import uid_complaint
 from presence.store.keys import Keys
+from presence.store.records import number_of_shards
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import MAX_ID_BYTES, TimerError, TimerFull
 
@@ -133,9 +134,12 @@ class FollowUps:
         if self._shards is None:
             meta = Keys(self._prefix).meta
             (stored,) = self._scripting.commands(meta, [("HGET", meta, "shards")])
-            if stored is None:
+            try:
+                self._shards = number_of_shards(meta, stored)
+            except ValueError as error:
+                raise StoreError(str(error)) from error
+            if self._shards is None:
                 raise StoreError(f"no server has written there yet: {meta} is not set")
-            self._shards = int(stored)
         return Keys(self._prefix, self._shards)
 
     def _one(self, call: Call) -> list[Any]:

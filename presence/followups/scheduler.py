@@ -18,6 +18,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.config.followup_rules import Rule
 from presence.followups.keys import STREAM_MAXLEN, packed_rules, reindex_call, run_call
 from presence.store.keys import Keys
+from presence.store.records import number_of_shards
 from presence.store.script_runner import Scripting
 
 POLL_INTERVAL_S: Final = 1.0  # between two runs of an idle shard: an event is read at most this late
@@ -148,9 +149,10 @@ class FollowUpScheduler:
         if self._shards is None:
             meta = Keys(self._prefix).meta
             (stored,) = self._scripting.commands(meta, [("HGET", meta, "shards")])
-            if stored is not None and not stored.isdigit():
-                raise StoreError(f"{meta}: {stored!r} is not a number of shards")
-            self._shards = int(stored) if stored else None
+            try:
+                self._shards = number_of_shards(meta, stored)
+            except ValueError as error:
+                raise StoreError(str(error)) from error
         return self._shards
 
     def _process_answer(self, shard: int, answer: Any) -> float:

@@ -13,6 +13,7 @@ from presence.store.nodes import ended_leases
 from presence.store.shard_clients import ShardClients
 
 State = dict[str, Any]
+_SHARDS: Final = re.compile(rb"[1-9]\d{0,4}")  # the setting has at most 16,384
 _LEFT: Final = re.compile(rb"(\d{1,15}) (\d{1,15})-(\d{1,15}) (-?\d{1,15})(?: (.*))?")
 _PUBLIC: Final = re.compile(r"(\d{1,15}) (\d{1,15}-\d{1,15}) (\d{1,15}) (\d{1,15})", re.ASCII)
 
@@ -23,11 +24,18 @@ def stored_shards(clients: ShardClients, prefix: str) -> int | None:
     `ValueError` if the stored value is not a number of shards.
     """
     meta = Keys(prefix).meta
-    stored = clients.at(meta).hget(meta, "shards")
+    return number_of_shards(meta, clients.at(meta).hget(meta, "shards"))
+
+
+def number_of_shards(key: str, stored: object) -> int | None:
+    """Return the number of shards that is stored at a key; None if nothing is.
+
+    `ValueError` if it is not one. Servers write it again once the key is deleted.
+    """
     if stored is None:
         return None
-    if not (isinstance(stored, bytes) and stored.isdigit() and int(stored) > 0):
-        raise ValueError(f"{meta}: {stored!r} is not a number of shards")
+    if not (isinstance(stored, bytes) and _SHARDS.fullmatch(stored)):
+        raise ValueError(f"{key}: {stored!r} is not a number of shards: redis-cli DEL {key}")
     return int(stored)
 
 

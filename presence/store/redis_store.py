@@ -53,7 +53,13 @@ class RedisStore(Scripting):
         key, ours, url = self._shape.keys.meta, str(self._shape.keys.shards), redacted(self.url)
         writes = [("HSETNX", key, "version", DATA_VERSION), ("HSETNX", key, "shards", ours)]
         found = self.commands(key, [*writes, ("HMGET", key, "version", "shards")])[-1]
-        version, present = (value.decode("utf-8", "replace") for value in found)
+        if not all(value.isdigit() for value in found):
+            version, present = found
+            raise StoreMismatch(
+                f"{url}: {key} is damaged, with version {version!r} and shards {present!r}: "
+                f"redis-cli DEL {key}, and servers write it again"
+            )
+        version, present = (value.decode() for value in found)
         if version not in {DATA_VERSION, CONVERTIBLE}:
             raise unknown_version(f"{url}: {key}", version)
         if present != ours:

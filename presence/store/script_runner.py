@@ -179,9 +179,7 @@ class Scripting:
         keys = {key: read for key in keys_of(call, str(error)) if (read := READS.get(value_type(key)))}
         answers = self.evaluate([Call("types", [*keys], [*keys.values()])]) if keys else []
         found = [key.decode() for answer in answers if isinstance(answer, list) for key in answer]
-        if not found:
-            return error
-        return ResponseError(f"WRONGTYPE value of another program: redis-cli DEL {' '.join(found)}")
+        return _of_another_type(found) if found else error
 
     def one(self, call: Call) -> Any:
         """Run one script and return its answer."""
@@ -195,11 +193,12 @@ class Scripting:
 
     def commands(self, key: str, commands: Sequence[Command]) -> list[Any]:
         """Run plain commands on keys of one slot, in one round trip; return the raw replies."""
-        return raise_errors(self._exchange([key] * len(commands), commands))
+        return raise_errors(_with_keys(commands, self._exchange([key] * len(commands), commands)))
 
     def transact(self, key: str, commands: Sequence[Command]) -> list[Any]:
         """Run plain commands in one transaction; otherwise as `commands`."""
-        return raise_errors(self.commands(key, [("MULTI",), *commands, ("EXEC",)])[-1])
+        answers = self.commands(key, [("MULTI",), *commands, ("EXEC",)])
+        return raise_errors(_with_keys(commands, answers[-1]))
 
     def _send(self, calls: Sequence[Call], command_of: Callable[[Call], Command]) -> list[Any]:
         return self._exchange([call.keys[0] for call in calls], [command_of(call) for call in calls])
@@ -236,6 +235,20 @@ def raise_errors(answers: list[Any]) -> list[Any]:
         if isinstance(answer, Exception):
             raise as_failure(answer) from answer
     return answers
+
+
+def _with_keys(commands: Sequence[Command], answers: Sequence[Any]) -> list[Any]:
+    """Return the answers to commands; an error names the key whose value has another type."""
+    return [
+        _of_another_type([str(command[2 if command[0] == "XINFO" else 1])])
+        if isinstance(answer, ResponseError) and code_of(answer) == "WRONGTYPE"
+        else answer
+        for command, answer in zip(commands, answers, strict=True)
+    ]
+
+
+def _of_another_type(keys: Sequence[str]) -> ResponseError:
+    return ResponseError(f"WRONGTYPE value of another program: redis-cli DEL {' '.join(keys)}")
 
 
 def _leads_elsewhere(answer: object) -> bool:

@@ -148,7 +148,12 @@ def test_after_a_restart_of_redis_the_first_call_succeeds(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("key", "field", "value", "redis"),
     [
-        ("presence:meta", "shards", "many", "presence:meta: b'many' is not a number of shards"),
+        (
+            "presence:meta",
+            "shards",
+            "many",
+            "presence:meta: b'many' is not a number of shards: redis-cli DEL presence:meta",
+        ),
         ("presence:{0}:online", "ann", '{"id":"x","since_ms":1,"sessions":{"":{"node":7}}}', None),
     ],
 )

@@ -200,3 +200,12 @@ def test_a_follow_up_is_found_although_what_leads_to_it_was_lost(
     shard.run_scheduler(after_ms=2 * MINUTE_MS)
     assert {"ann", "bob"} <= set(shard.delivered_to())
     assert shard.counts()["done"] == len(shard.delivered())
+
+
+@pytest.mark.parametrize("stored", [b"", b"0", b"1e999", b"9" * 5_000])
+def test_a_damaged_number_of_shards_is_refused_with_the_repair(
+    followups: FollowUps, client: Redis, stored: bytes
+) -> None:
+    client.hset("presence:meta", "shards", stored)
+    with pytest.raises(StoreError, match="redis-cli DEL presence:meta"):
+        followups.of("ann")

@@ -60,6 +60,30 @@ def test_first_contact_writes_version_and_shards_and_other_values_are_a_mismatch
         store.check_meta()
 
 
+@pytest.mark.parametrize("field", ["version", "shards"])
+@pytest.mark.parametrize("value", [b"", b"1e999", b"\xff\x1b"])
+def test_damaged_metadata_are_refused_with_the_repair(server: Server, field: str, value: bytes) -> None:
+    store = RedisStore(server.url, SHAPE)
+    store.check_meta()
+    server.client.hset("presence:meta", field, value)
+    with pytest.raises(StoreMismatch, match=r"is damaged.*redis-cli DEL presence:meta") as caught:
+        store.check_meta()
+    assert str(caught.value).isprintable()
+    ask(server, "DEL", "presence:meta")
+    store.check_meta()
+
+
+def test_plain_commands_name_the_key_of_another_type(server: Server) -> None:
+    ask(server, "SET", "presence:meta", "x")
+    store = RedisStore(server.url, SHAPE)
+    with pytest.raises(StoreError, match="redis-cli DEL presence:meta"):
+        store.check_meta()
+    with pytest.raises(StoreError, match="redis-cli DEL presence:meta"):
+        store.transact("presence:meta", [("HLEN", "presence:meta")])
+    with pytest.raises(StoreError, match="redis-cli DEL presence:meta"):
+        store.commands("presence:meta", [("XINFO", "GROUPS", "presence:meta")])
+
+
 # The commands that break a server, the code of its refusals, and the command that fixes it.
 REFUSALS = {
     "too few replicas": (
