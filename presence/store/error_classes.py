@@ -15,7 +15,7 @@ WRONGPASS, LOADING).
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -115,6 +115,11 @@ def needs_operator(error: BaseException) -> bool:
     """Whether an operator has to fix it: a password, permissions, keys or certificates."""
     refusals = (exceptions.AuthenticationError, TlsError)  # the first has no code if no user is configured
     return isinstance(error, refusals) or code_of(error) in _OPERATORS
+
+
+def of_another_type(keys: Iterable[str]) -> exceptions.ResponseError:
+    """Return the error of keys whose values have another type, with the command that repairs them."""
+    return exceptions.ResponseError(f"WRONGTYPE value of another program: redis-cli DEL {' '.join(keys)}")
 
 
 def code_of(error: BaseException) -> str:

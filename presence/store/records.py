@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from presence.protocol.constants import STATUSES, Code, Status
-from presence.store.error_classes import CONNECTION_LOST, passes
+from presence.store.client import ResponseError
+from presence.store.error_classes import CONNECTION_LOST, code_of, of_another_type, passes
 from presence.store.keys import Keys
 from presence.store.nodes import ended_leases
 from presence.store.shard_clients import ShardClients
@@ -24,7 +25,12 @@ def stored_shards(clients: ShardClients, prefix: str) -> int | None:
     `ValueError` if the stored value is not a number of shards.
     """
     meta = Keys(prefix).meta
-    return number_of_shards(meta, clients.at(meta).hget(meta, "shards"))
+    try:
+        return number_of_shards(meta, clients.at(meta).hget(meta, "shards"))
+    except ResponseError as error:
+        if code_of(error) == "WRONGTYPE":
+            raise of_another_type([meta]) from error
+        raise
 
 
 def number_of_shards(key: str, stored: object) -> int | None:

@@ -26,6 +26,7 @@ from presence.store.error_classes import (
     code_of,
     is_elsewhere,
     needs_operator,
+    of_another_type,
 )
 from presence.store.keys import NODE_PARTS, value_type
 
@@ -179,7 +180,7 @@ class Scripting:
         keys = {key: read for key in keys_of(call, str(error)) if (read := READS.get(value_type(key)))}
         answers = self.evaluate([Call("types", [*keys], [*keys.values()])]) if keys else []
         found = [key.decode() for answer in answers if isinstance(answer, list) for key in answer]
-        return _of_another_type(found) if found else error
+        return of_another_type(found) if found else error
 
     def one(self, call: Call) -> Any:
         """Run one script and return its answer."""
@@ -240,15 +241,11 @@ def raise_errors(answers: list[Any]) -> list[Any]:
 def _with_keys(commands: Sequence[Command], answers: Sequence[Any]) -> list[Any]:
     """Return the answers to commands; an error names the key whose value has another type."""
     return [
-        _of_another_type([str(command[2 if command[0] == "XINFO" else 1])])
-        if isinstance(answer, ResponseError) and code_of(answer) == "WRONGTYPE"
+        of_another_type([str(command[2 if command[0] == "XINFO" else 1])])
+        if isinstance(answer, Exception) and code_of(answer) == "WRONGTYPE"
         else answer
         for command, answer in zip(commands, answers, strict=True)
     ]
-
-
-def _of_another_type(keys: Sequence[str]) -> ResponseError:
-    return ResponseError(f"WRONGTYPE value of another program: redis-cli DEL {' '.join(keys)}")
 
 
 def _leads_elsewhere(answer: object) -> bool:

@@ -34,6 +34,7 @@ Memory: an entry of a hash and one of a set for each user online, and one of the
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from presence.common.errors import StoreError
 from presence.common.redis_url import CLUSTER_SHARDS, is_cluster
 from presence.protocol import Code
 from presence.store.keys import Keys
@@ -229,6 +230,8 @@ class RedisWheel:
         commands = [("HSETNX", meta, name, value) for name, value in ours.items()]
         found = self._scripting.commands(meta, [*commands, ("HMGET", meta, *ours)])[-1]
         for (name, value), present in zip(ours.items(), found, strict=True):
+            if not present.isdigit():
+                raise StoreError(f"{meta} is damaged, with {name} {present!r}: redis-cli DEL {meta}")
             if present.decode() != value:
                 raise TimerError(f"{meta} has {name} {present.decode()}, this wheel is set to {value}")
         self._is_checked = True
@@ -242,5 +245,8 @@ def _check_name(name: str) -> None:
 def _parsed_answer(answer: Sequence[Any]) -> tuple[bool, list[Silence]]:
     has_more, *values = answer
     rows = zip(*[iter(values)] * 4, strict=True)
-    silences = [Silence(uid.decode(), int(seen), int(due), int(now)) for uid, seen, due, now in rows]
+    silences = [
+        Silence(uid.decode("utf-8", "backslashreplace"), int(seen), int(due), int(now))
+        for uid, seen, due, now in rows
+    ]
     return bool(has_more), silences

@@ -7,6 +7,7 @@ import pytest
 
 from presence.config.followup_rules import Rule
 from presence.followups import FollowUps
+from presence.followups.keys import script_keys
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 
@@ -150,4 +151,15 @@ def test_after_redis_lost_all_data_the_stream_is_read_from_its_start(client: Red
         scheduler.run_once()
         assert scheduler.counters.holes == 1
     shard.run_scheduler()
+    assert shard.delivered_to() == ["ann"]
+
+
+@pytest.mark.parametrize("field", ["scan", "floor_ms"])
+@pytest.mark.parametrize("value", [b"", b"1e999", b"9" * 30, b"\xff"])
+def test_a_damaged_position_of_the_search_stops_no_follow_up(shard: Shard, field: str, value: bytes) -> None:
+    shard.client.hset(script_keys(shard.keys, 0)[7], mapping={"scan": b"0", "floor_ms": b"0", field: value})
+    shard.come_online("ann")
+    shard.go_offline("ann")
+    shard.run_scheduler(times=2)
+    shard.run_scheduler(after_ms=MINUTE_MS * 2, times=2)
     assert shard.delivered_to() == ["ann"]

@@ -11,7 +11,9 @@ import pytest
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.outbox.replies import Reply, ReplyStatus
 from presence.outbox.steps import NO_ENTRY_ID
+from presence.reader import PresenceReader
 from presence.store.channels import ControlChannel
+from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
@@ -73,7 +75,7 @@ def test_damaged_metadata_are_refused_with_the_repair(server: Server, field: str
     store.check_meta()
 
 
-def test_plain_commands_name_the_key_of_another_type(server: Server) -> None:
+def test_the_key_of_another_type_is_named_with_the_repair(server: Server) -> None:
     ask(server, "SET", "presence:meta", "x")
     store = RedisStore(server.url, SHAPE)
     with pytest.raises(StoreError, match="redis-cli DEL presence:meta"):
@@ -82,6 +84,8 @@ def test_plain_commands_name_the_key_of_another_type(server: Server) -> None:
         store.transact("presence:meta", [("HLEN", "presence:meta")])
     with pytest.raises(StoreError, match="redis-cli DEL presence:meta"):
         store.commands("presence:meta", [("XINFO", "GROUPS", "presence:meta")])
+    with PresenceReader(server.url) as reader, pytest.raises(RedisError, match="redis-cli DEL presence:meta"):
+        reader.states(["ann"])
 
 
 # The commands that break a server, the code of its refusals, and the command that fixes it.

@@ -1,6 +1,7 @@
 """The presence wheel in Redis: users by ticks, moved by scripts, on a real server."""
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -277,3 +278,64 @@ def test_no_user_is_early_after_the_hand_was_lost(server: EmbeddedRedis, client:
         gone = wait_for(wheel, 500)
         assert len(gone) == 500
         assert all(each.at_ms - each.last_seen_ms >= 200 for each in gone)
+
+
+@pytest.mark.parametrize("field", ["hand", "walk"])
+@pytest.mark.parametrize("value", [b"", b"1e999", b"9" * 30, b"\xff", b"-1"])
+def test_a_damaged_wheel_ends_each_period_once(
+    wheel: RedisWheel, client: Redis, field: str, value: bytes
+) -> None:
+    wheel.touch_many(["ann", "bob"])
+    client.hset(key("wheel"), field, value)
+    assert sorted(each.uid for each in wait_for(wheel, 2)) == ["ann", "bob"]
+    assert [type for type, _, _ in brief_events(client)] == ["online", "online", "offline", "offline"]
+    assert slots(client) == {}
+
+
+def test_a_slot_of_another_type_writes_no_event_and_is_named_with_the_repair(
+    wheel: RedisWheel, client: Redis
+) -> None:
+    wheel.touch("ann")
+    (slot,) = slots(client)
+    names = [key(f"slot:{number}") for number in range(slot, slot + 300)]  # three seconds, for slow machines
+    for name in names:
+        client.set(name, "of another program")
+    for act in (wheel.touch, wheel.forget):
+        with pytest.raises(StoreError, match=r"redis-cli DEL presence:timer:web:\{0\}:slot:\d+$"):
+            act("bob" if act == wheel.touch else "ann")
+    while now_ms(client) < slot * 10:
+        time.sleep(0.002)
+    with pytest.raises(StoreError, match=re.escape(f"redis-cli DEL {names[0]}")):
+        wheel.due()
+    assert brief_events(client) == [("online", "ann", "login")]
+    client.delete(*names)
+    assert [each.uid for each in wait_for(wheel)] == ["ann"]
+
+
+def test_users_before_a_slot_of_another_type_go_offline_once(wheel: RedisWheel, client: Redis) -> None:
+    wheel.touch("ann")
+    (slot,) = slots(client)
+    name = key(f"slot:{slot + 1}")
+    client.set(name, "of another program")
+    time.sleep(IDLE_S + 3 * TICK_S)
+    assert [each.uid for each in wheel.due()] == ["ann"]
+    with pytest.raises(StoreError, match=re.escape(f"redis-cli DEL {name}")):
+        wheel.due()
+    client.delete(name)
+    wheel.due()
+    assert [type for type, _, _ in brief_events(client)] == ["online", "offline"]
+
+
+def test_a_uid_that_is_no_text_does_not_hide_the_others(wheel: RedisWheel, client: Redis) -> None:
+    wheel.touch("ann")
+    client.hset(key("users"), b"\xff", b"\xff")
+    assert sorted(each.uid for each in wait_for(wheel, 2)) == ["\\xff", "ann"]
+
+
+@pytest.mark.parametrize("value", [b"", b"1e999", b"\xff"])
+def test_damaged_settings_are_refused_with_the_repair(wheel: RedisWheel, client: Redis, value: bytes) -> None:
+    client.hset("presence:timer:web:meta", "tick_ms", value)
+    with pytest.raises(StoreError, match="redis-cli DEL presence:timer:web:meta"):
+        wheel.touch("ann")
+    client.delete("presence:timer:web:meta")
+    wheel.touch("ann")

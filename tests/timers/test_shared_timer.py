@@ -219,12 +219,17 @@ def test_a_leasing_out_of_bounds_is_refused(wrong: dict[str, float]) -> None:
         Leasing(**wrong)  # type: ignore[arg-type]  # a count is a number too
 
 
-def test_events_of_a_queue_that_lost_its_index_are_handed_out(scripting: Scripting, client: Redis) -> None:
+@pytest.mark.parametrize("walk", [None, b"", b"1e999", b"9" * 30, b"\xff"])
+def test_events_of_a_queue_that_lost_its_index_are_handed_out(
+    scripting: Scripting, client: Redis, walk: bytes | None
+) -> None:
     timer = a_timer(scripting, "queue", LEASING)
     timer.schedule_many(Event(str(n), 0.0, b"x") for n in range(200))
     (leased,) = wait_for(timer, limit=1)
     timer.schedule(Event("later", 60.0))
     client.delete(f"{BASE}:due")
+    if walk is not None:
+        client.hset(f"{BASE}:counts", "walk", walk)
     found = wait_for(timer, 199)
     assert {each.id for each in found} == {str(n) for n in range(200)} - {leased.id}
     timer.due()  # the walk goes on

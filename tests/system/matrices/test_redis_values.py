@@ -22,6 +22,7 @@ from presence.common.errors import StoreError
 from presence.followups import FollowUps
 from presence.ops.ban import ban
 from presence.reader import PresenceReader
+from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Event
@@ -150,7 +151,7 @@ class Stage:
         self.people.come(self.dies.address, *THERE)
         self.scripting = enter(closing(Scripting(self.redis.url)))
         self.jobs = DelayQueue(self.scripting, KEYS.timer("jobs"))
-        self.wheel = enter(closing(RedisWheel(self.redis.url, "web", idle_timeout_s=0.5, tick_s=0.1)))
+        self.wheel = enter(closing(self.new_wheel()))
         assert wait_for(lambda: self.online() == {*HERE, *THERE}, HEAL_S)
         return self
 
@@ -190,10 +191,10 @@ class Stage:
     def use(self) -> list[str]:
         """Use bans, follow-ups, the queue and the wheel; return the errors."""
         errors = []
-        for call in (self.jobs.due, self.wheel.due, lambda: self.wheel.touch("x"), self.plan, self.ban):
+        for call in (self.jobs.due, self.wheel.due, self.sit, self.plan, self.ban):
             try:
                 call()
-            except (StoreError, ValueError, TypeError) as error:
+            except (StoreError, RedisError, ValueError, TypeError) as error:
                 errors.append(f"{type(error).__name__}: {error}")
         return errors
 
@@ -201,6 +202,14 @@ class Stage:
         """Ban a user."""
         with PresenceReader(self.redis.url) as reader:
             ban(self.redis.url, reader, ["zed"], by="matrix", wait_s=0)
+
+    def new_wheel(self) -> RedisWheel:
+        return RedisWheel(self.redis.url, "web", idle_timeout_s=0.5, tick_s=0.1)
+
+    def sit(self) -> None:
+        """Put a new user on the wheel, as a process that has just started does."""
+        with closing(self.new_wheel()) as wheel:
+            wheel.touch(f"new-{time.time_ns()}")
 
     def plan(self) -> None:
         """Plan a follow-up and cancel it."""

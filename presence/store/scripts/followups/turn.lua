@@ -104,7 +104,8 @@ end
 
 local info = stream_info()
 local cursor, added = state[3], tonumber(state[4] or '')
-local scan, floor_ms = state[6], tonumber(state[7] or '')
+local floor_ms = tonumber(state[7] or '')
+local scan = state[6] and floor_ms and cursor_of(state[6])  -- without its floor, it would plan for all who ever left
 
 -- Notes that entries may have been removed unread: the users whom they were about are searched afterwards.
 local function begin_scan()

@@ -16,7 +16,7 @@ local function restore_index()
   local indexed = 0
   for _, key in ipairs({due_key, leased_key, dead_key}) do indexed = indexed + redis.call('ZCARD', key) end
   if redis.call('HLEN', work_key) <= indexed then return end
-  local scan = redis.call('HSCAN', work_key, redis.call('HGET', counts_key, 'walk') or '0', 'COUNT', READ_AHEAD)
+  local scan = redis.call('HSCAN', work_key, cursor_of(redis.call('HGET', counts_key, 'walk')), 'COUNT', READ_AHEAD)
   redis.call('HSET', counts_key, 'walk', scan[1])
   for i = 1, #scan[2], 2 do
     local id, entry = scan[2][i], unpack_entry(scan[2][i + 1])

@@ -68,6 +68,12 @@ if ring then
   ring.hand = ring.stored_hand or math.floor(now_ms / ring.tick_ms)
 end
 
+-- Returns the stored cursor of a walk; that of its beginning if it is absent or damaged.
+local function cursor_of(text)
+  local digits = string.match(text or '', '^%d+$')
+  return digits and #digits <= 15 and digits or '0'
+end
+
 -- Returns an entry of `work` as a table; nil if it is absent or damaged.
 local function unpack_entry(packed)
   local ok, entry = pcall(cmsgpack.unpack, packed or '')

@@ -28,7 +28,7 @@ local USERS_WALKED, USERS_SEARCHED = 100, VALUES_A_CALL  -- some 50 us, and 1 ms
 if not hand then begin_search() end
 local walk = redis.call('HMGET', wheel_key, 'walk', 'search')
 local is_search = walk[2] and true or false
-local scan = redis.call('HSCAN', users_key, walk[1] or '0', 'COUNT', is_search and USERS_SEARCHED or USERS_WALKED)
+local scan = redis.call('HSCAN', users_key, whole_digits(walk[1]) or '0', 'COUNT', is_search and USERS_SEARCHED or USERS_WALKED)
 local values, overdue, former = {}, {}, {}
 for i = 1, #scan[2], 2 do
   local stored_tick, last_seen_ms, since_id = parse_user(scan[2][i + 1])
@@ -39,6 +39,8 @@ for i = 1, #scan[2], 2 do
     values[n + 2] = digits(hand + 1) .. ' ' .. (last_seen_ms or now_digits) .. ' ' .. (since_id or '0-0')
   end
 end
+refusal = refuse_slot(digits(hand + 1)) or refuse_slots(former)
+if refusal then return refusal end
 remove_from_slots(former)
 call_in_slices('SADD', slot_prefix .. digits(hand + 1), overdue)
 call_in_slices('HSET', users_key, values)
@@ -52,7 +54,12 @@ local first, present = hand, math.floor(now_ms / tick_ms)
 if redis.call('HLEN', users_key) == 0 then hand = math.max(hand, present) end
 while hand < present and limit > 0 and slots_left > 0 do
   local wanted = math.min(limit, VALUES_A_CALL)
-  local uids = redis.call('SPOP', slot_prefix .. digits(hand + 1), wanted)
+  local key = slot_prefix .. digits(hand + 1)
+  local uids = redis.pcall('SPOP', key, wanted)
+  if uids.err then
+    if hand == first and #expired == 0 then return refusal_of(key, uids) end
+    break  -- what is done is written, and the next call is refused
+  end
   for i, value in ipairs(read_users(uids)) do expire_user(uids[i], value, hand + 1) end
   limit = limit - #uids
   if #uids < wanted then

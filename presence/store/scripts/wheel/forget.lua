@@ -10,10 +10,17 @@ if refusal then return refusal end
 
 local uids = {unpack(ARGV, FIRST_OWN + 2)}
 local removed, leaving = {}, {}
-for i, value in ipairs(read_users(uids)) do
+local values = read_users(uids)
+for i, value in ipairs(values) do
+  local tick = parse_user(value)
+  if tick then append_to(leaving, tick, uids[i]) end
+end
+refusal = refuse_slots(leaving)
+if refusal then return refusal end
+
+for i, value in ipairs(values) do
   local tick, last_seen_ms, since_id = parse_user(value)
   if tick then
-    append_to(leaving, tick, uids[i])
     removed[#removed + 1] = uids[i]
     go_offline(uids[i], ARGV[FIRST_OWN], ARGV[FIRST_OWN + 1], last_seen_ms, since_id)
   end

@@ -31,9 +31,19 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+-- Returns a stored number, or the cursor of a walk, as it is; nil if it is absent or damaged.
+local function whole_digits(text)
+  local found = string.match(text or '', '^%d+$')
+  return found and #found <= 15 and found or nil
+end
+
+local function whole(text)
+  return tonumber(whole_digits(text) or nil)
+end
+
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + clock[2] / 1000
-local hand = tonumber(redis.call('HGET', wheel_key, 'hand') or nil)
+local hand = whole(redis.call('HGET', wheel_key, 'hand'))
 local now_digits = digits(math.floor(now_ms))
 
 -- Calls a command on a key with any number of values.
@@ -82,6 +92,27 @@ local function refuse_unpermitted()
     if not redis.acl_check_cmd(unpack(command)) then
       return redis.error_reply('NOPERM this user may not call ' .. table.concat(command, ' '))
     end
+  end
+end
+
+-- Returns the refusal that an answer about a slot is.
+local function refusal_of(key, answer)
+  if not string.find(answer.err, 'WRONGTYPE', 1, true) then return redis.error_reply(answer.err) end
+  return redis.error_reply('WRONGTYPE value of another program: redis-cli DEL ' .. key)
+end
+
+-- Returns a refusal if a slot has a value of another type, otherwise nil; for use before an event is written.
+local function refuse_slot(tick)
+  local key = slot_prefix .. tick
+  local answer = redis.pcall('SREM', key, '')  -- which is no uid
+  if type(answer) == 'table' and answer.err then return refusal_of(key, answer) end
+end
+
+-- Returns the first refusal of some slots; `by_tick`: tick -> uids.
+local function refuse_slots(by_tick)
+  for tick in pairs(by_tick) do
+    local refusal = refuse_slot(tick)
+    if refusal then return refusal end
   end
 end
 

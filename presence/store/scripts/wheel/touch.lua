@@ -15,19 +15,26 @@ for i = 1, #uids do
   if not found[i] then break end
 end
 
-if is_new then begin_search() end
-if hand >= tick then redis.call('HSET', wheel_key, 'hand', digits(math.min(hand, tick - 1))) end
+local last_tick = tick
 tick = digits(tick)
-local reply, entering, leaving, values = {is_new and 1 or 0}, {}, {}, {}
+local entering, leaving = {}, {}
+for i, uid in ipairs(uids) do
+  local old_tick = parse_user(found[i])
+  if old_tick and old_tick ~= tick then append_to(leaving, old_tick, uid) end
+  if old_tick ~= tick then entering[#entering + 1] = uid end
+end
+local refusal = refuse_slot(tick) or refuse_slots(leaving)
+if refusal then return refusal end
+
+if is_new then begin_search() end
+if hand >= last_tick then redis.call('HSET', wheel_key, 'hand', digits(math.min(hand, last_tick - 1))) end
+local reply, values = {is_new and 1 or 0}, {}
 for i, uid in ipairs(uids) do
   local old_tick, _, since_id = parse_user(found[i])
   if not old_tick then
     since_id = go_online(uid)
     reply[#reply + 1] = uid
-  elseif old_tick ~= tick then
-    append_to(leaving, old_tick, uid)
   end
-  if old_tick ~= tick then entering[#entering + 1] = uid end
   values[2 * i - 1], values[2 * i] = uid, tick .. ' ' .. now_digits .. ' ' .. since_id
 end
 remove_from_slots(leaving)
