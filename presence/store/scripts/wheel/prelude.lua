@@ -25,6 +25,9 @@ local users_key, wheel_key, events_key = KEYS[1], KEYS[2], KEYS[3]
 local slot_prefix, tick_ms, idle_ms, node, maxlen = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local FIRST_OWN = 6
 
+-- A hand that is further behind counts as lost, as after a very long pause: searching the users is quicker than examining
+-- that many slots, which takes seconds.
+local MAX_SLOTS_BEHIND = 5000000
 local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack
 
 local function digits(number)
@@ -44,6 +47,7 @@ end
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + clock[2] / 1000
 local hand = whole(redis.call('HGET', wheel_key, 'hand'))
+if hand and math.floor(now_ms / tick_ms) - hand > MAX_SLOTS_BEHIND then hand = nil end
 local now_digits = digits(math.floor(now_ms))
 
 -- Calls a command on a key with any number of values.
