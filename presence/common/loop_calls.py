@@ -65,11 +65,22 @@ class InThread:
     function: Callable[[], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Asks to let other tasks run."""
+
+
 def is_on_loop() -> bool:
     """Whether the running function was called on the loop."""
     return isinstance(getcurrent(), LoopCall)
 
 
-def ask_loop(request: Wait | InThread) -> Any:
+def ask_loop(request: Wait | InThread | Turn) -> Any:
     """Let the task that made the call do something; return or raise the result. Needs `is_on_loop`."""
     return cast(LoopCall, getcurrent()).parent.switch(request)
+
+
+def let_others_run() -> None:
+    """Let other tasks run, if the function was called on the loop; for calls that compute for long."""
+    if is_on_loop():
+        ask_loop(Turn())

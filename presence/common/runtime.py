@@ -12,7 +12,7 @@ import trio
 
 from presence.common.errors import StoreUnavailable
 from presence.common.histogram import Histogram
-from presence.common.loop_calls import InThread, LoopCall, Wait
+from presence.common.loop_calls import InThread, LoopCall, Turn, Wait
 from presence.common.threads import NoThread
 
 CALL_TIMEOUT_S: Final = 10.0  # reading a key file takes milliseconds; with 100 RS256 keys, one second
@@ -199,7 +199,9 @@ class LoopCaller:
         return cast(T, result)
 
     @staticmethod
-    async def _perform(request: Wait | InThread) -> Any:
+    async def _perform(request: Wait | InThread | Turn) -> Any:
+        if isinstance(request, Turn):
+            return await trio.lowlevel.checkpoint()
         if isinstance(request, InThread):
             return await run_in_thread(request.function)
         with trio.move_on_after(request.timeout_s) as scope:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from presence.common.loop_calls import let_others_run
 from presence.store.client import Redis, RedisError, ResponseError
 from presence.store.error_classes import as_failure, passes
 from presence.store.keys import Keys
@@ -22,6 +23,7 @@ from presence.watching.user_states import (
     read_entry,
 )
 
+STATES_PER_TURN: Final = 100  # decoded without a turn for other tasks: a millisecond or two
 REPLAY_PAGE: Final = 200  # entries; some 60 KB, which the loop parses in four milliseconds
 _NO_KEY: Final = "no such key"
 
@@ -65,7 +67,9 @@ def read_snapshot(
         pipe.xinfo_stream(keys.events(shard))
         records, scores, lefts, stream = _answers(pipe)
     states = {}
-    for uid, record, score, left in zip(uids, records, scores, lefts, strict=True):
+    for number, (uid, record, score, left) in enumerate(zip(uids, records, scores, lefts, strict=True), 1):
+        if number % STATES_PER_TURN == 0:
+            let_others_run()
         found = online_state(record) or offline_state(score, left)
         states[uid] = _state(found)._replace(devices=_devices(found) if detail else None)
     return ShardSnapshot(states, _last_id(stream))

@@ -20,7 +20,7 @@ from presence.watching.channel import ChannelMessage, ServerChannel, Subscribed,
 from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent
 from presence.watching.view import ShardView, ViewPhase
 
-MAX_USERS_PER_SNAPSHOT: Final = 100  # in one transaction, whose answer takes the loop a few milliseconds
+MAX_USERS_PER_SNAPSHOT: Final = 500  # in one transaction: a millisecond of Redis
 COMPARE_INTERVAL_S: Final = 1.0
 MAX_USERS_PER_COMPARISON: Final = 500  # per second; a full cycle takes at least
 COMPARE_CYCLE_S: Final = 30.0

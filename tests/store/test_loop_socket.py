@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.common.errors import StoreUnavailable
+from presence.common.loop_calls import let_others_run
 from presence.common.runtime import LoopCaller
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
@@ -44,6 +45,27 @@ async def test_other_tasks_run_while_a_call_waits(pair: tuple[LoopSocket, socket
 
         nursery.start_soon(answer)
         assert await LoopCaller().call(partial(received, ours)) == b"answer"
+
+
+async def test_other_tasks_run_while_a_call_computes() -> None:
+    steps: list[str] = []
+
+    def compute() -> None:
+        steps.append("first half")
+        let_others_run()
+        steps.append("second half")
+
+    async def other() -> None:
+        steps.append("other")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await LoopCaller().call(compute)
+    assert steps == ["first half", "other", "second half"]
+
+
+def test_a_call_in_a_thread_has_no_others_to_let_run() -> None:
+    let_others_run()
 
 
 async def test_a_wait_has_a_time_out(
