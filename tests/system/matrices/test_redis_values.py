@@ -339,7 +339,10 @@ class Stage:
         is_writing = wait_for(lambda: self.is_writing("visitor"), HEAL_S / 2, poll_s=0.1)
         errors = self.use()
         if not is_writing or errors or (kind.occurs and self.client.type(key) == b"string"):
-            if not wait_for(lambda: self.named(key, errors), HEAL_S):
+            # The tick of a damaged slot may be yet to come.
+            if not wait_for(
+                lambda: self.named(key, errors) or self.named(key, self.use()), HEAL_S, poll_s=0.1
+            ):
                 wrong.append(f"no log line names {key} and its repair; writing {is_writing}, errors {errors}")
             self.client.delete(key)  # as the line says
             if not wait_for(lambda: self.is_writing("visitor") and not self.use(), HEAL_S, poll_s=0.1):
