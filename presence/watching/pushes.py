@@ -6,13 +6,17 @@ goes out in one write. A connection that has not taken earlier packets gets noth
 meanwhile only the newest change of each user is deferred, so a slow client costs at most an entry per watched
 user (some 100 bytes; the packets are shared).
 
-Beyond `MAX_QUEUED_CHANGES` changes, a new change replaces a queued one of the same user.
+Packets are bounded by their bytes, those in the queue and those that are deferred. Beyond that a change has
+its place and no packet: it is encoded at its turn, from the state of the user at that time. So it costs some
+200 bytes and its user's name, and there is one for each watched user at most, because a new change replaces
+a queued one without a packet. The same applies beyond `MAX_QUEUED_CHANGES` changes.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from sys import getsizeof
 from typing import Final, TypeAlias
 
 import trio
@@ -24,11 +28,14 @@ from presence.protocol import UID_MAX_BYTES
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
 from presence.watching.answers import encodable
-from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState, reason_shown
+from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState, reason_for, reason_shown
 from presence.watching.watches import Watches
 
 MAX_PACKETS_PER_SLICE: Final = 256  # packets sent without a turn for other tasks: a millisecond or two
-MAX_QUEUED_CHANGES: Final = 20_000  # changes; some 10 MB, at most 17 without devices
+MAX_QUEUED_CHANGES: Final = 20_000  # with packets: some 10 MB with ordinary names
+MAX_QUEUED_BYTES: Final = 24 * 1024**2  # of changes with packets: those with devices have up to 256 KiB each
+MAX_DEFERRED_BYTES: Final = 32 * 1024**2  # of packets; one that several connections wait for counts for each
+CHANGE_BYTES: Final = 400  # memory of a change beside its texts and packets: 330 were measured
 MAX_JOINED_BYTES: Final = 16_384  # of deferred changes, offered in one write
 MAX_FRAME_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
 
@@ -42,12 +49,15 @@ class PushStatistics:
     sent: int = 0  # packets that connections took
     put_off: int = 0  # packets deferred, because the connection had not taken earlier ones
     replaced: int = 0  # changes replaced by a newer one of the same user
+    late: int = 0  # changes to be encoded at their turn, for lack of room
     damaged: int = 0  # changes that cannot be encoded as they are
     slow: int = 0  # connections with deferred changes
+    queued_bytes: int = 0  # memory of the changes with packets in the queue
+    deferred_bytes: int = 0  # of packets
 
 
 _Frames: TypeAlias = list[tuple[str, bytes]]
-"""Packets of one connection, in order, each with its user."""
+"""Packets of one connection, in order, each with its user; b"": to be encoded when it is sent."""
 
 
 @dataclass(slots=True)
@@ -55,9 +65,12 @@ class _Change:
     """A queued change."""
 
     uid: str
-    frame: bytes  # b"": only devices have changed
-    detailed: bytes  # with the devices; b"": they are not known, or nobody has asked for them
     number: int  # see `Watches`
+    reason: str
+    is_of_device: bool  # only devices have changed
+    size_bytes: int = 0  # memory, if it has packets; 0: it is late, to be encoded at its turn
+    frame: bytes = b""  # b"": only devices have changed
+    detailed: bytes = b""  # with the devices; b"": they are not known, or nobody has asked for them
 
 
 def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
@@ -72,13 +85,21 @@ class Pushes:
 
     A watch answered now covers all changes up to `number`, that of the latest change.
 
+    Args:
+        watches: who watches whom.
+        faults: contains errors.
+        latest: returns the last known state of a watched user; None if there is none.
+
     Attributes:
         with_devices: the sessions whose packets have the devices of a user.
     """
 
-    def __init__(self, watches: Watches, faults: Faults) -> None:
+    def __init__(
+        self, watches: Watches, faults: Faults, latest: Callable[[str], WatchedState | None]
+    ) -> None:
         self._watches = watches
         self._faults = faults
+        self._latest = latest
         self._queue: deque[_Change] = deque()
         self._last: dict[str, _Change] = {}  # the queued change of each user
         # With the watchers still to send to, last first.
@@ -98,20 +119,40 @@ class Pushes:
             return
         self._statistics.changes += 1
         self.number += 1
-        plain = change.state._replace(devices=None)
-        frame = b"" if change.is_of_device else self._frame(uid, plain, change.reason)
-        detailed = frame if change.state.devices is None else b""
-        if self.with_devices and not detailed:
-            detailed = self._frame(uid, change.state, change.reason)
         queued = self._last.get(uid)
-        if queued is not None and len(self._queue) >= MAX_QUEUED_CHANGES:
-            queued.frame, queued.detailed = frame or queued.frame, detailed
-            queued.number = self.number
-            self._statistics.replaced += 1
+        is_full = len(self._queue) >= MAX_QUEUED_CHANGES or self._statistics.queued_bytes >= MAX_QUEUED_BYTES
+        if queued is not None and (is_full or not queued.size_bytes):
+            self._replace(queued, change)
             return
-        self._last[uid] = _Change(uid, frame, detailed, self.number)
-        self._queue.append(self._last[uid])
+        queued = _Change(uid, self.number, change.reason, change.is_of_device)
+        if is_full:
+            self._statistics.late += 1
+        else:
+            self._encode(queued, change.state)
+            shared = queued.frame is queued.detailed
+            packets = len(queued.frame) + (0 if shared else len(queued.detailed))
+            queued.size_bytes = CHANGE_BYTES + getsizeof(uid) + packets
+            self._statistics.queued_bytes += queued.size_bytes
+        self._last[uid] = queued
+        self._queue.append(queued)
         self._filled.set()
+
+    def _replace(self, queued: _Change, change: UserEvent) -> None:
+        """Let a queued change stand for a newer one too: it is late from now on."""
+        self._statistics.replaced += 1
+        self._statistics.late += queued.size_bytes > 0
+        self._statistics.queued_bytes -= queued.size_bytes
+        queued.frame, queued.detailed, queued.size_bytes, queued.number = b"", b"", 0, self.number
+        if queued.is_of_device or not change.is_of_device:
+            queued.reason, queued.is_of_device = change.reason, change.is_of_device
+
+    def _encode(self, change: _Change, state: WatchedState) -> None:
+        if not change.is_of_device:
+            change.frame = self._frame(change.uid, state._replace(devices=None), change.reason)
+        if state.devices is None:
+            change.detailed = change.frame
+        elif self.with_devices:
+            change.detailed = self._frame(change.uid, state, change.reason)
 
     def _frame(self, uid: str, state: WatchedState, reason: str) -> bytes:
         try:
@@ -158,6 +199,10 @@ class Pushes:
                 change = self._queue.popleft()
                 if self._last[change.uid] is change:
                     del self._last[change.uid]
+                self._statistics.queued_bytes -= change.size_bytes
+                state = None if change.size_bytes else self._latest(change.uid)
+                if state is not None:
+                    self._encode(change, state)
                 self._current = change, self._watches.watchers(change.uid, change.number)
         return self._current
 
@@ -171,7 +216,15 @@ class Pushes:
         self._statistics.put_off += len(frames) - taken
         for uid, frame in frames[taken:]:
             self._statistics.replaced += uid in deferred
-            deferred[uid] = frame
+            self._defer(deferred, uid, frame)
+
+    def _defer(self, deferred: dict[str, bytes], uid: str, frame: bytes) -> None:
+        room = MAX_DEFERRED_BYTES - self._statistics.deferred_bytes + len(deferred.get(uid, b""))
+        if len(frame) > room:
+            self._statistics.late += 1
+            frame = b""
+        self._statistics.deferred_bytes += len(frame) - len(deferred.get(uid, b""))
+        deferred[uid] = frame
 
     def drained(self, session: Session) -> None:
         """Send deferred changes to a connection that has taken everything sent before."""
@@ -180,22 +233,37 @@ class Pushes:
             return
         frames = list(deferred.items())
         taken = self._offer(session, frames)
-        if taken < len(frames) and session.link is not None:
+        is_left = taken < len(frames) and session.link is not None
+        gone = frames[:taken] if is_left else frames
+        self._statistics.deferred_bytes -= sum(len(frame) for _, frame in gone)
+        if is_left:
             self._deferred[session] = dict(frames[taken:])
 
     def _offer(self, session: Session, frames: _Frames) -> int:
         """Offer packets to a connection, several per write; return how many it took."""
         taken = 0
         while taken < len(frames) and session.link is not None:
+            joined: list[bytes] = []
             end, size = taken, 0
             while end < len(frames) and size < MAX_JOINED_BYTES:
-                size += len(frames[end][1])
+                uid, frame = frames[end]
+                joined.append(frame or self._late_frame(session, uid))
+                size += len(joined[-1])
                 end += 1
-            if not session.link.try_send(session.handle, b"".join([frame for _, frame in frames[taken:end]])):
+            if not session.link.try_send(session.handle, b"".join(joined)):
                 break
             taken = end
         self._statistics.sent += taken
         return taken
+
+    def _late_frame(self, session: Session, uid: str) -> bytes:
+        """Return the packet of a deferred change that has none; b"" if the user is no longer known."""
+        state = self._latest(uid)
+        if state is None:
+            return b""
+        if session not in self.with_devices:
+            state = state._replace(devices=None)
+        return self._frame(uid, state, state.reason or reason_for(state))
 
     def discard(self, session: Session, uids: Iterable[str] | None = None) -> None:
         """Discard deferred changes of these users; None for all users."""
@@ -203,7 +271,7 @@ class Pushes:
         if deferred is None:
             return
         for uid in list(deferred) if uids is None else uids:
-            deferred.pop(uid, None)
+            self._statistics.deferred_bytes -= len(deferred.pop(uid, b""))
         if not deferred:
             del self._deferred[session]
 

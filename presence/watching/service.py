@@ -35,6 +35,7 @@ from presence.watching.pending_watches import PendingWatch, PendingWatches, Requ
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard_placement import WatchedShards
+from presence.watching.user_states import WatchedState
 from presence.watching.watches import Watches, WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0
@@ -82,7 +83,7 @@ class Watching:
         self._device_events = device_events
         self._watches = Watches()
         self._pending = PendingWatches()
-        self._pushes = Pushes(self._watches, self._faults)
+        self._pushes = Pushes(self._watches, self._faults, self._latest)
         self._visibility = visibility
         self._queries = Queries(states, self._runtime, self._faults, visibility)
         self._shards = WatchedShards(
@@ -290,6 +291,9 @@ class Watching:
             if not (self._watches.is_watched(uid) or self._pending.is_awaited(uid))
         ]
         self._shards.drop(unwanted)
+
+    def _latest(self, uid: str) -> WatchedState | None:
+        return self._shards.latest(uid)
 
     def _is_known(self, uid: str) -> bool:
         return self._shards.current(uid) is not None

@@ -2,12 +2,14 @@
 
 import pytest
 
+from presence import protocol
 from presence.common.faults import Faults
 from presence.core.registry import Session
 from presence.watching import pushes as module
 from presence.watching.pushes import Pushes
+from presence.watching.user_states import DeviceState, UserEvent, WatchedState
 from presence.watching.watches import Watches
-from tests.watching.fakes import Line, entry, session
+from tests.watching.fakes import Line, device_entry, entry, session
 
 
 class Watchers:
@@ -16,7 +18,8 @@ class Watchers:
     def __init__(self, count: int = 1) -> None:
         self.watches = Watches()
         self.ended: list[Session] = []
-        self.pushes = Pushes(self.watches, Faults(self.ended.append))
+        self.latest: dict[str, WatchedState] = {}
+        self.pushes = Pushes(self.watches, Faults(self.ended.append), self.latest.get)
         self.sessions: list[Session] = []
         self.lines: list[Line] = []
         for number in range(count):
@@ -26,7 +29,11 @@ class Watchers:
             self.watches.add(watcher, ["ann", "bob"], 0)
 
     def change(self, uid: str, number: int, status: str = "online") -> None:
-        self.pushes.push(entry(uid, number, status))
+        self.push(entry(uid, number, status))
+
+    def push(self, change: UserEvent) -> None:
+        self.latest[change.uid] = change.state
+        self.pushes.push(change)
 
     def pushed(self, watcher: int = 0) -> list[tuple[str, str]]:
         return [(packet.payload["uid"], packet.payload["id"]) for packet in self.lines[watcher].packets()]
@@ -152,6 +159,85 @@ def test_a_full_queue_keeps_the_newest_change_of_each_user(monkeypatch: pytest.M
     assert desk.pushes.statistics().queued == 3
     desk.pushes.send_slice()
     assert desk.pushed() == [("ann", "1-0"), ("ann", "99-0"), ("bob", "100-0")]
+
+
+def test_queued_packets_are_bounded_by_their_bytes() -> None:
+    desk = Watchers()
+    desk.pushes.with_devices.add(desk.sessions[0])
+    names = [f"u{number}" for number in range(2_000)]
+    desk.watches.add(desk.sessions[0], names, 0)
+    for uid in names:
+        desk.push(many_devices(uid, 7))
+    statistics = desk.pushes.statistics()
+    assert statistics.queued == 2_000
+    assert statistics.queued_bytes <= module.MAX_QUEUED_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
+
+
+def test_a_change_without_room_is_pushed_as_the_user_is_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 1)
+    desk = Watchers()
+    desk.change("ann", 1)
+    desk.change("bob", 2)
+    desk.change("bob", 3, "offline")
+    desk.pushes.send_slice()
+    assert desk.pushed() == [("ann", "1-0"), ("bob", "3-0")]
+    assert desk.pushes.statistics().queued_bytes == 0
+
+
+def test_a_change_of_a_device_without_room_goes_to_those_who_asked_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 0)
+    desk = Watchers(2)
+    desk.pushes.with_devices.add(desk.sessions[0])
+    desk.push(device_entry("ann", 2, since_ms=1))
+    desk.pushes.send_slice()
+    assert [desk.pushed(0), desk.pushed(1)] == [[("ann", "2-0")], []]
+
+
+def test_a_change_of_a_device_does_not_hide_one_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 0)
+    desk = Watchers(2)
+    desk.pushes.with_devices.add(desk.sessions[0])
+    desk.change("ann", 1)
+    desk.push(device_entry("ann", 2, since_ms=1))
+    desk.pushes.send_slice()
+    assert [desk.pushed(0), desk.pushed(1)] == [[("ann", "2-0")], [("ann", "2-0")]]
+
+
+def test_deferred_packets_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_DEFERRED_BYTES", 1_000)
+    desk = Watchers(20)
+    for line in desk.lines:
+        line.slow = True
+    for number in range(1, 40, 2):
+        desk.change("ann", number)
+        desk.change("bob", number + 1)
+        desk.pushes.send_slice()
+    assert desk.pushes.statistics().deferred_bytes <= 1_000
+    for line in desk.lines:
+        line.slow = False
+    for watcher in desk.sessions:
+        desk.pushes.drained(watcher)
+    assert all(desk.pushed(number) == [("ann", "39-0"), ("bob", "40-0")] for number in range(20))
+    assert desk.pushes.statistics().deferred_bytes == 0
+
+
+def test_the_bytes_of_discarded_packets_are_free_again() -> None:
+    desk = Watchers()
+    desk.lines[0].slow = True
+    desk.change("ann", 1)
+    desk.change("bob", 2)
+    desk.pushes.send_slice()
+    desk.pushes.discard(desk.sessions[0])
+    assert desk.pushes.statistics().deferred_bytes == 0
+
+
+def many_devices(uid: str, number: int) -> UserEvent:
+    meta = '{"m":"' + "x" * 240 + '"}'
+    devices = tuple(DeviceState(f"{uid}-{each}", "online", number, "", meta) for each in range(64))
+    change = entry(uid, number)
+    return change._replace(state=change.state._replace(devices=devices))
 
 
 def test_a_state_that_no_packet_can_hold_is_pushed_as_unknown() -> None:

@@ -38,6 +38,7 @@ from presence.watching.pending_watches import PendingWatch, PendingWatches
 from presence.watching.pushes import Pushes
 from presence.watching.queries import MAX_PENDING_USERS as MAX_QUERY_USERS
 from presence.watching.service import MAX_PENDING_USERS as MAX_WATCH_USERS
+from presence.watching.user_states import DeviceState
 from presence.watching.watches import Watches
 from tests.docs.pages import pages
 from tests.store.driving import Hand, end, login
@@ -48,6 +49,7 @@ KIB, MIB, MB, GB = 1024, 1024**2, 10**6, 10**9
 ENTRIES: Final = 1000  # that a figure is measured with
 EMOJI: Final = "\N{GRINNING FACE}"
 UIDS_PER_REQUEST: Final = 100
+META: Final = '{"m":"' + "x" * 240 + '"}'
 
 
 def uid(number: int) -> str:
@@ -121,20 +123,23 @@ def pending_queries() -> float:
 
 
 def queued_pushes() -> float:
+    """Return the bytes of a full queue, and of as many packets as connections may wait for."""
     watches, watcher = Watches(), session()[0]
-    queue = Pushes(watches, Faults(lambda _session: None))
-    uids = [uid(number) for number in range(ENTRIES)]
-    watches.add(watcher, uids, 0)
-    events = [_shown(each, number) for number, each in enumerate(uids)]
+    queue = Pushes(watches, Faults(lambda _session: None), lambda _uid: None)
+    queue.with_devices.add(watcher)
+    devices = tuple(DeviceState(device(number), "online", number, "", META) for number in range(64))
     with grown() as bytes_kept:
-        for event in events:
-            queue.push(event)
-        return bytes_kept() / ENTRIES * pushes.MAX_QUEUED_CHANGES
-
-
-def _shown(name: str, number: int) -> Any:
-    plain = entry(name, number)
-    return plain._replace(state=plain.state._replace(meta='{"m":"' + "x" * 240 + '"}'))
+        for number in range(pushes.MAX_QUEUED_CHANGES):
+            name = uid(number)
+            watches.add(watcher, [name], 0)
+            plain = entry(name, number)
+            shown = plain.state._replace(meta=META, devices=devices if number % 2 else None)
+            before = queue.statistics().queued_bytes
+            queue.push(plain._replace(state=shown))
+            if queue.statistics().queued_bytes == before:
+                watches.remove(watcher)
+                return bytes_kept() + pushes.MAX_DEFERRED_BYTES
+    raise AssertionError("the bound in bytes was not reached")
 
 
 def passes() -> float:
@@ -251,9 +256,7 @@ BOUNDS: Final = {
     "watches": Bound("700 bytes", 700, None, "tests/system/security/floods.py"),
     "watch requests that wait for Redis": Bound("190 MB with the longest names", 190 * MB, pending_watches),
     "queries that wait for Redis": Bound("30 MB with the longest names", 30 * MB, pending_queries),
-    "changes that wait for watchers": Bound(
-        "17 MB with the longest names and `meta`", 17 * MB, queued_pushes
-    ),
+    "changes that wait for watchers": Bound("64 MB, and 900 bytes per watched user", 64 * MB, queued_pushes),
     'passes, with `visibility = "claims"`': Bound("75 KB each, with hundreds of short uids", 75_000, passes),
     "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
     "changes that wait for Redis": Bound("51 MB by default", 51 * MB, None, "tests/outbox/test_queue.py"),
