@@ -127,13 +127,13 @@ def queued_pushes() -> float:
     watches, watcher = Watches(), session()[0]
     queue = Pushes(watches, Faults(lambda _session: None), lambda _uid: None)
     queue.with_devices.add(watcher)
-    devices = tuple(DeviceState(device(number), "online", number, "", META) for number in range(64))
+    devices = tuple(DeviceState(device(number), "online", number, "", META) for number in range(4))
     with grown() as bytes_kept:
         for number in range(pushes.MAX_QUEUED_CHANGES):
             name = uid(number)
             watches.add(watcher, [name], 0)
             plain = entry(name, number)
-            shown = plain.state._replace(meta=META, devices=devices if number % 2 else None)
+            shown = plain.state._replace(meta=META, devices=devices)
             before = queue.statistics().queued_bytes
             queue.push(plain._replace(state=shown))
             if queue.statistics().queued_bytes == before:
@@ -178,10 +178,11 @@ def pending_messages() -> float:
 
 
 def rate_limits() -> float:
-    """Return the bytes of one of the nine tables."""
-    table = KeyedRateLimiter[str](1.0, 1000.0)
+    """Return the bytes of one of the nine tables, each of whose buckets has refused."""
+    table = KeyedRateLimiter[str](1.0, 1.0)
     with grown() as bytes_kept:
         for number in range(TABLE_SIZE):
+            table.take(uid(number), 0.0, 1.0)
             table.take(uid(number), 0.0, 1.0)
         assert len(table) == TABLE_SIZE
         return bytes_kept()
@@ -261,7 +262,7 @@ BOUNDS: Final = {
     "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
     "changes that wait for Redis": Bound("51 MB by default", 51 * MB, None, "tests/outbox/test_queue.py"),
     "rate limits of logins, requests, packets, fresh and bad tokens and passes": Bound(
-        "70 MB, with the longest names", 70 * MB, rate_limits
+        "9 × 30 MB", 30 * MB, rate_limits
     ),
     "bans": Bound("21 MB, with the longest names and reasons", 21 * MB, bans),
     "in Redis: users online": Bound("329 bytes each", 0, None, "tests/store/test_apply.py"),
