@@ -6,10 +6,11 @@ the answer all the same, but are not watched.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from sys import getsizeof
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -17,46 +18,56 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioWakeEvent
 from presence.core.registry import Session
 
+W = TypeVar("W", bound=Hashable)
 
-class Settleable(Protocol):
-    """A request that waits until it is settled, or times out."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it no longer waits."""
+MAX_PENDING_BYTES: Final = 64_000_000  # memory of pending watches: 130,000 users with ordinary names
+WATCH_BYTES: Final = 1_200  # memory of a watch beside its users
+WATCH_USER_BYTES: Final = 400  # memory of a user of a watch beside the name
 
 
-W = TypeVar("W", bound=Settleable)
+def memory_of(uids: Iterable[str]) -> int:
+    """Return the memory of names in bytes: one character beyond ASCII makes all of a name wider."""
+    return sum(map(getsizeof, uids))
+
+
+def bytes_of_watch(uids: Collection[str]) -> int:
+    """Return the approximate memory of a pending watch of some users, with those whom it may not see."""
+    return WATCH_BYTES + len(uids) * WATCH_USER_BYTES + memory_of(uids)
 
 
 class RequestTimeouts(Generic[W]):
     """Times out requests after a fixed number of seconds, even while a call to Redis hangs.
 
-    `on_timeout` refuses a request; errors in it are contained, as of `work`, see `Faults`.
+    `on_timeout` refuses a request; errors in it are contained, as of `work`, see `Faults`. Requests are told
+    apart by identity, and are not kept when they have been discarded.
     """
 
     def __init__(self, seconds: float, on_timeout: Callable[[W], None], faults: Faults, work: str) -> None:
         self._seconds, self._on_timeout, self._faults, self._work = seconds, on_timeout, faults, work
-        self._by_age: deque[tuple[float, W]] = deque()  # some may be settled by now
+        self._due_at: OrderedDict[W, float] = OrderedDict()  # oldest first
         self._bell = TrioWakeEvent()
 
     def add(self, request: W) -> None:
         """Start the time-out of a request."""
-        self._by_age.append((trio.current_time() + self._seconds, request))
-        if len(self._by_age) == 1:  # otherwise an earlier request times out first
+        self._due_at[request] = trio.current_time() + self._seconds
+        if len(self._due_at) == 1:  # otherwise an earlier request times out first
             self._bell.set()
+
+    def discard(self, request: W) -> None:
+        """End the time-out of a request, if it has one."""
+        self._due_at.pop(request, None)
 
     async def run(self) -> None:
         """Time out requests until cancelled."""
         while True:
-            while self._by_age and self._by_age[0][1].is_settled:
-                self._by_age.popleft()
-            left_s = self._by_age[0][0] - trio.current_time() if self._by_age else math.inf
-            if left_s > 0:
+            request, due_at = next(iter(self._due_at.items()), (None, math.inf))
+            left_s = due_at - trio.current_time()
+            if request is None or left_s > 0:
                 await self._bell.wait(left_s)
                 continue
+            del self._due_at[request]
             with self._faults.contained(self._work):
-                self._on_timeout(self._by_age.popleft()[1])
+                self._on_timeout(request)
             await trio.lowlevel.checkpoint()  # thousands may expire together
 
 
@@ -68,6 +79,7 @@ class PendingWatch:
     id: int | None  # of the packet
     uids: list[str]  # to watch; each once
     missing: set[str]  # of these, users whose states are not known yet
+    size_bytes: int  # see `bytes_of_watch`
     hidden: list[str] = field(default_factory=list)  # asked for, but not to be seen by this client for a time
     detail: bool = False  # with devices
     unwatched: set[str] = field(default_factory=set)  # of `uids`, unwatched by the session meanwhile
@@ -78,23 +90,18 @@ class PendingWatch:
         """The users that the session still wants to watch."""
         return (uid for uid in self.uids if uid not in self.unwatched)
 
-    @property
-    def is_settled(self) -> bool:
-        """See `Settleable`: it is complete, if not over."""
-        return self.is_over or not self.missing
-
 
 class PendingWatches:
     """All pending watches.
 
     Attributes:
-        uids: the number of users of all pending watches.
+        bytes: the memory of all pending watches.
     """
 
     def __init__(self) -> None:
         self._by_uid: dict[str, dict[PendingWatch, None]] = {}  # in order
         self._by_session: dict[Session, list[PendingWatch]] = {}
-        self._count = self.uids = 0
+        self._count = self.bytes = 0
 
     def __len__(self) -> int:
         """Return the number of pending watches."""
@@ -120,7 +127,7 @@ class PendingWatches:
         """Add a watch."""
         self._by_session.setdefault(watch.session, []).append(watch)
         self._count += 1
-        self.uids += len(watch.uids)
+        self.bytes += watch.size_bytes
         for uid in watch.uids:
             self._by_uid.setdefault(uid, {})[watch] = None
 
@@ -149,18 +156,18 @@ class PendingWatches:
             watch.hidden += hidden
             watch.unwatched |= hidden
 
-    def remove_session(self, session: Session) -> list[str]:
-        """Remove the watches of a session; return their users."""
+    def remove_session(self, session: Session) -> list[PendingWatch]:
+        """Remove the watches of a session, and return them."""
         gone = list(self._by_session.get(session, ()))
         for watch in gone:
             self.remove(watch)
-        return [uid for watch in gone for uid in watch.uids]
+        return gone
 
     def remove(self, watch: PendingWatch) -> None:
         """Remove a watch that is not over yet."""
         watch.is_over = True
         self._count -= 1
-        self.uids -= len(watch.uids)
+        self.bytes -= watch.size_bytes
         mine = self._by_session[watch.session]
         mine.remove(watch)
         if not mine:

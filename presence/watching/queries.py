@@ -21,12 +21,17 @@ from presence.core.requests import Query
 from presence.core.visibility import Visibility
 from presence.protocol import Code
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
-from presence.watching.pending_watches import RequestTimeouts
+from presence.watching.pending_watches import RequestTimeouts, memory_of
 from presence.watching.user_states import WatchedState
 
 GATHER_S: Final = 0.003
 MAX_USERS_PER_READ: Final = 2_000  # some milliseconds of Redis and of this process
 MAX_PENDING_USERS: Final = 50_000  # in pending queries: a second of work
+MAX_PENDING_BYTES: Final = (
+    32_000_000  # memory of pending queries; those being read are at most `MAX_USERS_PER_READ`
+)
+QUERY_BYTES: Final = 1_000  # memory of a query beside its users
+QUERY_USER_BYTES: Final = 24  # memory of a user of a query beside the name
 QUERY_TIMEOUT_S: Final = 4.5
 
 
@@ -64,6 +69,7 @@ class _PendingQuery:
     uids: list[str]
     hidden: list[str]  # users whom the client may not see
     users: int  # number of `uids`, which are emptied with the answer
+    size_bytes: int  # approximate memory
     is_settled: bool = False
 
 
@@ -82,7 +88,7 @@ class Queries:
         self._thread = runtime.thread_caller(states.shut_down)
         self._queue: deque[_PendingQuery] = deque()
         self._timeouts = RequestTimeouts(QUERY_TIMEOUT_S, self._refuse_unavailable, faults, "query")
-        self._users = 0  # in the queue
+        self._users = self._bytes = 0  # in the queue
         self._arrived = trio.Event()
         self.statistics = QueryStatistics()
 
@@ -97,13 +103,15 @@ class Queries:
             self.statistics.answered += 1
             send(session, states_packet(query.id, {}, hidden))
             return
-        if self._users + len(uids) > MAX_PENDING_USERS:
+        size = QUERY_BYTES + len(query.uids) * QUERY_USER_BYTES + memory_of(query.uids)
+        if self._users + len(uids) > MAX_PENDING_USERS or self._bytes + size > MAX_PENDING_BYTES:
             self._refuse(session, query.id, "too many queries wait")
             return
-        pending = _PendingQuery(session, query, uids, hidden, len(uids))
+        pending = _PendingQuery(session, query, uids, hidden, len(uids), size)
         self._queue.append(pending)
         self._timeouts.add(pending)
         self._users += len(uids)
+        self._bytes += size
         self._arrived.set()
 
     async def run(self) -> None:
@@ -123,6 +131,7 @@ class Queries:
         while self._queue and (not batch or size + len(self._queue[0].uids) <= MAX_USERS_PER_READ):
             pending = self._queue.popleft()
             self._users -= pending.users
+            self._bytes -= pending.size_bytes
             if pending.is_settled or pending.session.link is None:
                 self._settle(pending)
                 continue
@@ -192,9 +201,9 @@ class Queries:
         self.statistics.refused += 1
         refuse_failed(pending.session, pending.query.id)
 
-    @staticmethod
-    def _settle(pending: _PendingQuery) -> None:
+    def _settle(self, pending: _PendingQuery) -> None:
         pending.is_settled, pending.uids = True, []
+        self._timeouts.discard(pending)
 
     def _refuse(self, session: Session, id: int | None, message: str) -> None:
         self.statistics.refused += 1

@@ -31,7 +31,13 @@ from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
 from presence.protocol import UIDS_MAX, Code, EncodeError, encode, presence
 from presence.watching.answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import ShardServers
-from presence.watching.pending_watches import PendingWatch, PendingWatches, RequestTimeouts
+from presence.watching.pending_watches import (
+    MAX_PENDING_BYTES,
+    PendingWatch,
+    PendingWatches,
+    RequestTimeouts,
+    bytes_of_watch,
+)
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard_placement import WatchedShards
@@ -39,7 +45,6 @@ from presence.watching.user_states import WatchedState
 from presence.watching.watches import Watches, WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0
-MAX_PENDING_USERS: Final = 200_000  # users in pending requests; some 60 MB, at most 190
 PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
 BURST_FACTOR: Final = (
     4  # users that all connections of a user may ask about in a burst, as the same multiple,
@@ -174,7 +179,11 @@ class Watching:
         self._pushes.with_devices.discard(session)
         self._budget.tidy(trio.current_time(), MAX_TIDIED_PER_LOSS)
         self._quota.set_count(session, 0)
-        self._drop_unwanted([*self._watches.remove(session), *self._pending.remove_session(session)])
+        unwanted = self._watches.remove(session)
+        for watch in self._pending.remove_session(session):
+            self._timeouts.discard(watch)
+            unwanted += watch.uids
+        self._drop_unwanted(unwanted)
 
     # Watches
 
@@ -184,9 +193,10 @@ class Watching:
         if self._visibility is not None and (hidden := self._visibility.hidden(session, uids)):
             unseen = set(hidden)
             uids = [uid for uid in uids if uid not in unseen]
+        size = bytes_of_watch(request.uids)
         pending = self._pending.count_uids(session) + len(uids)
         if pending > PENDING_FACTOR * max(self._max_watches, UIDS_MAX) or (
-            self._pending.uids + len(uids) > MAX_PENDING_USERS
+            self._pending.bytes + size > MAX_PENDING_BYTES
         ):
             self._refused += 1
             refuse_busy(session, request.id, "too many requests wait")
@@ -206,7 +216,7 @@ class Watching:
         self._quota.set_count(session, count)
         missing = [uid for uid in uids if not self._is_known(uid)]
         detail = request.detail and self._device_events
-        watch = PendingWatch(session, request.id, uids, set(missing), hidden, detail)
+        watch = PendingWatch(session, request.id, uids, set(missing), size, hidden, detail)
         self._pending.add(watch)
         if missing:
             self._timeouts.add(watch)
@@ -302,7 +312,9 @@ class Watching:
         """Complete the watches that were waiting for these users."""
         for uid in uids:
             if self._pending.is_awaited(uid) and self._is_known(uid):
-                self._complete.extend(self._pending.resolve(uid))
+                for watch in self._pending.resolve(uid):
+                    self._timeouts.discard(watch)
+                    self._complete.append(watch)
         if self._complete:
             self._completed.set()
 

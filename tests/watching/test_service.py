@@ -2,6 +2,7 @@
 
 import math
 import random
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -18,7 +19,8 @@ from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
 from presence.core.visibility import Visibility
 from presence.protocol import UIDS_MAX, Code, Kind
-from presence.watching import service
+from presence.watching import queries, service
+from presence.watching.pending_watches import RequestTimeouts, bytes_of_watch
 from presence.watching.queries import QUERY_TIMEOUT_S as QUERY_PATIENCE_S
 from presence.watching.server_watch import CHECK_INTERVAL_S
 from presence.watching.service import OWN_WATCHES, WATCH_TIMEOUT_S, Watching
@@ -371,8 +373,24 @@ async def test_a_user_who_was_hidden_while_a_watch_waited_is_hidden_in_its_answe
         assert node.watching.watches(watcher) == 1
 
 
-async def test_pending_users_are_limited(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "MAX_PENDING_USERS", 3)
+async def test_a_request_that_is_over_is_not_kept_until_its_time_out() -> None:
+    class Request:
+        pass
+
+    timeouts = RequestTimeouts[Request](5.0, lambda request: None, Faults(), "watch")
+    first, second = Request(), Request()
+    timeouts.add(first)
+    timeouts.add(second)
+    kept = weakref.ref(second)
+    timeouts.discard(second)
+    del second
+    assert kept() is None
+
+
+async def test_pending_watches_are_bounded(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_PENDING_BYTES", bytes_of_watch(["ann", "bob"]) + 1)
     async with running() as node:
         node.channel.is_up = False
         for _ in range(2):
@@ -385,6 +403,20 @@ async def test_pending_users_are_limited(autojump_clock: MockClock, monkeypatch:
         await trio.sleep(5)
         await node.watched("ann", "bob")
         await node.watched("cy", "dee")
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_pending_queries_are_bounded_by_the_memory_of_names(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    monkeypatch.setattr(queries, "MAX_PENDING_BYTES", 50_000)
+    uid = "\N{GRINNING FACE}" + "u" * 124 if is_long else "u" * 124
+    async with running() as node:
+        lines = [session(f"asker-{number}") for number in range(2)]
+        for asker, _ in lines:
+            node.watching.take(asker, Query(7, [f"{uid[:-2]}{number:02}" for number in range(60)]))
+        refused = [bool(line.packets()) for _, line in lines]
+        assert refused == [False, is_long]
 
 
 async def test_queries_are_batched_into_one_read(autojump_clock: MockClock) -> None:

@@ -9,17 +9,21 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import pytest
+import trio
 
 from loadtest.servers import LocalRedis
 from presence import protocol
 from presence.common.faults import Faults
 from presence.common.rate_limit import TABLE_SIZE, KeyedRateLimiter
+from presence.common.runtime import TrioRuntime
 from presence.core import visibility
 from presence.core.authenticator import Granted, Sight
 from presence.core.bans import Ban, BanList
+from presence.core.requests import Query
 from presence.core.visibility import Visibility
 from presence.followups.keys import MAX_PENDING_PER_SHARD
 from presence.followups.planned import FollowUps
@@ -34,10 +38,15 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.watching import pushes
-from presence.watching.pending_watches import PendingWatch, PendingWatches
+from presence.watching.pending_watches import MAX_PENDING_BYTES as MAX_PENDING_WATCH_BYTES
+from presence.watching.pending_watches import (
+    PendingWatch,
+    PendingWatches,
+    RequestTimeouts,
+    bytes_of_watch,
+)
 from presence.watching.pushes import Pushes
-from presence.watching.queries import MAX_PENDING_USERS as MAX_QUERY_USERS
-from presence.watching.service import MAX_PENDING_USERS as MAX_WATCH_USERS
+from presence.watching.queries import Queries
 from presence.watching.user_states import DeviceState
 from presence.watching.watches import Watches
 from tests.docs.pages import pages
@@ -49,6 +58,7 @@ KIB, MIB, MB, GB = 1024, 1024**2, 10**6, 10**9
 ENTRIES: Final = 1000  # that a figure is measured with
 EMOJI: Final = "\N{GRINNING FACE}"
 UIDS_PER_REQUEST: Final = 100
+SHARE: Final = 8  # of a bound that is filled in full only where it is small
 META: Final = '{"m":"' + "x" * 240 + '"}'
 
 
@@ -107,19 +117,45 @@ def an_incomplete_packet() -> float:
 
 
 def pending_watches() -> float:
-    waiting = PendingWatches()
-    with grown() as bytes_kept:
-        for first in range(0, ENTRIES, UIDS_PER_REQUEST):
-            uids = [uid(number) for number in range(first, first + UIDS_PER_REQUEST)]
-            waiting.add(PendingWatch(session()[0], 7, uids, set(uids)))
-        return bytes_kept() / ENTRIES * MAX_WATCH_USERS
+    return max(_pending_watches(users) for users in (1, UIDS_PER_REQUEST))
+
+
+def _pending_watches(users: int) -> float:
+    waiting, number = PendingWatches(), 0
+    size = bytes_of_watch([uid(number) for number in range(users)])
+
+    async def fill() -> float:
+        nonlocal number
+        timeouts = RequestTimeouts[PendingWatch](5.0, waiting.remove, Faults(), "watch")
+        watcher = session()[0]
+        with grown() as bytes_kept:
+            while waiting.bytes + size <= MAX_PENDING_WATCH_BYTES // SHARE:
+                uids = [uid(number + each) for each in range(users)]
+                watch = PendingWatch(watcher, 7 + number, uids, set(uids), size)
+                waiting.add(watch)
+                timeouts.add(watch)
+                number += users
+            return bytes_kept() * SHARE
+
+    return trio.run(fill)
 
 
 def pending_queries() -> float:
-    with grown() as bytes_kept:
-        kept = [[uid(number) for number in range(UIDS_PER_REQUEST)] for _ in range(20)]
-        packets = [list(uids) for uids in kept]  # the request's own, and each uid once
-        return bytes_kept() / (len(packets) * UIDS_PER_REQUEST) * MAX_QUERY_USERS
+    return max(_pending_queries(users) for users in (1, UIDS_PER_REQUEST))
+
+
+def _pending_queries(users: int) -> float:
+    async def fill() -> float:
+        states: Any = SimpleNamespace(shut_down=lambda: None)
+        waiting, number = Queries(states, TrioRuntime(), Faults()), 0
+        asker = session()[0]
+        with grown() as bytes_kept:
+            while not waiting.statistics.refused:
+                waiting.take(asker, Query(7 + number, [uid(number + each) for each in range(users)]))
+                number += users
+            return bytes_kept()
+
+    return trio.run(fill)
 
 
 def queued_pushes() -> float:
@@ -255,14 +291,14 @@ BOUNDS: Final = {
         "1.4 KB each with the longest names", 1400, a_session_in_its_grace
     ),
     "watches": Bound("700 bytes", 700, None, "tests/system/security/floods.py"),
-    "watch requests that wait for Redis": Bound("190 MB with the longest names", 190 * MB, pending_watches),
-    "queries that wait for Redis": Bound("30 MB with the longest names", 30 * MB, pending_queries),
+    "watch requests that wait for Redis": Bound("64 MB", 64 * MB, pending_watches),
+    "queries that wait for Redis": Bound("32 MB", 32 * MB, pending_queries),
     "changes that wait for watchers": Bound("64 MB, and 900 bytes per watched user", 64 * MB, queued_pushes),
     'passes, with `visibility = "claims"`': Bound("75 KB each, with hundreds of short uids", 75_000, passes),
     "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
     "changes that wait for Redis": Bound("51 MB by default", 51 * MB, None, "tests/outbox/test_queue.py"),
     "rate limits of logins, requests, packets, fresh and bad tokens and passes": Bound(
-        "9 × 30 MB", 30 * MB, rate_limits
+        "30 MB", 30 * MB, rate_limits
     ),
     "bans": Bound("21 MB, with the longest names and reasons", 21 * MB, bans),
     "in Redis: users online": Bound("329 bytes each", 0, None, "tests/store/test_apply.py"),
