@@ -11,6 +11,7 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Call
 
 MAX_PENDING_PER_SHARD: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis without payloads
+MAX_PENDING_BYTES_PER_SHARD: Final = 1_000_000_000  # of Redis, roughly: 150,000 with the longest payloads
 MAX_PENDING_PER_USER: Final = 100
 MAX_EVENTS_PER_RUN: Final = 200  # of a shard: a few ms of Redis' time
 MAX_DUE_PER_RUN: Final = 200
@@ -63,7 +64,7 @@ def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun:
     follow-ups, roughly.
     """
     begun = "1" if has_begun else ""
-    bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD]
+    bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD, MAX_PENDING_BYTES_PER_SHARD]
     arguments = ["", scheduler, RUN_LEASE_MS, rules, begun, *bounds]
     return Call("followups/turn", script_keys(keys, shard), arguments)
 
@@ -87,7 +88,7 @@ class Addition:
 def add_call(keys: Keys, what: Addition) -> Call:
     """Return the call that adds a follow-up of one user."""
     arguments: list[Any] = ["", what.id, what.uid, what.name, _ms(what.after_s), what.payload.encode()]
-    bounds = [MAX_PENDING_PER_SHARD, MAX_PENDING_PER_USER]
+    bounds = [MAX_PENDING_PER_SHARD, MAX_PENDING_PER_USER, MAX_PENDING_BYTES_PER_SHARD]
     return Call("followups/add", script_keys(keys, keys.shard(what.uid)), [*arguments, *bounds])
 
 

@@ -43,6 +43,7 @@ CONSTANTS = {
     "presence.subscriber.connection.POLL_INTERVAL_MAX_S": "seconds between reads while idle, in a cluster",
     "presence.subscriber.group.MAX_DEAD_LETTERS": "dead letters kept per shard",
     "presence.followups.keys.MAX_PENDING_PER_SHARD": "pending follow-ups per shard",
+    "presence.followups.keys.MAX_PENDING_BYTES_PER_SHARD": "approximate bytes of Redis for them, per shard",
     "presence.followups.keys.MAX_PENDING_PER_USER": "pending follow-ups per user",
     "presence.followups.keys.MAX_DUE_PER_RUN": "follow-ups delivered per shard in one call",
     "presence.config.followup_rules.MAX_PAYLOAD_BYTES": "bytes of a follow-up's payload",

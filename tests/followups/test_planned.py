@@ -1,10 +1,13 @@
 """Follow-ups of single users: added, cancelled, listed."""
 
 from collections.abc import Iterator
+from typing import Any
 
+import msgpack
 import pytest
 
 from presence.common.errors import StoreError
+from presence.config.followup_rules import MAX_PAYLOAD_BYTES
 from presence.followups import FollowUps, keys
 from presence.store.client import Redis
 from presence.timers.interface import TimerError, TimerFull
@@ -145,6 +148,42 @@ def test_pending_follow_ups_are_limited_per_user_and_per_shard(
     with pytest.raises(TimerFull, match="2 follow-ups"):
         followups.add("cy", after=1, name="x")
     assert shard.counts() == {"scheduled": 2, "refused": 2}
+
+
+def test_the_memory_of_pending_follow_ups_is_limited_per_shard(
+    shard: Shard, followups: FollowUps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MAX_PENDING_BYTES_PER_SHARD", 12_000)
+    large = "p" * MAX_PAYLOAD_BYTES
+    first = followups.add("ann", after=60, name="x", payload=large)
+    followups.add("bob", after=60, name="x", payload=large)
+    with pytest.raises(TimerFull, match="2 follow-ups"):
+        followups.add("cy", after=60, name="x", payload=large)
+    followups.cancel(first.id)
+    followups.add("cy", after=60, name="x", payload=large)
+    assert shard.counts() == {"scheduled": 3, "refused": 1, "cancelled": 1}
+
+
+def test_delivered_follow_ups_give_their_memory_back(shard: Shard, followups: FollowUps) -> None:
+    for uid in ("ann", "bob"):
+        followups.add(uid, after=1, name="x", payload="p" * MAX_PAYLOAD_BYTES)
+    shard.run_scheduler(after_ms=MINUTE_MS, times=2)
+    assert len(shard.delivered()) == 2
+    assert shard.client.hget(f"{shard.keys.followup_queue(0)}:state", "bytes") in {b"0", "0"}
+
+
+def test_a_follow_up_of_an_older_server_is_counted_when_it_changes_and_not_when_it_goes(
+    shard: Shard, followups: FollowUps
+) -> None:
+    added = followups.add("ann", after=60, name="x", payload="p" * MAX_PAYLOAD_BYTES)
+    followups.add("bob", after=60, name="x")
+    base = shard.keys.followup_queue(0)
+    packed: Any = shard.client.hget(f"{base}:work", added.id)
+    old = msgpack.unpackb(packed, raw=True)[:12]
+    shard.client.hset(f"{base}:work", added.id, msgpack.packb(old))
+    before = int(shard.client.hget(f"{base}:state", "bytes") or 0)
+    followups.cancel(added.id)
+    assert int(shard.client.hget(f"{base}:state", "bytes") or 0) == before
 
 
 def test_nothing_can_be_added_before_a_server_has_stored_the_number_of_shards(

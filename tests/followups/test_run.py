@@ -152,6 +152,16 @@ def test_plans_beyond_the_limit_are_refused_and_counted(
     assert shard.counts() == {"scheduled": 2, "refused": 1}
 
 
+def test_plans_beyond_the_memory_are_refused_and_counted(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MAX_PENDING_BYTES_PER_SHARD", 1_000)
+    for uid in "abc":
+        shard.go_offline(uid)
+    assert shard.run_scheduler().counters.refused == 1
+    assert shard.counts() == {"scheduled": 2, "refused": 1}
+
+
 def test_a_damaged_entry_does_not_stop_the_others(shard: Shard) -> None:
     shard.go_offline("ann")
     shard.go_offline("bob")

@@ -25,7 +25,7 @@ from presence.core.authenticator import Granted, Sight
 from presence.core.bans import Ban, BanList
 from presence.core.requests import Query
 from presence.core.visibility import Visibility
-from presence.followups.keys import MAX_PENDING_PER_SHARD
+from presence.followups.keys import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
 from presence.followups.planned import FollowUps
 from presence.messaging.letters import OutgoingMessage, Report
 from presence.messaging.queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
@@ -262,16 +262,25 @@ def seen_users() -> float:
 
 
 def followups() -> float:
-    """Return the bytes of a full shard, with the longest names and payloads."""
-    from presence.config.followup_rules import MAX_PAYLOAD_BYTES  # noqa: PLC0415 - beside its only use
+    """Return the bytes of a full shard: of short follow-ups, or with the longest names and payloads."""
+    from presence.config.followup_rules import MAX_NAME_CHARS, MAX_PAYLOAD_BYTES  # noqa: PLC0415 - only here
 
+    long_ones = _followups(uid, "n" * MAX_NAME_CHARS, "p" * MAX_PAYLOAD_BYTES)
+    short_ones = _followups("u{}".format, "n", "")
+    middle_ones = _followups("user-{}".format, "reminder", "p" * 600)
+    return max(long_ones, short_ones, middle_ones)
+
+
+def _followups(uid_of: Callable[[int], str], name: str, payload: str) -> float:
     with LocalRedis() as redis:
         redis.client.hset(Keys().meta, mapping={"version": "4", "shards": "1"})
         planned = FollowUps(redis.url)
         for number in range(ENTRIES):
-            planned.add(uid(number), after=1000.0, name="reminder", payload="p" * MAX_PAYLOAD_BYTES)
-        kept = sum(redis.client.memory_usage(key, samples=0) for key in redis.client.scan_iter())
-        return float(kept) / ENTRIES * MAX_PENDING_PER_SHARD
+            planned.add(uid_of(number), after=1000.0, name=name, payload=payload)
+        kept = sum(redis.client.memory_usage(key, samples=0) for key in redis.client.scan_iter()) / ENTRIES
+        counted = int(redis.client.hget(Keys().followup_queue(0) + ":state", "bytes")) / ENTRIES
+        planned.close()
+        return float(kept) * min(MAX_PENDING_PER_SHARD, MAX_PENDING_BYTES_PER_SHARD / counted)
 
 
 class Bound(NamedTuple):
@@ -311,7 +320,7 @@ BOUNDS: Final = {
     "in Redis: reports on messages of backends": Bound(
         "300 bytes", 300, None, "tests/store/test_deliveries.py"
     ),
-    "in Redis: pending follow-ups": Bound("6.6 GB with the longest names and payloads", 6.6 * GB, followups),
+    "in Redis: pending follow-ups": Bound("1 GB per shard", GB, followups),
 }
 
 

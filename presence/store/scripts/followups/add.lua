@@ -2,7 +2,7 @@
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
 --   2 id   3 uid   4 name   5 delay, ms   6 payload
---   7 maximum of follow-ups in the shard   8 of one user
+--   7 maximum of follow-ups in the shard   8 of one user   9 maximum of their memory in the shard, bytes
 -- Returns MessagePack: ["ok", 1 if it was added, else 0, due_ms (0: armed)], or ["full", number of follow-ups]. A known id
 -- is left unchanged, so the call may be repeated.
 --
@@ -13,10 +13,11 @@ local id, uid = ARGV[2], ARGV[3]
 local known = read_followup(id)
 if known then return cmsgpack.pack({'ok', 0, known[DUE]}) end
 local pending = redis.call('HLEN', work_key)
-if pending >= tonumber(ARGV[7]) or #ids_of(uid) >= tonumber(ARGV[8]) then
+local is_full = pending >= tonumber(ARGV[7]) or followup_bytes() + memory_of(id, ARGV[6]) > tonumber(ARGV[9])
+if is_full or #ids_of(uid) >= tonumber(ARGV[8]) then
   add_count('refused', 1)
   write_followups()
-  return cmsgpack.pack({'full', pending >= tonumber(ARGV[7]) and pending or #ids_of(uid)})
+  return cmsgpack.pack({'full', is_full and pending or #ids_of(uid)})
 end
 local delay_ms, info = tonumber(ARGV[5]), stream_info()
 if redis.call('HEXISTS', state_key, 'cursor') == 0 and redis.call('HEXISTS', state_key, 'start') == 0 then

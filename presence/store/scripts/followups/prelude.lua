@@ -25,6 +25,7 @@ local ids_key, state_key, events_key, online_key, seen_key, followups_key = KEYS
 -- Indices in an entry of `work`: due_ms (0: armed), attempt (0), payload, and those of follow-ups.
 local DUE, PAYLOAD, UID, NAME, DELAY, BASE_ID = 1, 3, 4, 5, 6, 7
 local REASON, CODE, OFFLINE_ID, OFFLINE_MS, SEEN = 8, 9, 10, 11, 12
+local BYTES = 13  -- memory of the follow-up as it is counted in `bytes` of `state`; nil: it is not counted, an older server wrote it
 local ARMED = 0
 
 local function digits(number)
@@ -101,13 +102,33 @@ local function read_followup(id)
   return followups[id]
 end
 
+local added_bytes = 0  -- by this call, of follow-ups that it created and deleted
+
+-- Returns roughly the memory of a follow-up: its id is in `work`, `due` and `of`, and the allocator rounds up.
+local function memory_of(id, payload)
+  return 400 + 4 * #id + math.floor(#payload * 1.25)
+end
+
+-- Returns the memory of all follow-ups of the shard.
+local function followup_bytes()
+  if redis.call('HLEN', work_key) == 0 then return added_bytes end  -- whatever a damaged entry has left behind
+  local present = string.match(redis.call('HGET', state_key, 'bytes') or '', '^%d+$')
+  return math.max(0, (tonumber(present) or 0) + added_bytes)
+end
+
 local function set_due(id, followup, due_ms)
   followup[DUE] = due_ms
+  if type(followup[BYTES]) ~= 'number' then
+    followup[BYTES] = memory_of(id, followup[PAYLOAD])
+    added_bytes = added_bytes + followup[BYTES]
+  end
   followups[id] = followup
   is_changed[id] = true
 end
 
 local function delete_followup(id)
+  local followup = read_followup(id)
+  if followup and type(followup[BYTES]) == 'number' then added_bytes = added_bytes - followup[BYTES] end
   followups[id] = false
   is_changed[id] = true
 end
@@ -140,6 +161,7 @@ end
 
 -- Writes the changes of a call, all of which it has computed by then.
 local function write_followups()
+  if added_bytes ~= 0 then redis.call('HSET', state_key, 'bytes', digits(followup_bytes())) end
   for id in pairs(is_changed) do
     local followup = followups[id]
     if followup then

@@ -7,7 +7,7 @@
 --     all], payload]...]
 --   5 "1" if this scheduler knows that the shard had a cursor, else ""
 --   6 maximum of events to read   7 maximum of follow-ups to deliver   8 approximate maximum of entries in `followups`
---   9 maximum of follow-ups in the shard; others are refused
+--   9 maximum of follow-ups in the shard, 10 of their memory in bytes; others are refused
 -- Returns MessagePack: ["busy", ms until another scheduler may run], or ["ok", ms until the next follow-up is due (-1:
 -- none), whether another run is needed immediately, then numbers: events read, planned, cancelled, delivered, dropped,
 -- refused, gaps found].
@@ -50,6 +50,7 @@ for _, rule in ipairs(rules) do
 end
 
 local pending, pending_max = redis.call('HLEN', work_key), tonumber(ARGV[9])
+local bytes_before, bytes_max = followup_bytes(), tonumber(ARGV[10])
 local tally = {planned = 0, cancelled = 0, delivered = 0, dropped = 0, refused = 0, gaps = 0}
 
 -- Plans the follow-ups of a user who went offline. `reason`: nil if it is unknown.
@@ -67,7 +68,7 @@ local function plan(uid, last_seen_ms, event_id, start_ms, reason, code)
   for _, rule in ipairs(rules) do
     local id = rule[1] .. ':' .. uid .. ':' .. digits(last_seen_ms)
     if rule.applies_to(reason) and not read_followup(id) then
-      if pending < pending_max then
+      if pending < pending_max and bytes_before + added_bytes + memory_of(id, rule[4]) <= bytes_max then
         pending = pending + 1
         add_followup(id, {start_ms + rule[2], 0, rule[4], uid, rule[1], rule[2], event_id, reason or '', code, offline_id,
           offline_ms, last_seen_ms})
