@@ -436,6 +436,7 @@ class Engine:
             flapping=self.flap_damping.statistics(),
             expiring=self.sessions.with_token,
             passes=0 if self.visibility is None else self.visibility.passes,
+            passes_full=0 if self.visibility is None else self.visibility.passes_full,
             packet_floods=0 if self.packet_rate is None else self.packet_rate.floods,
             packet_buckets_kept=0 if self.packet_rate is None else self.packet_rate.table_size,
             bans=len(self.login_policy.bans),

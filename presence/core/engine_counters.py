@@ -25,6 +25,7 @@ class EngineCounters:
     flapping: FlapDampingCounters = field(default_factory=FlapDampingCounters)
     expiring: int = 0  # sessions with a token that expires
     passes: int = 0  # connections that have given a pass
+    passes_full: int = 0  # passes refused for lack of room
     tokens_expired: int = 0  # connections closed because their token had expired
     packet_floods: int = 0  # connections closed because they sent too many packets
     packet_buckets_kept: int = 0  # users in the table of packet rates

@@ -5,31 +5,47 @@ that a user may see some others until a time, which a client gives with a watch.
 connection: a new login brings its own token, and gives its passes again. A check costs far more than a watch,
 so each user gets so many checks, whatever the number of connections and their ends.
 
-Costs: `allows` O(1 + passes); 200 bytes and its texts for each connection, and for each pass.
+Costs: `allows` O(1 + passes); 200 bytes and its texts for each connection, and for each pass. A pass of 4 KiB
+may take 75 KB when it is read, so those of all connections have one bound.
 """
 
 from collections.abc import Callable, Iterable
+from sys import getsizeof
 from typing import Final, NamedTuple
 
-from presence.common.rate_limit import KeyedRateLimiter
+from presence.common.rate_limit import KeyedRateLimiter, spread_over
 from presence.core.authenticator import NO_SIGHT, Authenticator, Granted, Refusal, Sight
 from presence.core.registry import Session
 from presence.core.token_expiry import TokenExpiry
 from presence.protocol import Code
 
 MAX_PASSES: Final = 16  # of a connection
+MAX_PASS_BYTES: Final = 60_000_000  # memory of those of all connections: 30,000 passes for 20 users each
+PASS_BYTES: Final = 500  # memory of a pass beside its texts and their table
 PASS_CHECKS_BURST: Final = 8 * MAX_PASSES  # of a user: eight devices that return together give all they have
 PASS_CHECKS_PER_S: Final = 4.0  # of a user in the long run: some milliseconds with the costliest algorithm
 MAX_TIDIED_PER_LOSS: Final = 2  # buckets that are examined when a connection is lost: no table stays full
+FULL_RETRY_S: Final = 10.0  # upper bound of the retry time when there is no room
 NOT_ALLOWED: Final = "this user may not be seen"
 
 
 class Pass(NamedTuple):
-    """A valid pass of one connection; `expires_at` in monotonic seconds."""
+    """A valid pass of one connection.
+
+    Attributes:
+        expires_at: monotonic seconds.
+        size_bytes: approximate memory.
+    """
 
     text: str
     sight: Sight
     expires_at: float
+    size_bytes: int
+
+
+def _bytes_of(text: str, sight: Sight) -> int:
+    names = sum(map(getsizeof, sight.uids)) + sum(map(getsizeof, sight.prefixes))
+    return PASS_BYTES + getsizeof(text) + getsizeof(sight.uids) + getsizeof(sight.prefixes) + names
 
 
 class Visibility:
@@ -38,6 +54,10 @@ class Visibility:
     Args:
         authenticator: checks passes.
         now: the clock by which the authenticator says when a pass expires, monotonic seconds.
+
+    Attributes:
+        pass_bytes: approximate memory of all passes.
+        passes_full: passes refused for lack of room, since the start.
     """
 
     def __init__(self, authenticator: Authenticator, now: Callable[[], float]) -> None:
@@ -45,6 +65,7 @@ class Visibility:
         self._now = now
         self._sights: dict[Session, Sight] = {}  # those of tokens
         self._passes: dict[Session, list[Pass]] = {}
+        self.pass_bytes = self.passes_full = 0
         self._checks: KeyedRateLimiter[str] = KeyedRateLimiter(PASS_CHECKS_PER_S, PASS_CHECKS_BURST)
         self._expiry: TokenExpiry[Session] = TokenExpiry(now())  # when the first pass of each expires
 
@@ -61,8 +82,9 @@ class Visibility:
         """Forget a session whose connection is lost."""
         self._checks.tidy(self._now(), MAX_TIDIED_PER_LOSS)
         self._sights.pop(session, None)
-        if self._passes.pop(session, None) is not None:
+        if session in self._passes:
             self._expiry.discard(session)
+            self._keep(session, [])
 
     def allows(self, session: Session, uid: str) -> bool:
         """Whether the user of a session may see another."""
@@ -81,13 +103,17 @@ class Visibility:
             return None
         if len(passes) >= MAX_PASSES:
             return Refusal(Code.TOO_LARGE, f"a connection may hold {MAX_PASSES} passes")
+        if self.pass_bytes >= MAX_PASS_BYTES:
+            self.passes_full += 1
+            return Refusal(Code.BUSY, "there is no room for more passes", spread_over(FULL_RETRY_S))
         if not self._checks.take(session.uid, now):
             retry_after = round(self._checks.wait_s(session.uid, now) + 0.01, 2)
             return Refusal(Code.RATE_LIMITED, "too many passes in a short time", retry_after)
         result = self._authenticator.check_pass(text, session.uid, now)
         if not isinstance(result, Granted):
             return result
-        self._keep(session, [*passes, Pass(text, result.sight, result.expires_at)])
+        size = _bytes_of(text, result.sight)
+        self._keep(session, [*passes, Pass(text, result.sight, result.expires_at, size)])
         return None
 
     def pop_expired(self, limit: int) -> tuple[list[Session], bool]:
@@ -99,10 +125,12 @@ class Visibility:
         now = self._now()
         sessions, is_more = self._expiry.pop_expired(now, limit)
         for session in sessions:
-            self._keep(session, [each for each in self._passes.pop(session) if each.expires_at > now])
+            self._keep(session, [each for each in self._passes[session] if each.expires_at > now])
         return sessions, is_more
 
     def _keep(self, session: Session, passes: list[Pass]) -> None:
+        self.pass_bytes -= sum(each.size_bytes for each in self._passes.pop(session, ()))
+        self.pass_bytes += sum(each.size_bytes for each in passes)
         if passes:
             self._passes[session] = passes
             self._expiry.set(session, min(each.expires_at for each in passes))

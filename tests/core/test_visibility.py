@@ -3,6 +3,7 @@
 import pytest
 
 from presence import protocol
+from presence.core import visibility as module
 from presence.core.authenticator import Refusal, Sight
 from presence.core.registry import Session
 from presence.core.visibility import MAX_PASSES, PASS_CHECKS_BURST, Visibility
@@ -85,6 +86,28 @@ def test_a_bad_pass_and_one_too_many_are_refused(visibility: Visibility, ann: Se
     refusal = visibility.take_pass(ann, "ann:60:eve", NOW)
     assert isinstance(refusal, Refusal)
     assert refusal.code is Code.TOO_LARGE
+
+
+def test_the_memory_of_all_passes_is_bounded(
+    visibility: Visibility, ann: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PASS_BYTES", 1)
+    bob = session("bob")[0]
+    assert visibility.take_pass(ann, "ann:60:eve", NOW) is None
+    refusal = visibility.take_pass(bob, "bob:60:eve", NOW)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is Code.BUSY
+    visibility.discard(ann)
+    assert visibility.take_pass(bob, "bob:60:eve", NOW) is None
+
+
+def test_passes_that_have_expired_give_their_memory_back(
+    visibility: Visibility, clock: ClockHand, ann: Session
+) -> None:
+    visibility.take_pass(ann, "ann:60:bob", NOW)
+    clock.now = NOW + 61
+    visibility.pop_expired(10)
+    assert visibility.pass_bytes == 0
 
 
 def test_a_user_gets_so_many_passes_checked_whatever_the_connection(clock: ClockHand) -> None:

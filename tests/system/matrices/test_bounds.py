@@ -8,6 +8,7 @@ they are kept. The worst text takes four bytes a character: Python does so for a
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -179,24 +180,26 @@ def queued_pushes() -> float:
 
 
 def passes() -> float:
-    """Return the bytes of one pass: of as many uids of two characters as its text holds in base64."""
+    """Return the bytes of all passes, each with as many short uids as its text holds in base64."""
     names = PASS_MAX_BYTES * 3 // 4 // len('"ab",')
+    letters = [chr(number) for number in range(0x21, 0x7F)]
+    number = 0
 
     class Grants:
         def check_pass(self, _text: str, _uid: str, _now: float) -> Granted:
-            return Granted(
-                "ann",
-                1e6,
-                Sight(frozenset(chr(97 + number % 26) + chr(97 + number // 26) for number in range(names))),
-            )
+            return Granted("ann", 1e6, Sight(frozenset("".join(pair) for pair in islice(pairs(), names))))
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        return product(letters, letters)
 
     seen: Any = Visibility(Grants(), lambda: 0.0)  # type: ignore[arg-type] # only passes are asked for
-    watchers = [session(f"w{number}")[0] for number in range(20)]
     with grown() as bytes_kept:
-        for watcher in watchers:
-            for number in range(visibility.MAX_PASSES):
-                assert seen.take_pass(watcher, f"{number:03}" + "x" * (PASS_MAX_BYTES - 3), 0.0) is None
-        return bytes_kept() / (len(watchers) * visibility.MAX_PASSES)
+        while not seen.passes_full:
+            watcher = session(f"w{number}")[0]
+            for _ in range(visibility.MAX_PASSES):
+                seen.take_pass(watcher, f"{number:06}" + "x" * (PASS_MAX_BYTES - 6), 0.0)
+                number += 1
+        return bytes_kept()
 
 
 def pending_messages() -> float:
@@ -303,7 +306,7 @@ BOUNDS: Final = {
     "watch requests that wait for Redis": Bound("64 MB", 64 * MB, pending_watches),
     "queries that wait for Redis": Bound("32 MB", 32 * MB, pending_queries),
     "changes that wait for watchers": Bound("64 MB, and 900 bytes per watched user", 64 * MB, queued_pushes),
-    'passes, with `visibility = "claims"`': Bound("75 KB each, with hundreds of short uids", 75_000, passes),
+    'passes, with `visibility = "claims"`': Bound("64 MB", 64 * MB, passes),
     "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
     "changes that wait for Redis": Bound("51 MB by default", 51 * MB, None, "tests/outbox/test_queue.py"),
     "rate limits of logins, requests, packets, fresh and bad tokens and passes": Bound(
