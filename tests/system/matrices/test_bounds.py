@@ -18,6 +18,7 @@ import trio
 
 from loadtest.servers import LocalRedis
 from presence import protocol
+from presence.common import meta_json
 from presence.common.faults import Faults
 from presence.common.rate_limit import TABLE_SIZE, KeyedRateLimiter
 from presence.common.runtime import TrioRuntime
@@ -28,7 +29,7 @@ from presence.core.requests import Query
 from presence.core.visibility import Visibility
 from presence.followups.keys import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
 from presence.followups.planned import FollowUps
-from presence.messaging.letters import OutgoingMessage, Report
+from presence.messaging.letters import OutgoingMessage, ReplyAddress, Report
 from presence.messaging.queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Decoder
@@ -37,6 +38,7 @@ from presence.server.delivery_reports import MAX_QUEUED_REPORTS
 from presence.store.bans import MAX_BANS, MAX_REASON_CHARS
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
+from presence.store.reports import ReportKeys
 from presence.store.script_arguments import Shape
 from presence.watching import pushes
 from presence.watching.pending_watches import MAX_PENDING_BYTES as MAX_PENDING_WATCH_BYTES
@@ -48,8 +50,9 @@ from presence.watching.pending_watches import (
 )
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries
-from presence.watching.user_states import DeviceState
-from presence.watching.watches import Watches
+from presence.watching.user_states import DeviceState, ShardSnapshot, WatchedState
+from presence.watching.view import ShardView
+from presence.watching.watches import Watches, WatchQuota
 from tests.docs.pages import pages
 from tests.store.driving import Hand, end, login
 from tests.support.worlds import World
@@ -60,7 +63,6 @@ ENTRIES: Final = 1000  # that a figure is measured with
 EMOJI: Final = "\N{GRINNING FACE}"
 UIDS_PER_REQUEST: Final = 100
 SHARE: Final = 8  # of a bound that is filled in full only where it is small
-META: Final = '{"m":"' + "x" * 240 + '"}'
 
 
 def uid(number: int) -> str:
@@ -72,6 +74,11 @@ def uid(number: int) -> str:
 def device(number: int) -> str:
     digits = str(number)
     return EMOJI + "d" * (DEVICE_MAX_BYTES - len(EMOJI.encode()) - len(digits)) + digits
+
+
+def wide(number: int) -> dict[str, str]:
+    """Return a `meta` that takes the most memory: of the 256 bytes that a client may pack."""
+    return {"m": f"{EMOJI}{number:010}" + "m" * 230}
 
 
 @contextmanager
@@ -101,7 +108,8 @@ def _session(*, loses: bool) -> float:
     world.append = lambda change: None  # type: ignore[method-assign] # the outbox has a row of its own
     with grown() as bytes_kept:
         for number in range(ENTRIES):
-            handle = world.login(uid(number), device=device(number))
+            said = {"meta": wide(number), "private": wide(number)}
+            handle = world.login(uid(number), device=device(number), **said)
             world.sockets.sent[handle] = world.sockets.sent[0]
             if loses:
                 world.sockets.close(handle)
@@ -115,6 +123,34 @@ def an_incomplete_packet() -> float:
         for _ in range(protocol.FRAME_LIMIT_BYTES - 1):
             decoder.feed(b"x")
         return bytes_kept()
+
+
+def watches() -> float:
+    """Return the bytes of a watch: in both directions, and what is known of its user."""
+    watched, view = Watches(), ShardView(40.0)
+    quota = WatchQuota(0, ENTRIES)
+    watchers = [session(f"w{number}")[0] for number in range(ENTRIES // UIDS_PER_REQUEST)]
+    view.connected()
+    with grown() as bytes_kept:
+        for number, watcher in enumerate(watchers):
+            first = number * UIDS_PER_REQUEST
+            uids = [uid(first + each) for each in range(UIDS_PER_REQUEST)]
+            for name in uids:
+                view.want(name)
+            view.next_subscriptions(UIDS_PER_REQUEST)
+            for name in uids:
+                view.subscribed(name)
+            view.begin_snapshot(uids)
+            states = {
+                name: WatchedState(
+                    "away", 10**12 + each, 10**12 - each, f"{10**12}-{each}", meta_json.to_text(wide(each))
+                )
+                for each, name in enumerate(uids, first)
+            }
+            view.apply_snapshot(ShardSnapshot(states, (10**12, 0)), 1.0)
+            watched.add(watcher, uids, number)
+            quota.set_count(watcher, len(uids))
+        return bytes_kept() / ENTRIES
 
 
 def pending_watches() -> float:
@@ -164,18 +200,16 @@ def queued_pushes() -> float:
     watches, watcher = Watches(), session()[0]
     queue = Pushes(watches, Faults(lambda _session: None), lambda _uid: None)
     queue.with_devices.add(watcher)
-    devices = tuple(DeviceState(device(number), "online", number, "", META) for number in range(4))
-    with grown() as bytes_kept:
+    devices = tuple(DeviceState(device(number), "online", number, "", "") for number in range(4))
+    with pytest.MonkeyPatch.context() as patch, grown() as bytes_kept:
+        patch.setattr(pushes, "MAX_QUEUED_BYTES", pushes.MAX_QUEUED_BYTES // SHARE)
         for number in range(pushes.MAX_QUEUED_CHANGES):
-            name = uid(number)
-            watches.add(watcher, [name], 0)
-            plain = entry(name, number)
-            shown = plain.state._replace(meta=META, devices=devices)
-            before = queue.statistics().queued_bytes
-            queue.push(plain._replace(state=shown))
-            if queue.statistics().queued_bytes == before:
+            change = entry(uid(number), number)
+            watches.add(watcher, [change.uid], 0)
+            queue.push(change._replace(state=change.state._replace(devices=devices)))
+            if queue.statistics().late:
                 watches.remove(watcher)
-                return bytes_kept() + pushes.MAX_DEFERRED_BYTES
+                return bytes_kept() * SHARE + pushes.MAX_DEFERRED_BYTES
     raise AssertionError("the bound in bytes was not reached")
 
 
@@ -264,6 +298,39 @@ def seen_users() -> float:
         return float(sum(kept)) / ENTRIES
 
 
+def subscriptions() -> float:
+    """Return the bytes of a subscription to a user, on the connection of one worker."""
+    with LocalRedis() as redis:
+        subscriber, keys = redis.client.pubsub(), Keys()
+        subscriber.subscribe("first")
+        before = redis.client.info("memory")["used_memory"]
+        for first in range(0, 10 * ENTRIES, ENTRIES):
+            subscriber.subscribe(*(keys.user_channel(uid(first + each)) for each in range(ENTRIES)))
+            for _ in range(ENTRIES):
+                subscriber.parse_response()
+        redis.client.ping()
+        return float(redis.client.info("memory")["used_memory"] - before) / (10 * ENTRIES)
+
+
+def reports() -> float:
+    """Return the bytes of a message with a token of its own."""
+    with LocalRedis() as redis:
+        channel = ReportKeys(redis.url, Keys())
+        node = "n" * 64  # of a host and a worker
+        before = redis.client.info("memory")["used_memory"]
+        channel.write(
+            node,
+            [
+                Report(uid(number), ReplyAddress(f"{number:032x}", 9_999), 64, 64, 59.9)
+                for number in range(ENTRIES)
+            ],
+        )
+        used = redis.client.info("memory")["used_memory"] - before
+        assert redis.client.dbsize() == ENTRIES
+        channel.close()
+        return float(used) / ENTRIES
+
+
 def followups() -> float:
     """Return the bytes of a full shard: of short follow-ups, or with the longest names and payloads."""
     from presence.config.followup_rules import MAX_NAME_CHARS, MAX_PAYLOAD_BYTES  # noqa: PLC0415 - only here
@@ -296,13 +363,15 @@ class Bound(NamedTuple):
 
 
 BOUNDS: Final = {
-    "connections and their sessions": Bound("1.4 KB with the longest names", 1400, a_session),
+    "connections and their sessions": Bound(
+        "3.6 KB with the longest names, `meta` and `private`", 3600, a_session
+    ),
     "an incomplete packet": Bound("19 KB per connection", 19_000, an_incomplete_packet),
     "unread replies": Bound("64 KiB and 256 KiB", 320 * KIB, None, "tests/transports/test_requests.py"),
     "sessions in their grace, after a lost connection": Bound(
-        "1.4 KB each with the longest names", 1400, a_session_in_its_grace
+        "3.6 KB each with the longest names, `meta` and `private`", 3600, a_session_in_its_grace
     ),
-    "watches": Bound("700 bytes", 700, None, "tests/system/security/floods.py"),
+    "watches": Bound("2.5 KB with the longest names and `meta`", 2500, watches),
     "watch requests that wait for Redis": Bound("64 MB", 64 * MB, pending_watches),
     "queries that wait for Redis": Bound("32 MB", 32 * MB, pending_queries),
     "changes that wait for watchers": Bound("64 MB, and 900 bytes per watched user", 64 * MB, queued_pushes),
@@ -316,13 +385,9 @@ BOUNDS: Final = {
     "in Redis: users online": Bound("329 bytes each", 0, None, "tests/store/test_apply.py"),
     "in Redis: when users were last seen": Bound("430 bytes with the longest names", 430, seen_users),
     "in Redis: events": Bound("", 0, None, "tests/store/test_apply.py"),
-    "in Redis: subscriptions to watched users": Bound(
-        "300 bytes", 300, None, "tests/system/security/floods.py"
-    ),
+    "in Redis: subscriptions to watched users": Bound("400 bytes with the longest names", 400, subscriptions),
     "reports on messages of backends": Bound("8 MB", 8 * MB, queued_reports),
-    "in Redis: reports on messages of backends": Bound(
-        "300 bytes", 300, None, "tests/store/test_deliveries.py"
-    ),
+    "in Redis: reports on messages of backends": Bound("600 bytes", 600, reports),
     "in Redis: pending follow-ups": Bound("1 GB per shard", GB, followups),
 }
 
