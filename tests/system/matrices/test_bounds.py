@@ -33,7 +33,7 @@ from presence.messaging.letters import OutgoingMessage, ReplyAddress, Report
 from presence.messaging.queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Decoder
-from presence.protocol.constants import DEVICE_MAX_BYTES, PASS_MAX_BYTES, UID_MAX_BYTES
+from presence.protocol.constants import DEVICE_MAX_BYTES, PASS_MAX_BYTES, TOKEN_MAX_BYTES, UID_MAX_BYTES
 from presence.server.delivery_reports import MAX_QUEUED_REPORTS
 from presence.store.bans import MAX_BANS, MAX_REASON_CHARS
 from presence.store.keys import Keys
@@ -213,6 +213,19 @@ def queued_pushes() -> float:
     raise AssertionError("the bound in bytes was not reached")
 
 
+def sights_of_tokens() -> float:
+    """Return the bytes of one, with as many uids of two characters as a token holds in base64."""
+    names = TOKEN_MAX_BYTES * 3 // 4 // len('"ab",')
+    letters = [chr(number) for number in range(0x21, 0x7F)]
+    nothing: Any = None
+    seen = Visibility(nothing, lambda: 0.0)
+    with grown() as bytes_kept:
+        for number in range(ENTRIES):
+            uids = frozenset("".join(pair) for pair in islice(product(letters, letters), names))
+            seen.set_sight(session(f"w{number}")[0], Sight(uids))
+        return bytes_kept() / ENTRIES
+
+
 def passes() -> float:
     """Return the bytes of all passes, each with as many short uids as its text holds in base64."""
     names = PASS_MAX_BYTES * 3 // 4 // len('"ab",')
@@ -375,6 +388,9 @@ BOUNDS: Final = {
     "watch requests that wait for Redis": Bound("64 MB", 64 * MB, pending_watches),
     "queries that wait for Redis": Bound("32 MB", 32 * MB, pending_queries),
     "changes that wait for watchers": Bound("64 MB, and 900 bytes per watched user", 64 * MB, queued_pushes),
+    'users that a token names, with `visibility = "claims"`': Bound(
+        "15 KB each, with a hundred short uids", 15_000, sights_of_tokens
+    ),
     'passes, with `visibility = "claims"`': Bound("64 MB", 64 * MB, passes),
     "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
     "changes that wait for Redis": Bound("51 MB by default", 51 * MB, None, "tests/outbox/test_queue.py"),
