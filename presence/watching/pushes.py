@@ -106,6 +106,8 @@ class Pushes:
         self._current: tuple[_Change, list[Session]] | None = None
         self._deferred: dict[Session, dict[str, bytes]] = {}
         self._filled = trio.Event()
+        self._queued_bytes = 0  # memory of the queued changes with packets
+        self._deferred_bytes = 0  # of packets
         self._statistics = PushStatistics()
         self.number = 0
         self.with_devices: set[Session] = set()
@@ -120,7 +122,7 @@ class Pushes:
         self._statistics.changes += 1
         self.number += 1
         queued = self._last.get(uid)
-        is_full = len(self._queue) >= MAX_QUEUED_CHANGES or self._statistics.queued_bytes >= MAX_QUEUED_BYTES
+        is_full = len(self._queue) >= MAX_QUEUED_CHANGES or self._queued_bytes >= MAX_QUEUED_BYTES
         if queued is not None and (is_full or not queued.size_bytes):
             self._replace(queued, change)
             return
@@ -132,7 +134,7 @@ class Pushes:
             shared = queued.frame is queued.detailed
             packets = len(queued.frame) + (0 if shared else len(queued.detailed))
             queued.size_bytes = CHANGE_BYTES + getsizeof(uid) + packets
-            self._statistics.queued_bytes += queued.size_bytes
+            self._queued_bytes += queued.size_bytes
         self._last[uid] = queued
         self._queue.append(queued)
         self._filled.set()
@@ -141,14 +143,15 @@ class Pushes:
         """Let a queued change stand for a newer one too: it is late from now on."""
         self._statistics.replaced += 1
         self._statistics.late += queued.size_bytes > 0
-        self._statistics.queued_bytes -= queued.size_bytes
+        self._queued_bytes -= queued.size_bytes
         queued.frame, queued.detailed, queued.size_bytes, queued.number = b"", b"", 0, self.number
         if queued.is_of_device or not change.is_of_device:
             queued.reason, queued.is_of_device = change.reason, change.is_of_device
 
     def _encode(self, change: _Change, state: WatchedState) -> None:
         if not change.is_of_device:
-            change.frame = self._frame(change.uid, state._replace(devices=None), change.reason)
+            plain = state if state.devices is None else state._replace(devices=None)
+            change.frame = self._frame(change.uid, plain, change.reason)
         if state.devices is None:
             change.detailed = change.frame
         elif self.with_devices:
@@ -199,7 +202,7 @@ class Pushes:
                 change = self._queue.popleft()
                 if self._last[change.uid] is change:
                     del self._last[change.uid]
-                self._statistics.queued_bytes -= change.size_bytes
+                self._queued_bytes -= change.size_bytes
                 state = None if change.size_bytes else self._latest(change.uid)
                 if state is not None:
                     self._encode(change, state)
@@ -219,11 +222,11 @@ class Pushes:
             self._defer(deferred, uid, frame)
 
     def _defer(self, deferred: dict[str, bytes], uid: str, frame: bytes) -> None:
-        room = MAX_DEFERRED_BYTES - self._statistics.deferred_bytes + len(deferred.get(uid, b""))
+        room = MAX_DEFERRED_BYTES - self._deferred_bytes + len(deferred.get(uid, b""))
         if len(frame) > room:
             self._statistics.late += 1
             frame = b""
-        self._statistics.deferred_bytes += len(frame) - len(deferred.get(uid, b""))
+        self._deferred_bytes += len(frame) - len(deferred.get(uid, b""))
         deferred[uid] = frame
 
     def drained(self, session: Session) -> None:
@@ -235,7 +238,7 @@ class Pushes:
         taken = self._offer(session, frames)
         is_left = taken < len(frames) and session.link is not None
         gone = frames[:taken] if is_left else frames
-        self._statistics.deferred_bytes -= sum(len(frame) for _, frame in gone)
+        self._deferred_bytes -= sum(len(frame) for _, frame in gone)
         if is_left:
             self._deferred[session] = dict(frames[taken:])
 
@@ -271,7 +274,7 @@ class Pushes:
         if deferred is None:
             return
         for uid in list(deferred) if uids is None else uids:
-            self._statistics.deferred_bytes -= len(deferred.pop(uid, b""))
+            self._deferred_bytes -= len(deferred.pop(uid, b""))
         if not deferred:
             del self._deferred[session]
 
@@ -279,4 +282,6 @@ class Pushes:
         """Return the counters."""
         self._statistics.queued = len(self._queue) + (self._current is not None)
         self._statistics.slow = len(self._deferred)
+        self._statistics.queued_bytes = self._queued_bytes
+        self._statistics.deferred_bytes = self._deferred_bytes
         return self._statistics
