@@ -52,7 +52,7 @@ from presence.core.profiles import Profile
 from presence.outbox.backlog import Backlog, Live
 from presence.outbox.event_counts import Transitions
 from presence.outbox.peer_barrier import PeerBarrier
-from presence.outbox.queue import Outbox, SkippedChanges
+from presence.outbox.queue import Outbox, SkippedChanges, profile_bytes_of
 from presence.outbox.replies import NodeNotice, Opened, Probe, Reply, ReplyStatus, Superseded
 from presence.outbox.steps import (
     FENCE_TTL_S,
@@ -69,6 +69,9 @@ from presence.outbox.steps import (
 )
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
+# Of the profiles in a batch, beyond which it takes no more items. The script decodes and encodes the whole
+# record of each user, with up to 64 such profiles: 20 of the longest ones may be 3 MB of records, 50 ms.
+BATCH_PROFILE_BYTES: Final = 24 * 1024
 # Least time between two resyncs for skipped changes: an outbox that other shards keep full overflows again
 # immediately, and each resync scans all sessions.
 OVERFLOW_PAUSE_S: Final = 1.0
@@ -433,7 +436,9 @@ class ShardWriter:
             self._backlog.release_held()
         # What comes next in the outbox happened after the retirement was due.
         retires = settled and self._cursor is not None and not self.outbox.is_skipping(self.shard)
-        items = self._backlog.next_items(BATCH_ITEMS, settled=settled, from_outbox=not retires)
+        items = self._backlog.next_items(
+            BATCH_ITEMS, BATCH_PROFILE_BYTES, settled=settled, from_outbox=not retires
+        )
         # A registration yields to any session of another node. If no other node is alive, those on record
         # would supersede live ones and disconnect their clients. Then ages decide, as between logins.
         if any(item.change.op is Op.REGISTER for item in items):
@@ -455,6 +460,11 @@ class ShardWriter:
     def _note_entry_id(self, entry_id: str) -> None:
         if entry_id:
             self._last_entry_id = max(self._last_entry_id, entry_id, key=_id_order)
+
+
+def is_heavy(items: Iterable[Item]) -> bool:
+    """Whether profiles have filled a batch, so that there may be more to send immediately."""
+    return sum(profile_bytes_of(item.change) for item in items) >= BATCH_PROFILE_BYTES
 
 
 def _with_op(op: Op, item: Item) -> Item:

@@ -155,3 +155,12 @@ def test_counts_add_up_by_type_and_reason_including_unknown_codes() -> None:
         "gap": {"gap": 1},
         "sleeping": {"away": 1},
     }
+
+
+def test_a_batch_ends_with_the_change_whose_profile_fills_it() -> None:
+    outbox = two_shards(9)
+    plain, full = change("0a"), change("0b")._replace(profile=Profile(meta="x" * 100))
+    outbox.extend([full, plain, full, plain, full])
+    assert outbox.take_batch(0, 9, 200) == [full, plain, full]
+    assert (outbox.queued(0), outbox.queued_total) == (2, 2)
+    assert outbox.take_batch(0, 9, 101) == [plain, full]

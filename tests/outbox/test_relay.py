@@ -12,10 +12,12 @@ from presence.common.circuit_breaker import SETTLE_DELAY_S
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
+from presence.core.profiles import Profile
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
 from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
+from presence.outbox.shard_writer import BATCH_PROFILE_BYTES
 from presence.outbox.steps import FENCE_TTL_S, Batch, Counter, Step
 from tests.support.waiting import InlineCallsRuntime, until
 
@@ -213,6 +215,28 @@ async def test_a_crowd_of_changes_is_sent_sooner(clock: MockClock, relaying: Rel
     relaying.outbox.extend([end(f"u{i}0", 100) for i in range(GATHER_ITEMS)])
     await trio.sleep(GATHER_S / 4)
     assert len(relaying.applied) == 1 + GATHER_ITEMS
+
+
+async def test_profiles_bound_a_batch_and_the_next_one_follows_immediately(
+    clock: MockClock, relaying: Relaying
+) -> None:
+    await trio.sleep(GATHER_S)
+    before, sent = len(relaying.fake.batches), BATCH_PROFILE_BYTES // 512 + 1
+    relaying.outbox.extend([login(f"u{i}0")._replace(profile=Profile(meta="x" * 512)) for i in range(sent)])
+    await trio.sleep(GATHER_S / 8)
+    assert len(relaying.applied) == sent
+    batches = relaying.fake.batches[before:]
+    assert [len(batch.items) for batch in batches] == [sent - 1, 1]
+
+
+async def test_profiles_bound_the_batches_of_a_resync(clock: MockClock, relaying: Relaying) -> None:
+    relaying.fake.away = {0}
+    relaying.outbox.extend([login(f"u{i}0")._replace(profile=Profile(meta="x" * 512)) for i in range(200)])
+    await trio.sleep(1)
+    relaying.fake.away = set()
+    await until(lambda: len(relaying.applied) == 200)
+    most = max(len(batch.items) for batch in relaying.fake.batches)
+    assert most == BATCH_PROFILE_BYTES // 512
 
 
 class YieldCountingRuntime(InlineCallsRuntime):
