@@ -18,6 +18,7 @@ from presence.watching.user_states import (
     ShardSnapshot,
     UserEvent,
     WatchedState,
+    bounded,
     id_of,
     id_text,
     read_entry,
@@ -142,11 +143,13 @@ def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> UserEvent | None:
 
 def _devices(found: Mapping[str, Any]) -> tuple[DeviceState, ...]:
     """Return the devices that clients are shown: none of an invisible user."""
-    return tuple(
-        DeviceState(
-            each["device"], status_of(each), each["login_ms"], each.get("class", ""), each.get("meta", "")
+    return bounded(
+        tuple(
+            DeviceState(
+                each["device"], status_of(each), each["login_ms"], each.get("class", ""), each.get("meta", "")
+            )
+            for each in found.get("public", found)["sessions"]
         )
-        for each in found.get("public", found)["sessions"]
     )
 
 

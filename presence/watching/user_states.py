@@ -13,6 +13,9 @@ from presence.protocol import Code
 EntryId: TypeAlias = tuple[int, int]
 
 NO_ENTRY: Final[EntryId] = (0, 0)
+# Most bytes of the `meta` of a user's devices together, as JSON text; if there are more, clients see none of
+# them. The entries for device events are bounded so (see lib/shown_state.lua); an answer must show the same.
+DEVICES_META_MAX_BYTES: Final = 2048
 REASON_CHARS: Final = 64  # far more than any code has
 _PUBLIC_ID: Final = "*"  # in the entry with which a user becomes invisible: its own id
 ONLINE, AWAY, OFFLINE, UNKNOWN, HIDDEN = "online", "away", "offline", "unknown", "not_allowed"
@@ -105,6 +108,13 @@ def id_of(text: str) -> EntryId:
 def id_text(entry_id: EntryId) -> str:
     """Return an entry id as Redis writes it."""
     return f"{entry_id[0]}-{entry_id[1]}"
+
+
+def bounded(devices: tuple[DeviceState, ...]) -> tuple[DeviceState, ...]:
+    """Return devices as clients are shown them: without `meta` if that is too much for an entry."""
+    if sum(len(each.meta.encode(errors="surrogatepass")) for each in devices) <= DEVICES_META_MAX_BYTES:
+        return devices
+    return tuple(each._replace(meta="") for each in devices)
 
 
 def reason_for(state: WatchedState) -> str:

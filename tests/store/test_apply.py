@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +22,12 @@ from presence.outbox.replies import (
     Superseded,
 )
 from presence.outbox.steps import Batch, Counter, Opening
+from presence.protocol.constants import META_TEXT_MAX_BYTES
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
+from presence.store.watch_reads import read_snapshot
+from presence.watching.user_states import DEVICES_META_MAX_BYTES, read_entry
 from tests.store.driving import (
     NOW_MS,
     NOW_S,
@@ -491,3 +495,64 @@ def test_pending_logins_restored_with_lost_writes_are_removed(
         b.fence("a")
         assert b.sweep("a").done
     assert not server.client.exists(KEYS.pending(0, "a"), KEYS.holding(0))
+
+
+def longest_meta(number: int) -> str:
+    """Return a text of `META_TEXT_MAX_BYTES` that grows most when it becomes part of another JSON text."""
+    head = f'{{"m":"{number:06}'
+    return head + '\\"' * ((META_TEXT_MAX_BYTES - len(head) - 2) // 2) + '"}'
+
+
+def with_devices(server: Server, metas: list[str]) -> Event:
+    """Log in devices with these texts, the last in the order of bytes first; return the last entry."""
+    with closing(
+        RedisStore(server.url, Shape(KEYS, 1000, 10**13, max_sessions=64, device_events=True))
+    ) as store:
+        node = Hand(store, "node")
+        node.open()
+        for number, meta in reversed([*enumerate(metas)]):
+            node.apply(login("u", f"s{number}", f"d{number:02}", profile=Profile(meta=meta)))
+    return events(server.client)[-1]
+
+
+def test_an_entry_has_its_devices_in_the_order_of_their_bytes(server: Server) -> None:
+    devices = json.loads(with_devices(server, ["", '{"a":1}', ""])["devices"])
+    assert [(each["device"], each.get("meta")) for each in devices] == [
+        ("d00", None),
+        ("d01", '{"a":1}'),
+        ("d02", None),
+    ]
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_devices_with_much_meta_are_shown_without_it_in_entries_and_answers(
+    server: Server, excess: int
+) -> None:
+    metas = [longest_meta(number) for number in range(DEVICES_META_MAX_BYTES // META_TEXT_MAX_BYTES)]
+    metas += ['{"é":1}'[: 7 * excess]]
+    entry = with_devices(server, metas)
+    said = [each.get("meta", "") for each in json.loads(entry["devices"])]
+    assert said == ([""] * len(metas) if excess else metas)
+    found = read_snapshot(server.client, KEYS, 0, ["u"], detail=True).states["u"]
+    shown = read_entry(entry["id"], entry)
+    assert shown is not None
+    assert found.devices == shown.state.devices, "a query and a watch show the same"
+
+
+def test_devices_that_change_and_go_within_a_call_are_shown_as_they_are(server: Server) -> None:
+    with closing(RedisStore(server.url, Shape(KEYS, 1000, 10**13, device_events=True))) as store:
+        node = Hand(store, "node")
+        node.open()
+        node.apply(
+            login("u", "s1", "b"),
+            login("u", "s2", "a", profile=Profile(meta='{"n":1}')),
+            update("u", "s2", "a", profile=Profile("busy", meta='{"n":2}')),
+            end("u", "s1", "b"),
+            login("u", "s3", "c"),
+        )
+    shown = [
+        [(each["device"], each["status"], each.get("meta")) for each in json.loads(event["devices"])]
+        for event in events(server.client)[-3:]
+    ]
+    changed = ("a", "busy", '{"n":2}')
+    assert shown == [[changed, ("b", "online", None)], [changed], [changed, ("c", "online", None)]]

@@ -261,7 +261,7 @@ local function update(uid, device, session, at_ms, idle_timeout_ms, profile)
   local present = record and record.sessions[device]
   if not present or present.session ~= session then return end
   local before = {shown(record)}
-  present.away, present.status = nil, nil
+  present.away, present.status, forms[present] = nil, nil, nil
   for _, name in ipairs(TEXTS) do present[name] = nil end
   show_as(present, profile)
   present.idle_timeout_ms = idle_timeout_ms
@@ -333,8 +333,11 @@ if opens then
 end
 
 local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
-local uids = {}
-for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
+local uids, is_listed = {}, {}  -- each once: a record may be large
+for i = 2, #items, ITEM_VALUES do
+  local uid = items[i]
+  if not is_listed[uid] then uids[#uids + 1], is_listed[uid] = uid, true end
+end
 read_ahead(uids)
 read_watchers(uids)
 for i = 1, #items, ITEM_VALUES do

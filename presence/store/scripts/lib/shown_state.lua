@@ -5,43 +5,108 @@
 -- The events of an invisible user have it, too; there "*" is the id of the entry itself. The entry with which the user
 -- becomes visible has as `public` the code that clients are told.
 
+-- A call may have hundreds of updates of a user with dozens of devices. So what it computes of a session is kept in `forms`
+-- until the session changes, and its devices are sorted once.
+
+-- Most bytes of the `meta` of a user's devices together in an entry; if there are more, the devices come without. Readers of
+-- records show clients the same, see DEVICES_META_MAX_BYTES in watching/user_states.py.
+local DEVICES_META_MAX_BYTES = 2048
+
+local COMPARED_BYTES = 16
+
 -- Whether a text is before another by its bytes, independent of the locale of this server.
 local function is_before(text, other)
-  for i = 1, math.min(#text, #other) do
+  local first = 1
+  while first <= #text
+      and string.sub(text, first, first + COMPARED_BYTES - 1) == string.sub(other, first, first + COMPARED_BYTES - 1) do
+    first = first + COMPARED_BYTES
+  end
+  for i = first, math.min(#text, #other) do
     local ours, theirs = string.byte(text, i), string.byte(other, i)
     if ours ~= theirs then return ours < theirs end
   end
   return #text < #other
 end
 
--- Whether a session is shown rather than another: by the rank of its status, then the later login, then the later device.
-local function takes_precedence(session, device, other, other_device)
-  local rank, other_rank = RANKS[status_of(session)], RANKS[status_of(other)]
-  if rank ~= other_rank then return rank > other_rank end
-  if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end
-  return is_before(other_device, device)
+local forms = {}  -- session -> {rank, full and bare, see `device_texts`}; removed when the session changes
+
+local function form_of(session)
+  local form = forms[session]
+  if not form then
+    form = {rank = RANKS[status_of(session)]}
+    forms[session] = form
+  end
+  return form
 end
 
--- Returns the shown status of a user with several sessions, `meta` and `private`, nil if none.
+-- Returns the shown status of a user with several sessions, `meta` and `private`, nil if none: of the session with the
+-- first status by rank, then the later login, then the later device.
 local function shown(record)
   local device, session = next(record.sessions)
-  for another, candidate in next, record.sessions, device do
-    if takes_precedence(candidate, another, session, device) then device, session = another, candidate end
+  local another, candidate = next(record.sessions, device)
+  local rank = candidate and form_of(session).rank
+  while candidate do
+    local its_rank = form_of(candidate).rank
+    if its_rank > rank or (its_rank == rank and (candidate.login_ms > session.login_ms
+        or (candidate.login_ms == session.login_ms and is_before(device, another)))) then
+      device, session, rank = another, candidate, its_rank
+    end
+    another, candidate = next(record.sessions, another)
   end
   return status_of(session), text_or_nil(session.meta), text_or_nil(session.private)
+end
+
+local listings = {}  -- sessions of a record -> {names = their devices in order, has = {device -> true}}
+
+-- Returns the devices of a record in the order of their bytes.
+local function ordered_devices(sessions)
+  local listing = listings[sessions]
+  if not listing then
+    listing = {names = {}, has = {}}
+    listings[sessions] = listing
+  end
+  local names, has = listing.names, listing.has
+  for i = #names, 1, -1 do
+    if not sessions[names[i]] then has[table.remove(names, i)] = nil end
+  end
+  for device in pairs(sessions) do
+    if not has[device] then
+      local first, last = 1, #names
+      while first <= last do
+        local middle = math.floor((first + last) / 2)
+        if is_before(device, names[middle]) then last = middle - 1 else first = middle + 1 end
+      end
+      table.insert(names, first, device)
+      has[device] = true
+    end
+  end
+  return names
+end
+
+-- Returns a session as JSON for the field `devices`, with and without its `meta`.
+local function device_texts(device, session)
+  local form = form_of(session)
+  if not form.bare then
+    local shown_device = {device = device, status = said_status(status_of(session)), since_ms = session.login_ms,
+      class = text_or_nil(session.class)}
+    form.bare = cjson.encode(shown_device)
+    shown_device.meta = text_or_nil(session.meta)
+    form.full = shown_device.meta and cjson.encode(shown_device) or form.bare
+  end
+  return form.full, form.bare
 end
 
 -- Returns the sessions as JSON, [{device, status, since_ms, class, meta}, ...], for the field `devices` of entries; nil unless
 -- the caller wants device events.
 local function devices_text(sessions)
   if not device_events then return end
-  local devices = {}
-  for device, session in pairs(sessions) do
-    devices[#devices + 1] = {device = device, status = said_status(status_of(session)), since_ms = session.login_ms,
-      class = text_or_nil(session.class), meta = text_or_nil(session.meta)}
+  local full, bare, meta_bytes = {}, {}, 0
+  for i, device in ipairs(ordered_devices(sessions)) do
+    local session = sessions[device]
+    full[i], bare[i] = device_texts(device, session)
+    meta_bytes = meta_bytes + #(text_or_nil(session.meta) or '')
   end
-  table.sort(devices, function(one, other) return is_before(one.device, other.device) end)
-  return cjson.encode(devices)
+  return '[' .. table.concat(meta_bytes <= DEVICES_META_MAX_BYTES and full or bare, ',') .. ']'
 end
 
 -- Writes an event if the shown state of a user who stays online has changed. The session is the one that caused it; it
