@@ -45,7 +45,7 @@ class LogWriter:
         capacity_lines: int = QUEUE_LINES,
         notice: Callable[[int], str] = "{} log lines were dropped".format,
     ) -> None:
-        self._fd = fd
+        self._output = _Lines(fd)
         self._capacity_lines = capacity_lines
         self._notice = notice
         # SimpleQueue.put takes no lock that a writing thread could hold.
@@ -88,7 +88,7 @@ class LogWriter:
     def _write_all(self) -> None:
         next_notice = 0.0
         while (text := self._queue.get()) is not None:
-            if not _write(self._fd, text):
+            if not self._output.write(text):
                 self._drop()
             if self._queue.empty() or time.monotonic() >= next_notice:
                 next_notice = time.monotonic() + NOTICE_INTERVAL_S
@@ -97,21 +97,34 @@ class LogWriter:
 
     def _report_dropped(self) -> None:
         dropped = self.dropped
-        if dropped > self._reported and _write(self._fd, self._notice(dropped - self._reported)):
+        if dropped > self._reported and self._output.write(self._notice(dropped - self._reported)):
             self._reported = dropped
 
 
-def _write(fd: int, text: str) -> bool:
-    """Write a line, however long that takes; False: the reader has gone, or the disk is full."""
-    rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
-    while rest:
+class _Lines:
+    """Writes lines to a file descriptor; one that a full disk has cut off ends before the next begins."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._is_torn = False  # whether the last line has no end
+
+    def write(self, text: str) -> bool:
+        """Write a line, however long that takes; False: the reader has gone, or disk or memory is full."""
         try:
-            rest = rest[os.write(fd, rest) :]
-        except BlockingIOError:  # another program that shares the terminal made it non-blocking
-            _has_room(fd, None)
-        except OSError:
+            line = text.encode("utf-8", "backslashreplace") + b"\n"
+            rest = memoryview(b"\n" + line if self._is_torn else line)
+        except MemoryError:
             return False
-    return True
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:  # another program that shares the terminal made it non-blocking
+                _has_room(self._fd, None)
+            except OSError:
+                self._is_torn = self._is_torn or len(rest) < len(line)
+                return False
+        self._is_torn = False
+        return True
 
 
 def _has_room(fd: int, timeout_ms: int | None) -> bool:
@@ -128,6 +141,7 @@ class DirectWriter:
 
     def __init__(self, fd: int = STDERR) -> None:
         self._fd = fd
+        self._output = _Lines(fd)
 
     def line(self, text: str) -> None:
         """Write a line of log, or drop it."""
@@ -136,7 +150,7 @@ class DirectWriter:
 
     def raw_line(self, text: str) -> None:
         """Write a line that other programs wait for; waits for room."""
-        _write(self._fd, text)
+        self._output.write(text)
 
 
 class RateLimited:

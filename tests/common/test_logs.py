@@ -1,5 +1,6 @@
 """Logs: they block no caller, contain no secret, and no value controls the terminal."""
 
+import errno
 import fcntl
 import json
 import logging
@@ -8,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 import structlog
 
 from presence.common.logs import LogWriter, RateLimited, configure
 from presence.common.redaction import redact_text
+from tests.support.waiting import wait_for
 
 CANARY = "canary-3f9c"
 PATIENCE_S = 10.0
@@ -144,6 +147,43 @@ def test_non_blocking_descriptor_gets_every_line(pipe: Pipe) -> None:
         got += os.read(pipe.read_fd, 65536)
     writer.close()
     assert got.decode().splitlines() == [f"{number:0100}" for number in range(1000)]
+
+
+def test_a_line_that_a_full_disk_has_cut_off_does_not_spoil_the_next(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, room = os.write, [5]
+
+    def limited(fd: int, data: bytes) -> int:
+        if fd != pipe.write_fd:
+            return write(fd, data)
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(fd, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", limited)
+    with LogWriter(pipe.write_fd) as writer:
+        writer.line("first line")
+        wait_for(lambda: writer.dropped)
+        room[0] = 1000
+        writer.line("second line")
+    lines = pipe.text().splitlines()
+    assert lines[0] == "first"
+    assert "second line" in lines[1:]
+
+
+def test_a_line_for_which_there_is_no_memory_is_dropped_alone(pipe: Pipe) -> None:
+    class Large(str):
+        def encode(self, *_: object) -> NoReturn:
+            raise MemoryError
+
+    with LogWriter(pipe.write_fd) as writer:
+        writer.line(Large("large"))
+        writer.line("second line")
+    assert "second line" in pipe.text().splitlines()
+    assert writer.dropped == 1
 
 
 def test_a_closed_reader_does_not_end_the_program(pipe: Pipe) -> None:
