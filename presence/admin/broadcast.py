@@ -11,6 +11,7 @@ import trio
 
 from presence.admin.responses import ApiError, redis_away, redis_refuses, to_json
 from presence.common.redaction import redact_text
+from presence.common.runtime import run_in_thread
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.subscriber.connection import RedisConnections
@@ -133,7 +134,7 @@ class EventBroadcaster:
         while self._subscribers:
             call = follower.fetch if self._positions is not None else find_ends
             try:
-                await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+                await run_in_thread(call, limiter)
             except (RedisError, ValueError, OSError) as error:
                 if self._error is None:
                     log.warning("cannot read events, retrying", error=redact_text(str(error)))

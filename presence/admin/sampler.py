@@ -17,6 +17,7 @@ from presence.admin.snapshot import History, Rates, RedisStatus, point_of, snaps
 from presence.admin.sse import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text
+from presence.common.runtime import run_in_thread
 from presence.reader import PresenceReader
 from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health
@@ -97,7 +98,7 @@ class Sampler:
             begun = trio.current_time()
             try:
                 with trio.fail_after(REDIS_TIMEOUT_S):
-                    result = await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
+                    result = await run_in_thread(ask, self._limiter)
             except (RedisError, OSError, ValueError, trio.TooSlowError) as error:
                 if name != "redis":
                     self._store(name, None)

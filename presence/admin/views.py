@@ -13,6 +13,7 @@ import trio
 
 from presence.admin.responses import ApiError, busy, redis_away, redis_refuses
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.runtime import run_in_thread
 from presence.common.text import plain_state
 from presence.ops.ban import BanResult, ban, unban
 from presence.ops.explain import Explainer
@@ -173,7 +174,7 @@ async def ask_redis(
     """
     try:
         with trio.fail_after(within_s):
-            return await trio.to_thread.run_sync(ask, limiter=limiter, abandon_on_cancel=True)
+            return await run_in_thread(ask, limiter)
     except trio.TooSlowError:
         raise redis_away("no answer in time") from None
     except (RedisError, StoreUnavailable, StoreError, OSError) as error:

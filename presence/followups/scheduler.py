@@ -15,6 +15,7 @@ import msgpack
 
 from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.threads import NoThread
 from presence.config.followup_rules import Rule
 from presence.followups.keys import STREAM_MAXLEN, packed_rules, reindex_call, run_call
 from presence.store.keys import Keys
@@ -195,4 +196,6 @@ class SchedulerOutage:
         if kind == self._reported:
             return ""
         self._reported = kind
+        if isinstance(failure, NoThread):
+            return "follow-ups waiting for a thread"
         return "follow-ups waiting for Redis" if failure else "follow-ups resumed"

@@ -5,6 +5,8 @@ from dataclasses import asdict
 import structlog
 import trio
 
+from presence.common.runtime import run_in_thread
+from presence.common.threads import NoThread
 from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, SchedulerOutage
 
 log = structlog.get_logger("presence.followups")
@@ -19,19 +21,20 @@ class SchedulerTask:
         self._limiter = trio.CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Run the scheduler; an outage of Redis is logged once, and waited for."""
+        """Run the scheduler; an outage of Redis or a lack of threads is logged once, and waited for."""
         outage, run_once = SchedulerOutage(), self._scheduler.run_once
         with self._scope:
             try:
                 while True:
+                    failure: Exception | None
                     try:
-                        wait_s = await trio.to_thread.run_sync(
-                            run_once, abandon_on_cancel=True, limiter=self._limiter
-                        )
+                        wait_s = await run_in_thread(run_once, self._limiter)
+                        failure = self._scheduler.failure
+                    except NoThread as error:
+                        failure, wait_s = error, RETRY_MAX_S
                     except Exception:  # no error here may end the server
                         log.exception("follow-up scheduler failed")
-                        wait_s = RETRY_MAX_S
-                    failure = self._scheduler.failure
+                        failure, wait_s = self._scheduler.failure, RETRY_MAX_S
                     if message := outage.log_message(failure):
                         log.warning(message, **({"error": str(failure)} if failure else {}))
                     await trio.sleep(wait_s)

@@ -27,7 +27,7 @@ from presence import protocol
 from presence.common.backoff import jittered
 from presence.common.circuit_breaker import CircuitBreaker
 from presence.common.clock import Clock
-from presence.common.errors import StoreInterrupted
+from presence.common.errors import StoreInterrupted, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
@@ -236,7 +236,10 @@ class MessageRouter:
             return False
         messages = [pending.message for pending in batch]
         deliver = partial(self._bus.deliver, self._node(), messages, self._here(batch, begun))
-        answers = await self._thread.call(deliver)
+        try:
+            answers = await self._thread.call(deliver)
+        except StoreUnavailable as error:  # no thread for the call, which was not made
+            answers = [error] * len(batch)
         self._handle_answers(batch, answers, begun)
         return True
 

@@ -1,6 +1,7 @@
 """When the scheduler runs: for each shard at its own interval, and again after an outage."""
 
 from contextlib import closing
+from typing import NoReturn
 
 import pytest
 import structlog.testing
@@ -20,6 +21,7 @@ from presence.followups.scheduler_task import SchedulerTask
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from tests.followups.shards import Shard
+from tests.support.no_threads import MESSAGE
 from tests.support.waiting import until
 
 
@@ -117,3 +119,25 @@ async def test_an_unexpected_error_does_not_end_the_server(
             await until(lambda: task.report()["planned"] > 0)
             task.stop()
     assert [line["event"] for line in lines] == ["follow-up scheduler failed"]
+
+
+async def test_a_lack_of_threads_is_logged_once(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_room, "RETRY_MAX_S", 0.01)
+    task = SchedulerTask(shard.scheduler())
+    refused: list[int] = []
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        refused.append(1)
+        raise RuntimeError(MESSAGE)
+
+    with trio.fail_after(10), structlog.testing.capture_logs() as lines:
+        async with trio.open_nursery() as nursery:
+            with monkeypatch.context() as context:
+                context.setattr(trio.to_thread, "run_sync", refuse)
+                nursery.start_soon(task.run)
+                await until(lambda: len(refused) >= 3)
+            await until(lambda: task.report()["turns"] > 0)
+            await until(lambda: len(lines) > 1)
+            task.stop()
+    assert [line["event"] for line in lines] == ["follow-ups waiting for a thread", "follow-ups resumed"]
+    assert lines[0]["error"].endswith(MESSAGE)

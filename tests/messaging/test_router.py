@@ -346,6 +346,22 @@ async def test_a_call_that_fails_refuses_its_own_messages_only(autojump_clock: M
     assert harness.faults.counts == {"message": 1}
 
 
+async def test_a_call_that_cannot_be_made_is_no_fault_and_its_messages_may_be_sent_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with working(RouterHarness()) as harness:
+        ann, _ = harness.log_in("ann"), harness.log_in("bob")
+
+        def fail() -> None:
+            raise StoreUnavailable("can't start new thread")
+
+        harness.bus.during = fail
+        harness.send(ann, "bob", id=1)
+        await trio.sleep(0.1)
+        assert harness.answers("ann") == [(1, "busy")]
+    assert harness.faults.counts == {}
+
+
 async def test_a_connection_that_cannot_be_written_to_ends_alone(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
