@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from presence.common.logs import RateLimited
+from presence.common.scarcity import scarcity
 
 LOG_INTERVAL_S: Final = 10.0  # between two tracebacks of one kind of work
 
@@ -54,6 +55,7 @@ class Faults:
                     failed()
 
     def record(self, work: str, error: Exception) -> None:
-        """Log and count an exception that was caught."""
+        """Log and count an exception that was caught; one that means a scarcity needs no traceback."""
         self.counts[work] = self.counts.get(work, 0) + 1
-        self._log.error(f"{work} failed", exc_info=error)
+        lack = scarcity(error)
+        self._log.error(f"{work} failed", **({"error": lack} if lack else {"exc_info": error}))

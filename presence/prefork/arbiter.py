@@ -27,6 +27,7 @@ import structlog
 
 from presence.common.backoff import backoff_s
 from presence.common.logs import DirectWriter
+from presence.common.scarcity import scarcity
 from presence.prefork import control_pipe
 from presence.prefork.control_pipe import ALIVE, STOP_SIGNALS, SilenceWatch, interval_s
 from presence.prefork.systemd import SILENT, Notifier, Watchdog
@@ -477,8 +478,12 @@ class Arbiter:
                 signal.alarm(REREAD_TIMEOUT_S)  # SIGALRM ends it, also when this process has ended
                 reread()
                 status = 0
-            except Exception:
-                log.exception("settings reread failed")
+            except Exception as error:
+                if lack := scarcity(error):
+                    log.error("settings not reread", error=lack)  # noqa: TRY400 - the error is complete
+                    status = 0  # it has been logged
+                else:
+                    log.exception("settings reread failed")
             finally:
                 os._exit(status)
 
