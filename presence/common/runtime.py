@@ -184,7 +184,12 @@ class LoopCaller:
     async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
         """See `Caller`; a cancelled wait is raised in the call, at the point where it waits."""
         running = LoopCall(blocking)
-        result: Any = running.switch()
+        try:
+            result: Any = running.switch()
+        except MemoryError as error:
+            if running.dead:
+                raise
+            raise StoreUnavailable("out of memory") from error  # it could not begin
         while not running.dead:
             try:
                 if linger is not None and isinstance(result, Wait) and result.is_read:

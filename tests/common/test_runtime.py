@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from presence.common.histogram import QUICK_S, Histogram
 from presence.common.runtime import (
     AbandonableThread,
     Linger,
+    LoopCaller,
     T,
     ThreadTimeout,
     TimedCaller,
@@ -81,6 +83,31 @@ async def test_an_error_of_the_function_itself_is_its_own() -> None:
 
     with pytest.raises(RuntimeError, match=MESSAGE):
         await run_in_thread(fail)
+
+
+# No memory for a call on the loop
+
+
+async def test_a_call_that_has_no_memory_to_begin_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def fail(*_: object) -> NoReturn:
+        raise MemoryError
+
+    with monkeypatch.context() as context:
+        context.setattr("presence.common.runtime.LoopCall.switch", fail)
+        with pytest.raises(StoreUnavailable, match="out of memory"):
+            await LoopCaller().call(lambda: made.append(1))
+    assert not made
+    assert await LoopCaller().call(lambda: 2) == 2
+
+
+async def test_a_call_that_runs_out_of_memory_may_have_been_made() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        await LoopCaller().call(fail)
 
 
 # Histograms and timed calls
