@@ -16,6 +16,7 @@ import structlog
 
 from presence.common.backoff import backoff_s
 from presence.common.files import close_after_fork
+from presence.common.scarcity import scarcity
 from presence.prefork.arbiter import CannotContinue, exit_fields
 from presence.prefork.control_pipe import SilenceWatch, interval_s
 from presence.store.embedded import EmbeddedRedis
@@ -132,8 +133,10 @@ class EmbeddedSupervisor:
                 self._probe.connect(self._redis.path)
             self._probe.send(_PING)
             self._is_asked = True
-        except OSError:  # it does not listen yet, or its queue is full: that is silence
+        except OSError as error:  # it does not listen yet, or its queue is full: that is silence
             self._close_probe()
+            if scarcity(error) and not isinstance(error, BlockingIOError):
+                self._watch.silent_s = 0.0  # what is lacking here says nothing about the server
 
     def _take_answer(self) -> bytes:
         """Return what has come; empty: nothing."""

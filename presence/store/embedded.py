@@ -199,9 +199,12 @@ class EmbeddedRedis:
 
     def last_lines(self) -> str:
         """Return the end of the server's own log."""
-        with (self._runtime_dir / "server.log").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
+        try:
+            with (self._runtime_dir / "server.log").open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError as error:  # no descriptor is left, perhaps for the same reason
+            return f"its output cannot be read: {error.strerror}"
         return " / ".join(lines[-3:]) or "no output"
 
     def _persistence(self) -> dict[str, str] | None:

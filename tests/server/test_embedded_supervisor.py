@@ -1,5 +1,6 @@
 """The watcher of an embedded Redis: what exits or hangs is replaced at the same address, or given up."""
 
+import errno
 import os
 import signal
 import time
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from structlog.testing import capture_logs
@@ -139,6 +141,34 @@ def test_a_lack_of_processes_is_waited_out(
     monkeypatch.setattr(redis, "restart", restart)
     pass_time(embedded_supervisor.BACKOFF_LIMIT_S)
     supervise_until(watcher, RESTARTED)
+
+
+def test_a_server_that_cannot_be_asked_for_want_of_descriptors_is_left_alone(
+    redis: EmbeddedRedis,
+    pass_time: Callable[[float], None],
+    watcher: EmbeddedSupervisor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    process = redis.process
+    monkeypatch.setattr("presence.server.embedded_supervisor.socket.socket", refuse)
+    with capture_logs() as lines:
+        for _ in range(100):
+            pass_time(watcher.supervise())
+    assert lines == []
+    assert process.poll() is None
+
+
+def test_a_server_whose_output_cannot_be_read_is_given_up_in_the_same_way(
+    redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert "Too many open files" in redis.last_lines()
 
 
 def test_a_forked_worker_does_not_hold_the_connection_of_the_watcher(
