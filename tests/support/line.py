@@ -10,14 +10,21 @@ ANSWER_TIMEOUT_S: Final = 5.0
 
 
 class Line:
-    """A connection on which a test sends packets and reads what comes."""
+    """A connection on which a test sends packets and reads what comes; an answer comes within `timeout_s`."""
 
-    def __init__(self, address: tuple[str, int], login: Packet) -> None:
+    def __init__(
+        self, address: tuple[str, int], login: Packet, *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
         self._sock = socket.create_connection(address)
+        self._timeout_s = timeout_s
         self._decoder = Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
         self._ids = iter(range(1, 1_000_000))
         self.pushed: list[Packet] = []
-        self.answer = self.ask(login)
+        try:
+            self.answer = self.ask(login)
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, packet: Packet) -> Packet:
         """Send a request; return its answer, and keep what is pushed before."""
@@ -29,7 +36,7 @@ class Line:
         self._sock.sendall(b"".join(map(protocol.encode, asked)))
         answers: dict[int | None, Packet] = {}
         while not all(packet.id in answers for packet in asked):  # not that of a request that timed out
-            got = self.read(ANSWER_TIMEOUT_S)
+            got = self.read(self._timeout_s)
             if got.kind in {Kind.OK, Kind.ERROR}:
                 answers[got.id] = got
             else:
