@@ -143,7 +143,9 @@ class Outbox:
         self._gaps: list[SkippedChanges | None] = [None] * shards
         self._skipping = [False] * shards
         self._held_in = [0] * shards
+        self._held_bytes_in = [0] * shards
         self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
+        self._own_bytes = max_bytes // (4 * shards)
         self._notify_at = 0  # number of queued changes at which `_notify` is called; 0: never
         self._notify: Callable[[], None] = lambda: None
 
@@ -167,7 +169,7 @@ class Outbox:
         shard = self.shard_of(change.uid)
         counted = self._counters
         is_full = counted.held >= counted.max_items or counted.held_bytes >= counted.max_bytes
-        if is_full and self._held_in[shard] >= self._own_room:
+        if is_full and not self._has_own_room(shard):
             self._skipping[shard] = True
         if self._skipping[shard]:
             self._skip(shard, change)
@@ -177,13 +179,18 @@ class Outbox:
         counted.appended_total += 1
         counted.queued += 1
         counted.held += 1
-        counted.held_bytes += size_of(change)
+        size = size_of(change)
+        counted.held_bytes += size
+        self._held_bytes_in[shard] += size
         if self._ages is not None:
             self._ages.add(change)
         counted.high_water = max(counted.high_water, counted.held)
         if self._notify_at and self._notify_at <= counted.queued:
             self._notify_at = 0
             self._notify()
+
+    def _has_own_room(self, shard: int) -> bool:
+        return self._held_in[shard] < self._own_room and self._held_bytes_in[shard] < self._own_bytes
 
     def extend(self, changes: Iterable[Change]) -> None:
         """Append several changes in order. Never waits."""
@@ -221,7 +228,9 @@ class Outbox:
         changes = list(changes)
         self._held_in[shard] -= len(changes)
         self._counters.held -= len(changes)
-        self._counters.held_bytes -= sum(map(size_of, changes))
+        size = sum(map(size_of, changes))
+        self._counters.held_bytes -= size
+        self._held_bytes_in[shard] -= size
         if self._ages is not None:
             self._ages.remove(changes)
 

@@ -70,8 +70,8 @@ from presence.outbox.steps import (
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
 # Of the profiles in a batch, beyond which it takes no more items. The script decodes and encodes the whole
-# record of each user, with up to 64 such profiles: 20 of the longest ones may be 3 MB of records, 50 ms.
-BATCH_PROFILE_BYTES: Final = 24 * 1024
+# record of each user, with up to 64 such profiles: 18 of the longest ones may be 2.5 MB of records, 45 ms.
+BATCH_PROFILE_BYTES: Final = 20 * 1024
 # Least time between two resyncs for skipped changes: an outbox that other shards keep full overflows again
 # immediately, and each resync scans all sessions.
 OVERFLOW_PAUSE_S: Final = 1.0

@@ -164,3 +164,11 @@ def test_a_batch_ends_with_the_change_whose_profile_fills_it() -> None:
     assert outbox.take_batch(0, 9, 200) == [full, plain, full]
     assert (outbox.queued(0), outbox.queued_total) == (2, 2)
     assert outbox.take_batch(0, 9, 101) == [plain, full]
+
+
+def test_the_reserve_of_a_shard_is_bounded_by_bytes_too() -> None:
+    large = change("0a")._replace(profile=Profile(meta="x" * 500))
+    outbox = Outbox(lambda uid: int(uid[0]), 2, max_items=1000, max_bytes=16 * size_of(large))
+    outbox.extend([large] * 100)
+    outbox.extend([large._replace(uid="1a")] * 100)
+    assert [outbox.queued(shard) for shard in (0, 1)] == [16, 2]
