@@ -108,7 +108,7 @@ def _check_meta(value: object) -> Complaint | None:
 
 
 _ESCAPED: Final = re.compile(r'["\\\b\t\n\f\r]')  # two characters in JSON text
-_CONTROLS: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")  # six
+_CONTROLS: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # six
 _BINARY_BYTES: Final = len('{"$bin":""}')  # beside two hex digits for each byte
 _FLOAT_BYTES: Final = 24  # the longest, so that no two languages have to write floats alike
 

@@ -15,7 +15,8 @@ def to_text(meta: Mapping[str, Any]) -> str:
     """Return a map of MessagePack types as text; "" for an empty one."""
     if not meta:
         return ""
-    return json.dumps(_plain(meta), separators=(",", ":"), ensure_ascii=False)
+    # Redis would write the character DEL, where the text becomes part of another, in six bytes.
+    return json.dumps(_plain(meta), separators=(",", ":"), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def from_text(text: str) -> dict[str, Any]:

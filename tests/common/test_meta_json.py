@@ -17,6 +17,7 @@ MAPS = [
     {"$": {"$$bin": {"$int": 1}}},
     {"$bin": 1, "other": 2},
     {"line": "\n\0 \u2028"},
+    {"del": "\x7f \\u007f"},
 ]
 
 
@@ -25,6 +26,10 @@ def test_a_map_survives_a_round_trip(given: dict[str, object]) -> None:
     back = meta_json.from_text(meta_json.to_text(given))
     assert back == given
     assert protocol.encode(protocol.update(meta=back)) == protocol.encode(protocol.update(meta=given))
+
+
+def test_the_character_del_is_escaped_as_redis_would_do() -> None:
+    assert meta_json.to_text({"m": "\x7f"}) == '{"m":"\\u007f"}'
 
 
 def test_an_empty_map_is_the_empty_text() -> None:

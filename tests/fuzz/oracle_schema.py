@@ -106,14 +106,15 @@ def _meta(value: Any) -> Iterator[int]:
         return
     if _nesting(value) > META_NESTED_MAX:
         yield MALFORMED
-    if (
-        _size(value) > META_MAX_BYTES
-        or len(json.dumps(_written(value), **_COMPACT).encode()) > META_TEXT_MAX_BYTES
-    ):
+    if _size(value) > META_MAX_BYTES or len(_json_text(value).encode()) > META_TEXT_MAX_BYTES:
         yield TOO_LARGE
 
 
 _COMPACT: Final[dict[str, Any]] = {"separators": (",", ":"), "ensure_ascii": False}
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(_written(value), **_COMPACT).replace("\x7f", "\\u007f")
 
 
 def _written(value: Any) -> Any:

@@ -92,7 +92,7 @@ const meta: Check = (value, name) => {
 /** Returns the size of a value as JSON text, counted as SPEC.md says. */
 function textBytes(value: Raw): number {
   if (typeof value === "string") {
-    return new TextEncoder().encode(JSON.stringify(value)).length;
+    return new TextEncoder().encode(JSON.stringify(value).replaceAll("\x7f", "\\u007f")).length;
   }
   if (value instanceof Uint8Array) {
     return '{"$bin":""}'.length + 2 * value.length;
