@@ -375,6 +375,8 @@ class Bound(NamedTuple):
     elsewhere: str = ""
 
 
+OF_EVENTS: Final = "tests/system/matrices/test_bounds_of_events.py"
+
 BOUNDS: Final = {
     "connections and their sessions": Bound(
         "3.6 KB with the longest names, `meta` and `private`", 3600, a_session
@@ -393,14 +395,14 @@ BOUNDS: Final = {
     ),
     'passes, with `visibility = "claims"`': Bound("64 MB", 64 * MB, passes),
     "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
-    "changes that wait for Redis": Bound("51 MB by default", 51 * MB, None, "tests/outbox/test_queue.py"),
+    "changes that wait for Redis": Bound("52 MB", 0, None, OF_EVENTS),
     "rate limits of logins, requests, packets, fresh and bad tokens and passes": Bound(
         "30 MB", 30 * MB, rate_limits
     ),
     "bans": Bound("21 MB, with the longest names and reasons", 21 * MB, bans),
-    "in Redis: users online": Bound("329 bytes each", 0, None, "tests/store/test_apply.py"),
+    "in Redis: users online": Bound("329 bytes each", 0, None, OF_EVENTS),
     "in Redis: when users were last seen": Bound("430 bytes with the longest names", 430, seen_users),
-    "in Redis: events": Bound("", 0, None, "tests/store/test_apply.py"),
+    "in Redis: events": Bound("1.7 KB", 0, None, OF_EVENTS),
     "in Redis: subscriptions to watched users": Bound("400 bytes with the longest names", 400, subscriptions),
     "reports on messages of backends": Bound("8 MB", 8 * MB, queued_reports),
     "in Redis: reports on messages of backends": Bound("600 bytes", 600, reports),
