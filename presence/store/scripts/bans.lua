@@ -12,13 +12,14 @@
 -- "full": nothing was added or lifted, because there would be too many.
 
 local SWEEP_EACH = 100  -- bans added between two sweeps
+local FIELDS_A_CALL = 1000  -- well within the stack limit of unpack
 local bans_key = KEYS[1]
 local added, lift, most = cmsgpack.unpack(ARGV[1]), {}, tonumber(ARGV[3])
 for _, field in ipairs(cmsgpack.unpack(ARGV[2])) do lift[field] = true end
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
-local lifted = {}
+local written, removed, lifted = {}, {}, {}  -- `written`: flat, fields and texts
 
 -- Removes what has ended, and what is to be lifted: a pass over all, which at the bound takes some 20 ms.
 local function sweep()
@@ -27,11 +28,10 @@ local function sweep()
     local field = all[i]
     local user = string.match(field, '^[^ ]+')  -- none: the version
     local until_ms = user and tonumber(string.match(all[i + 1], '^{"until_ms":(%d+),') or '')
-    if until_ms and until_ms <= now_ms then
-      redis.call('HDEL', bans_key, field)
-    elseif user and (lift[field] or lift[user .. '  ']) then
-      redis.call('HDEL', bans_key, field)
-      lifted[#lifted + 1] = field
+    local is_over = until_ms and until_ms <= now_ms
+    if is_over or (user and (lift[field] or lift[user .. '  '])) then
+      removed[#removed + 1], removed[field] = field, true
+      if not is_over then lifted[#lifted + 1] = field end
     end
   end
 end
@@ -39,8 +39,21 @@ end
 -- The bans in the table, and how many more there would be.
 local function counts()
   local new = 0
-  for _, ban in ipairs(added) do new = new + 1 - redis.call('HEXISTS', bans_key, ban[1]) end
-  return redis.call('HLEN', bans_key) - redis.call('HEXISTS', bans_key, ' version'), new
+  for _, ban in ipairs(added) do
+    if removed[ban[1]] or redis.call('HEXISTS', bans_key, ban[1]) == 0 then new = new + 1 end
+  end
+  return redis.call('HLEN', bans_key) - redis.call('HEXISTS', bans_key, ' version') - #removed, new
+end
+
+-- Removes what is to be removed, unless it was added again; a bounded number of fields at a time.
+local function remove()
+  local gone = {}
+  for _, field in ipairs(removed) do
+    if removed[field] then gone[#gone + 1] = field end
+  end
+  for i = 1, #gone, FIELDS_A_CALL do
+    redis.call('HDEL', bans_key, unpack(gone, i, math.min(i + FIELDS_A_CALL - 1, #gone)))
+  end
 end
 
 local count, new = counts()
@@ -48,17 +61,27 @@ if next(lift) or count + new > most or math.floor(count / SWEEP_EACH) < math.flo
   sweep()
   count, new = counts()
 end
-if #added > 0 and count + new > most then return cmsgpack.pack({status = 'full', bans = count}) end
+if #added > 0 and count + new > most then
+  remove()
+  return cmsgpack.pack({status = 'full', bans = count})
+end
 
 local untils = {}
 for i, ban in ipairs(added) do
   untils[i] = ban[2] > 0 and now_ms + ban[2] or 0
   local text = ban[2] > 0 and string.format('%.0f', untils[i]) or 'null'
-  redis.call('HSET', bans_key, ban[1], string.format('{"until_ms":%s,"at_ms":%.0f,', text, now_ms) .. ban[3])
+  written[2 * i - 1], removed[ban[1]] = ban[1], nil
+  written[2 * i] = string.format('{"until_ms":%s,"at_ms":%.0f,', text, now_ms) .. ban[3]
 end
+-- Memory is checked at the first write only. Bans can be lifted without it; this one changes nothing.
+if #added == 0 and #removed > 0 then redis.call('HDEL', bans_key, '') end
 if #added + #lifted > 0 then
   local version = tonumber(redis.call('HGET', bans_key, ' version') or '') or 0
   local now_us = clock[1] * 1000000 + clock[2]
-  redis.call('HSET', bans_key, ' version', string.format('%.0f', math.max(version + 1, now_us)))
+  table.insert(written, 1, string.format('%.0f', math.max(version + 1, now_us)))
+  table.insert(written, 1, ' version')
+  redis.call('HSET', bans_key, unpack(written))
 end
+-- Last: if this is refused, what is to be lifted is still there, and a repeated call lifts it with another version.
+remove()
 return cmsgpack.pack({status = 'ok', bans = count + new, until_ms = untils, lifted = lifted})
