@@ -20,10 +20,10 @@ else
   stats = redis.call('HGET', stats_key, concerned) or ''
   local clock = redis.call('TIME')
   local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  redis.call('HDEL', leases_key, concerned)
+  redis.call('ZADD', tombs_key, string.format('%.0f', now_ms + ARGV[4]), concerned)
+  redis.call('ZREMRANGEBYSCORE', tombs_key, '-inf', string.format('%.0f', now_ms))
   redis.call('ZREM', nodes_key, concerned)
   redis.call('HDEL', stats_key, concerned)
-  redis.call('ZREMRANGEBYSCORE', tombs_key, '-inf', string.format('%.0f', now_ms))
-  redis.call('ZADD', tombs_key, string.format('%.0f', now_ms + ARGV[4]), concerned)
+  redis.call('HDEL', leases_key, concerned)  -- last: until then the same call may be repeated
 end
 return cmsgpack.pack({status = 'ok', told = stats})

@@ -23,16 +23,18 @@ if redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, tr
   return cmsgpack.pack({status = 'dead'})
 end
 
+-- The rows are written last, and together: until then the same call may be repeated.
 local function renew()
-  redis.call('HSET', leases_key, node, ARGV[2])
-  redis.call('ZADD', nodes_key, string.format('%.0f', now_ms + ARGV[3]), node)
-  redis.call('HSET', stats_key, node, ARGV[4])
+  local rows = {node, ARGV[2]}
   for _, dead in ipairs(cmsgpack.unpack(ARGV[5])) do
     local counter, sweeper, n = string.match(redis.call('HGET', leases_key, dead) or '', '^(%d+) (%S+) (%d+)$')
     if sweeper == node then
-      redis.call('HSET', leases_key, dead, counter .. ' ' .. sweeper .. ' ' .. string.format('%.0f', n + 1))
+      rows[#rows + 1], rows[#rows + 2] = dead, counter .. ' ' .. sweeper .. ' ' .. string.format('%.0f', n + 1)
     end
   end
+  redis.call('ZADD', nodes_key, string.format('%.0f', now_ms + ARGV[3]), node)
+  redis.call('HSET', stats_key, node, ARGV[4])
+  redis.call('HSET', leases_key, unpack(rows))
 end
 
 -- A renewal executed after a later one, perhaps long after its node has died, is no sign of life.
