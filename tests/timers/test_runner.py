@@ -321,6 +321,26 @@ async def test_an_outage_is_logged_once_and_its_handled_events_are_reported_afte
     assert [line["event"] for line in logs] == ["Redis unreachable, retrying", "Redis reachable again"]
 
 
+async def test_an_outage_after_one_in_which_only_an_extension_failed_is_logged(
+    autojump_clock: MockClock,
+) -> None:
+    timer = a_timer()
+
+    async def long(_due: Due) -> None:
+        await trio.sleep(LEASE_S / 3 + 2)
+        timer.fail = None  # a lease was to be extended a second ago, and is not any more
+
+    with capture_logs() as logs:
+        async with working(timer, long):
+            await trio.sleep(LEASE_S / 3 - 1)
+            for outage_s in (LEASE_S, 10):
+                timer.fail = StoreUnavailable("gone")
+                await trio.sleep(outage_s)
+                timer.fail = None
+                await trio.sleep(3)
+    assert [line["event"] for line in logs] == ["Redis unreachable, retrying", "Redis reachable again"] * 2
+
+
 @pytest.mark.parametrize(("refused", "reported"), [("retry", ("done", "e1")), ("done", ("retry", "e0"))])
 async def test_a_report_that_redis_refuses_does_not_delay_others(
     autojump_clock: MockClock, refused: str, reported: tuple[str, str]
