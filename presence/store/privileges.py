@@ -42,7 +42,7 @@ SERVER: Final = _by_word(
     """
 )
 # Further ones for running the follow-up scheduler.
-FOLLOWUPS: Final = _by_word("HINCRBY KEY x x; ZSCAN KEY 0")
+FOLLOWUPS: Final = _by_word("ZSCAN KEY 0")
 # Further ones for the admin process to show events. Servers work without them.
 EVENTS: Final = _by_word("XREAD STREAMS KEY 0; XREVRANGE KEY + - COUNT 1")
 

@@ -81,9 +81,8 @@ def parts_before(name: str) -> tuple[str, ...]:
     folder, is_below, _ = name.rpartition("/")
     if not is_below:
         return ()
-    if folder == "followups":
-        return ("lib/effects", "followups/deferred", "timers/prelude", "followups/prelude")
-    return ("wheel/prelude",) if folder == "wheel" else ("timers/prelude",)
+    preludes = ("timers", "followups") if folder == "followups" else (folder,)
+    return ("lib/effects", "lib/raising", *(f"{each}/prelude" for each in preludes))
 
 
 @cache

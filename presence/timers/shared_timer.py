@@ -1,11 +1,13 @@
 """Timers in Redis shared by any number of processes: adding, handing out and reporting events.
 
 Every change is one script, and so is atomic; no state is kept outside Redis. After a lost answer, `schedule`
-may be called again (a known id is left unchanged), an event handed out by `due` comes again after its lease,
-and `done` called again returns 0.
+may be called again (a known id is left unchanged), `due` called again hands out the same events as the same
+attempts, and `done` called again returns 0.
 """
 
 import math
+import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -123,6 +125,9 @@ class SharedTimer:
         self._scripting = scripting
         self._events_max = events_max
         self._variant, index_name = index
+        # See `timers/prelude.lua`; with the process id, because a fork has other answers outstanding.
+        self._claim_base = f"{base}:claim:{secrets.token_hex(8)}"
+        self._claim_number = 1  # of the next call that hands out events, until it is answered
         self._keys = [f"{base}:{name}" for name in ("work", index_name, "leased", "dead", "counts", "absent")]
 
     def schedule(self, event: Event) -> bool:
@@ -164,7 +169,7 @@ class SharedTimer:
         """Hand out events, earliest first: by due time, or by the end of their lease or pause.
 
         Fewer than `limit` if they are large, or if many slots of a ring have passed; none only if none is
-        due.
+        due. After a call whose answer was lost, those that it has handed out: they have lost no attempt.
         """
         self._check_limit(limit)
         return self._claim_due(limit)[0]
@@ -237,7 +242,10 @@ class SharedTimer:
 
     def _run_claim_script(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
         """Run a script that hands out events; return them, and whether more are due."""
-        _, now_ms, is_more, flat = self._run_script(script, what, self._lease_ms(), self.leasing.attempts_max)
+        claim = (f"{self._claim_base}:{os.getpid()}", self._claim_number)
+        answer = self._run_script(script, what, self._lease_ms(), self.leasing.attempts_max, *claim)
+        self._claim_number += 1
+        _, now_ms, is_more, flat = answer
         dues = [
             Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)
             for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True)

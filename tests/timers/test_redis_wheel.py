@@ -183,19 +183,34 @@ def test_a_clock_that_was_an_hour_ahead_does_not_delay_later_users(wheel: RedisW
     assert before - 1 <= silence.last_seen_ms <= silence.due_ms
 
 
-@pytest.mark.parametrize("word", ["xadd", "sadd", "spop"])
-def test_a_user_with_missing_permissions_changes_nothing(
-    wheel: RedisWheel, client: Redis, server: EmbeddedRedis, word: str
+CALLS: dict[str, Callable[[RedisWheel], object]] = {
+    "touch": lambda wheel: wheel.touch("bob"),
+    "forget": lambda wheel: wheel.forget("ann"),
+    "due": lambda wheel: wheel.due(),
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "refused"),
+    [
+        ("xadd", ["touch", "forget", "due"]),
+        ("sadd", ["touch"]),
+        ("srem", ["forget", "due"]),
+        ("hset", ["touch", "due"]),
+        ("hdel", ["forget", "due"]),
+    ],
+)
+def test_a_call_with_a_missing_permission_changes_nothing(
+    wheel: RedisWheel, client: Redis, server: EmbeddedRedis, word: str, refused: list[str]
 ) -> None:
     wheel.touch("ann")
     age(client, ms=1000)
     rules = ("reset", "on", ">pw", "~*", "+@all", f"-{word}")
     client.execute_command("ACL", "SETUSER", "app", *rules)  # type: ignore[no-untyped-call]  # redis-py's
     with closing(RedisWheel(server.url.replace("unix://", "unix://app:pw@"), "web", tick_s=TICK_S)) as app:
-        calls: list[Callable[[], object]] = [lambda: app.touch("bob"), lambda: app.forget("ann"), app.due]
-        for call in calls:
+        for name in refused:
             with pytest.raises(StoreError, match=f"may not call {word.upper()}"):
-                call()
+                CALLS[name](app)
     assert brief_events(client) == [("online", "ann", "login")]
     assert [each.uid for each in wheel.due()] == ["ann"]
 

@@ -10,7 +10,7 @@ from presence.store.client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import RingTimer
-from tests.timers.shared_timers import BASE, wait_for
+from tests.timers.shared_timers import BASE, places, slots, wait_for
 
 SLOTS, TICK_S = 8, 0.01
 
@@ -90,3 +90,16 @@ def test_a_worker_with_other_settings_is_refused(
 def test_settings_out_of_bounds_are_refused(scripting: Scripting, wrong: dict[str, Any]) -> None:
     with pytest.raises(TimerError, match=next(iter(wrong))):
         RingTimer(scripting, BASE, **wrong)
+
+
+def test_events_whose_slot_was_lost_are_handed_out(ring: RingTimer, client: Redis) -> None:
+    ring.schedule_many(Event(str(n), 0.0, b"x") for n in range(100))
+    client.delete(*slots(client))
+    ring.schedule(Event("later", 60.0))
+    found: list[str] = []
+    for _ in range(20):
+        # as if more than a second had passed: the walk makes a step in each
+        client.hincrby(f"{BASE}:ring", "hand", -round(1.5 / TICK_S))
+        found += [due.id for due in ring.due(limit=100)]
+    assert sorted(found, key=int) == [str(n) for n in range(100)]
+    assert places(client)["later"] == "waiting"

@@ -3,13 +3,15 @@
 import random
 import time
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from presence.common.errors import StoreUnavailable
+from presence.common.errors import StoreInterrupted, StoreUnavailable
 from presence.store.client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Due, Event, TimerError, TimerFull
+from presence.timers.kinds import RingTimer
 from presence.timers.shared_timer import Leasing, SharedTimer
 from tests.timers.shared_timers import BASE, KINDS, TICK_S, a_timer, let_pass, places, wait_for
 
@@ -30,6 +32,21 @@ def claimed(timer: SharedTimer, event_id: str = "a", payload: bytes = b"x") -> D
     timer.schedule(Event(event_id, 0.0, payload))
     (due,) = wait_for(timer)
     return due
+
+
+def wait_until_due(timer: SharedTimer) -> None:
+    time.sleep(TICK_S if isinstance(timer, RingTimer) else 0.002)
+
+
+def lose_answer(timer: SharedTimer) -> None:
+    """Let the timer's next call of `due` be carried out, and lose its answer."""
+    evaluate = timer._scripting.evaluate
+
+    def lost(calls: Any) -> list[Any]:
+        return [StoreInterrupted("timed out") for _ in evaluate(calls)]
+
+    with mock.patch.object(timer._scripting, "evaluate", lost), pytest.raises(StoreInterrupted):
+        timer.due()
 
 
 def dead_letter(timer: SharedTimer, event_id: str = "a", payload: bytes = b"x") -> Due:
@@ -251,3 +268,49 @@ def test_damaged_counts_stop_no_event(timer: SharedTimer, client: Redis) -> None
     assert timer.done([due]) == 1
     counts = timer.state().counts
     assert (counts["handed"], counts["done"]) == (1, 1)
+
+
+def test_a_lost_answer_costs_no_attempt(scripting: Scripting, client: Redis, kind: str) -> None:
+    timer = a_timer(scripting, kind, Leasing(lease_s=2.0, attempts_max=1))
+    timer.schedule_many([Event("a", 0.0, b"x"), Event("b", 0.0, b"y")])
+    wait_until_due(timer)
+    for _ in range(3):
+        lose_answer(timer)
+    assert sorted((due.id, due.payload, due.attempt) for due in timer.due()) == [
+        ("a", b"x", 1),
+        ("b", b"y", 1),
+    ]
+    assert timer.due() == []
+    assert timer.state().counts == {"scheduled": 2, "handed": 2}
+
+
+def test_an_event_whose_answer_was_lost_for_longer_than_its_lease_has_its_attempt(
+    scripting: Scripting, client: Redis
+) -> None:
+    timer = a_timer(scripting, "queue", Leasing(lease_s=2.0, attempts_max=1))
+    timer.schedule(Event("a", 0.0))
+    wait_until_due(timer)
+    lose_answer(timer)
+    client.zadd(f"{BASE}:leased", {"a": 0})  # the lease has ended
+    assert [(due.id, due.attempt) for due in timer.due()] == [("a", 1)]
+
+
+def test_events_of_a_lost_answer_that_another_worker_has_stay_there(
+    scripting: Scripting, client: Redis, kind: str
+) -> None:
+    timer, other = (a_timer(scripting, kind, LEASING) for _ in range(2))
+    timer.schedule(Event("a", 0.0))
+    wait_until_due(timer)
+    lose_answer(timer)
+    client.zadd(f"{BASE}:leased", {"a": 0})  # the lease has ended
+    (theirs,) = wait_for(other)
+    assert theirs.attempt == 2
+    assert timer.due() == []
+    assert other.done([theirs]) == 1
+
+
+def test_an_answered_call_is_not_repeated(timer: SharedTimer) -> None:
+    due = claimed(timer)
+    assert timer.due() == []
+    assert timer.done([due]) == 1
+    assert timer.due() == []

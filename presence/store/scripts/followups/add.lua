@@ -21,7 +21,7 @@ if is_full or #ids_of(uid) >= tonumber(ARGV[8]) then
 end
 local delay_ms, info = tonumber(ARGV[5]), stream_info()
 if redis.call('HEXISTS', state_key, 'cursor') == 0 and redis.call('HEXISTS', state_key, 'start') == 0 then
-  redis.call('HSET', state_key, 'start', info.last .. ' ' .. (info.added and digits(info.added) or ''))
+  will('HSET', state_key, 'start', info.last .. ' ' .. (info.added and digits(info.added) or ''))
 end
 local is_online = redis.call('HEXISTS', online_key, uid) == 1
 local seen = not is_online and redis.call('ZSCORE', seen_key, uid)

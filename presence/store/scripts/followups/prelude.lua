@@ -161,7 +161,7 @@ end
 
 -- Writes the changes of a call, all of which it has computed by then.
 local function write_followups()
-  if added_bytes ~= 0 then redis.call('HSET', state_key, 'bytes', digits(followup_bytes())) end
+  if added_bytes ~= 0 then will('HSET', state_key, 'bytes', digits(followup_bytes())) end
   for id in pairs(is_changed) do
     local followup = followups[id]
     if followup then
@@ -181,8 +181,8 @@ local function write_followups()
       absent[#absent + 1] = uid
     end
   end
-  call_in_slices('HSET', ids_key, present)
-  call_in_slices('HDEL', ids_key, absent)
+  will_in_slices('HSET', ids_key, present)
+  will_in_slices('HDEL', ids_key, absent)
   write_back()
   raise(carry_out(state_key, {}))
 end

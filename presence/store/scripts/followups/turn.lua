@@ -30,7 +30,7 @@ local state = redis.call('HMGET', state_key, 'runner', 'until_ms', 'cursor', 'ad
 local left_ms = (tonumber(state[2] or '') or 0) - now_ms
 
 -- Also while another scheduler is active: it may have no rules of its own, and then uses these.
-if ARGV[4] ~= '' and ARGV[4] ~= state[5] then redis.call('HSET', state_key, 'rules', ARGV[4]) end
+if ARGV[4] ~= '' and ARGV[4] ~= state[5] then will('HSET', state_key, 'rules', ARGV[4]) end
 
 if state[1] and state[1] ~= scheduler and left_ms > 0 and left_ms <= lease_ms then
   raise(carry_out(state_key, {}))
@@ -39,7 +39,7 @@ end
 
 -- The first write needs memory: if Redis is full, it refuses this one and with it the whole run. Later writes are not
 -- refused.
-redis.call('HSET', state_key, 'runner', scheduler, 'until_ms', digits(now_ms + lease_ms))
+will('HSET', state_key, 'runner', scheduler, 'until_ms', digits(now_ms + lease_ms))
 
 local packed_rules = ARGV[4] ~= '' and ARGV[4] or state[5]
 local rules = packed_rules and cmsgpack.unpack(packed_rules) or {}
@@ -192,7 +192,7 @@ local function deliver(followup, id)
   local uid, seen_ms = followup[UID], followup[SEEN]
   local score = seen_ms ~= 0 and redis.call('ZSCORE', seen_key, uid)
   if redis.call('HEXISTS', online_key, uid) == 1 or (score and tonumber(score) ~= seen_ms) then return 0 end
-  redis.call('XADD', followups_key, 'MAXLEN', '~', ARGV[8], '*', 'v', '1', 'id', id, 'name', followup[NAME], 'uid', uid,
+  will('XADD', followups_key, 'MAXLEN', '~', ARGV[8], '*', 'v', '1', 'id', id, 'name', followup[NAME], 'uid', uid,
     'reason', followup[REASON], 'code', digits(followup[CODE]), 'offline_id', followup[OFFLINE_ID],
     'offline_at_ms', digits(followup[OFFLINE_MS]), 'last_seen_ms', digits(seen_ms), 'due_ms', digits(followup[DUE]),
     'at_ms', digits(now_ms), 'payload', followup[PAYLOAD])
@@ -221,10 +221,10 @@ for name, value in pairs({added = added and digits(added), scan = scan or nil}) 
   stored_state[#stored_state + 1] = name
   stored_state[#stored_state + 1] = value
 end
-redis.call('HSET', state_key, unpack(stored_state))
-if not scan and state[6] then redis.call('HDEL', state_key, 'scan') end
-if not added and state[4] then redis.call('HDEL', state_key, 'added') end
-if state[8] then redis.call('HDEL', state_key, 'start') end
+will('HSET', state_key, unpack(stored_state))
+if not scan and state[6] then will('HDEL', state_key, 'scan') end
+if not added and state[4] then will('HDEL', state_key, 'added') end
+if state[8] then will('HDEL', state_key, 'start') end
 
 for name, field in pairs({planned = 'scheduled', cancelled = 'cancelled', delivered = 'done', dropped = 'dropped',
   refused = 'refused', gaps = 'holes'}) do add_count(field, tally[name]) end

@@ -79,6 +79,6 @@ local function finish_former(hash)
     if at then return problem end
   end
   redis.call('HDEL', hash, 'unfinished')
-  floor = redis.call('HGET', hash, 'floor')
+  floor = redis.call('HMGET', hash, 'floor')[1]
 end
 

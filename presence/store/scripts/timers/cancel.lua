@@ -4,6 +4,7 @@
 --   2 id
 -- Returns ["ok", 1], or ["ok", 0] if there is no such event.
 
+begin()
 local id = ARGV[2]
 local entry = read_entry(id)
 if entry then
@@ -12,6 +13,6 @@ if entry then
   remove_member(dead_key, id)
   delete_entry(id)
   add_count('cancelled', 1)
-  write_back()
+  commit()
 end
 return cmsgpack.pack({'ok', entry and 1 or 0})

@@ -4,6 +4,7 @@
 --   2 MessagePack, flat: id, due_ms, attempt of each, as they were handed out
 -- Returns ["ok", number of those that still belonged to the caller].
 
+begin()
 local items = cmsgpack.unpack(ARGV[2])
 local n = 0
 
@@ -24,5 +25,5 @@ end
 
 for first = 1, #items, 3 * READ_AHEAD do delete_claimed(first, math.min(first + 3 * READ_AHEAD, #items + 1) - 1) end
 add_count('done', n)
-write_back()
+commit()
 return cmsgpack.pack({'ok', n})

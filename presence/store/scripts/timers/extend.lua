@@ -5,6 +5,7 @@
 --   3 lease, ms
 -- Returns ["ok", number of those that still belong to the caller].
 
+begin()
 local items, lease_ms = cmsgpack.unpack(ARGV[2]), tonumber(ARGV[3])
 local n = 0
 allow_without_memory()
@@ -16,5 +17,5 @@ for i = 1, #items, 3 do
     n = n + 1
   end
 end
-write_back()
+commit()
 return cmsgpack.pack({'ok', n})

@@ -4,6 +4,7 @@
 --   2 MessagePack, flat: id, due_ms, attempt of each, as they were handed out
 -- Returns ["ok", number of those that still belonged to the caller]; an event whose lease has ended does not.
 
+begin()
 local items = cmsgpack.unpack(ARGV[2])
 local n = 0
 allow_without_memory()
@@ -19,5 +20,5 @@ for i = 1, #items, 3 do
   end
 end
 add_count('returned', n)
-write_back()
+commit()
 return cmsgpack.pack({'ok', n})

@@ -10,7 +10,8 @@
 --             a retry
 --   4 dead    sorted set: id -> ms since when it is a dead letter, no longer handed out
 --   5 counts  hash: totals: scheduled, refused, cancelled, handed, again, returned, done, dead; `kind`: ring or
---             expiry; absent: a queue; and `walk`: the cursor of a search for events that the index lacks
+--             expiry; absent: a queue; `walk`: the cursor of a search for events that the index lacks; and
+--             `unfinished`, see lib/effects.lua
 --   6 absent  never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --             script works on half of a timer
 -- ARGV
@@ -54,7 +55,7 @@ if #variant > 1 then ring = {slots = variant[1], tick_ms = variant[2], prefix = 
 
 -- A timer has one kind: events that wait under one kind would not be found under another.
 local kind = ring and 'ring' or alarm_prefix and 'expiry' or 'queue'
-local known_kind = redis.call('HGET', counts_key, 'kind')
+local known_kind, unfinished = unpack(redis.call('HMGET', counts_key, 'kind', 'unfinished'))
 if not known_kind and kind ~= 'queue' and redis.call('HLEN', work_key) > 0 then known_kind = 'queue' end
 if known_kind and known_kind ~= kind then return cmsgpack.pack({'kind', known_kind}) end
 
@@ -202,15 +203,61 @@ local function hand_out(source, ids, lease_ms, attempts_max)
   return true
 end
 
--- Lets the script write although Redis is out of memory, because Redis refuses only the first write of a script. For
--- scripts that hand out or finish events, and so free memory.
-local function allow_without_memory()
-  redis.call('DEL', absent_key)
+-- The answer of a call that hands out events may be lost, and a handler must not lose an attempt by that. So callers number
+-- these calls, and repeat a number until it is answered. `claim_key` is a string of the caller's own: MessagePack [number,
+-- id, due_ms, attempt, of the next...], what its latest call has handed out.
+local CLAIM_KEPT_MS = 60000  -- beyond the lease: the caller may repeat a call after an outage
+
+-- Hands out again what a call of this number has handed out, as the same attempts, as far as it still belongs to the
+-- caller; returns whether there was any.
+local function hand_out_again(claim_key, number, lease_ms)
+  local packed = redis.call('GET', claim_key)
+  if not packed then return false end
+  local ok, claim = pcall(cmsgpack.unpack, packed)
+  if not ok or type(claim) ~= 'table' or claim[1] ~= number then return false end
+  for first = 2, #claim, 3 * READ_AHEAD do
+    local ids = {}
+    for i = first, math.min(first + 3 * READ_AHEAD, #claim + 1) - 1, 3 do ids[#ids + 1] = claim[i] end
+    local found = redis.call('HMGET', work_key, unpack(ids))
+    local leases = redis.call('ZMSCORE', leased_key, unpack(ids))
+    for place, id in ipairs(ids) do
+      local i, n = first + 3 * (place - 1), #handed_out
+      local entry = claimed_entry(found[place], leases[place], claim[i + 1], claim[i + 2])
+      if entry then
+        add_member(leased_key, now_ms + lease_ms, id)
+        handed_out[n + 1], handed_out[n + 2], handed_out[n + 3], handed_out[n + 4] = id, entry[1], entry[2], entry[3]
+      end
+    end
+  end
+  return #handed_out > 0
 end
 
-local function call_in_slices(command, key, values)
+-- Notes what this call hands out, for a repetition.
+local function note_claim(claim_key, number, lease_ms)
+  if #handed_out == 0 then return end
+  local claim = {number}
+  for i = 1, #handed_out, 4 do
+    local n = #claim
+    claim[n + 1], claim[n + 2], claim[n + 3] = handed_out[i], handed_out[i + 1], handed_out[i + 2]
+  end
+  will('SET', claim_key, cmsgpack.pack(claim), 'PX', string.format('%.0f', lease_ms + CLAIM_KEPT_MS))
+end
+
+-- Begins a call that writes: finishes what a former call had to leave.
+local function begin()
+  if unfinished then raise(finish_former(counts_key)) end
+end
+
+-- Lets the script write although Redis is out of memory, because Redis refuses only the first write of a script. For
+-- scripts that hand out or finish events, and so free memory.
+local is_allowed_without_memory
+local function allow_without_memory()
+  is_allowed_without_memory = true
+end
+
+local function will_in_slices(command, key, values)
   for first = 1, #values, VALUES_A_CALL do
-    redis.call(command, key, unpack(values, first, math.min(first + VALUES_A_CALL - 1, #values)))
+    will(command, key, unpack(values, first, math.min(first + VALUES_A_CALL - 1, #values)))
   end
 end
 
@@ -222,13 +269,13 @@ local function write_alarms()
     for i = 1, #values, 2 do
       is_set[values[i + 1]] = true
       -- With a time in the past the key would not be set, and nothing would expire.
-      redis.call('SET', alarm_prefix .. values[i + 1], '', 'PXAT',
+      will('SET', alarm_prefix .. values[i + 1], '', 'PXAT',
         string.format('%.0f', math.max(values[i], now_ms + 1)))
     end
   end
   for _, key in ipairs({due_key, leased_key}) do
     for _, id in ipairs(removed_members[key] or {}) do
-      if not is_set[id] then redis.call('UNLINK', alarm_prefix .. id) end
+      if not is_set[id] then will('UNLINK', alarm_prefix .. id) end
     end
   end
 end
@@ -246,17 +293,23 @@ local function new_totals()
   return totals
 end
 
--- Writes the changes of a call. Additions come first: if the script is stopped midway, an event is in two places rather
--- than in none.
+-- Puts the changes of a call in order, to be carried out.
 local function write_back()
   local totals = new_totals()
-  call_in_slices('HSET', work_key, stored)
-  for key, values in pairs(added_members) do call_in_slices('ZADD', key, values) end
-  for key, ids in pairs(removed_members) do call_in_slices('ZREM', key, ids) end
-  call_in_slices('HDEL', work_key, deleted)
+  will_in_slices('HSET', work_key, stored)
+  for key, values in pairs(added_members) do will_in_slices('ZADD', key, values) end
+  for key, ids in pairs(removed_members) do will_in_slices('ZREM', key, ids) end
+  will_in_slices('HDEL', work_key, deleted)
   if alarm_prefix then write_alarms() end
-  if #totals > 0 then redis.call('HSET', counts_key, unpack(totals)) end
-  if not known_kind and kind ~= 'queue' then redis.call('HSET', counts_key, 'kind', kind) end
-  if ring and ring.is_new then redis.call('HSET', due_key, 'slots', ring.slots, 'tick_ms', ring.tick_ms) end
-  if ring and ring.hand ~= ring.stored_hand then redis.call('HSET', due_key, 'hand', ring.hand) end
+  if #totals > 0 then will('HSET', counts_key, unpack(totals)) end
+  if not known_kind and kind ~= 'queue' then will('HSET', counts_key, 'kind', kind) end
+  if ring and ring.is_new then will('HSET', due_key, 'slots', ring.slots, 'tick_ms', ring.tick_ms) end
+  if ring and ring.hand ~= ring.stored_hand then will('HSET', due_key, 'hand', ring.hand) end
+end
+
+-- Ends a call that writes: carries out its changes.
+local function commit()
+  write_back()
+  if is_allowed_without_memory and effect_count > 0 then redis.call('DEL', absent_key) end
+  carry_out_all(counts_key)
 end

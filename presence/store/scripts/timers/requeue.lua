@@ -4,11 +4,13 @@
 --   2 MessagePack: ids   3 delay from now, ms; "" deletes them
 -- Returns ["ok", number of those that were dead letters].
 
+begin()
 local ids, delay = cmsgpack.unpack(ARGV[2]), ARGV[3]
-local n = 0
+local n, seen = 0, {}
 for _, id in ipairs(ids) do
-  if redis.call('ZREM', dead_key, id) == 1 then
-    n = n + 1
+  if not seen[id] and redis.call('ZSCORE', dead_key, id) then
+    n, seen[id] = n + 1, true
+    remove_member(dead_key, id)
     local entry = delay ~= '' and read_entry(id)
     if entry then
       entry[1], entry[2], entry[GIVEN_BACK] = now_ceil_ms + delay, 0, nil
@@ -19,5 +21,5 @@ for _, id in ipairs(ids) do
     end
   end
 end
-write_back()
+commit()
 return cmsgpack.pack({'ok', n})

@@ -4,6 +4,7 @@
 --   2 MessagePack: ids   3 delay from now, ms
 -- Returns ["ok", [ids that do not wait: unknown, handed out or dead]].
 
+begin()
 local ids, due_ms = cmsgpack.unpack(ARGV[2]), now_ceil_ms + ARGV[3]
 local not_waiting = {}
 
@@ -24,5 +25,5 @@ for first = 1, #ids, READ_AHEAD do
   local found = redis.call('HMGET', work_key, unpack(ids, first, last))
   for i = first, last do move(ids[i], unpack_entry(found[i - first + 1])) end
 end
-write_back()
+commit()
 return cmsgpack.pack({'ok', not_waiting})

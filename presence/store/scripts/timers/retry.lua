@@ -4,6 +4,7 @@
 --   2 id   3 due_ms   4 attempt, as it was handed out   5 pause, ms   6 attempts after which it is a dead letter
 -- Returns ["ok", 1], or ["ok", 0] if it no longer belongs to the caller.
 
+begin()
 local id, due_ms, attempt = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 allow_without_memory()
 local packed, lease_end_ms = redis.call('HGET', work_key, id), redis.call('ZSCORE', leased_key, id)
@@ -14,6 +15,6 @@ if entry then
   else
     add_member(leased_key, now_ceil_ms + ARGV[5], id)
   end
-  write_back()
+  commit()
 end
 return cmsgpack.pack({'ok', entry and 1 or 0})

@@ -6,37 +6,27 @@
 -- Returns ["ok", number added], or ["full", number of events in the timer] if nothing was added. A known id is left
 -- unchanged, so the call may be repeated.
 
+begin()
 local items, events_max = cmsgpack.unpack(ARGV[2]), tonumber(ARGV[3])
-
--- Returns how many of the ids are unknown; a repeated id counts once.
-local function count_new_ids()
-  local n, seen = 0, {}
-  for i = 1, #items, 3 do
-    local id = items[i]
-    if not seen[id] and redis.call('HEXISTS', work_key, id) == 0 then n = n + 1 end
-    seen[id] = true
-  end
-  return n
-end
-
 local present = redis.call('HLEN', work_key)
-if present + #items / 3 > events_max then
-  local new = count_new_ids()
-  if present + new > events_max then
-    add_count('refused', new)
-    write_back()
-    return cmsgpack.pack({'full', present})
-  end
+local new, seen = {}, {}  -- `new`: places of the ids that are unknown; a repeated id counts once
+for i = 1, #items, 3 do
+  local id = items[i]
+  if not seen[id] and redis.call('HEXISTS', work_key, id) == 0 then new[#new + 1] = i end
+  seen[id] = true
 end
 
-local n = 0
-for i = 1, #items, 3 do
-  local id, due_ms = items[i], now_ceil_ms + items[i + 1]
-  if redis.call('HSETNX', work_key, id, cmsgpack.pack({due_ms, 0, items[i + 2]})) == 1 then
-    add_to_index(id, due_ms)
-    n = n + 1
-  end
+if present + #new > events_max then
+  add_count('refused', #new)
+  commit()
+  return cmsgpack.pack({'full', present})
 end
-add_count('scheduled', n)
-write_back()
-return cmsgpack.pack({'ok', n})
+
+for _, i in ipairs(new) do
+  local id, due_ms = items[i], now_ceil_ms + items[i + 1]
+  store_entry(id, {due_ms, 0, items[i + 2]})
+  add_to_index(id, due_ms)
+end
+add_count('scheduled', #new)
+commit()
+return cmsgpack.pack({'ok', #new})

@@ -28,9 +28,10 @@ elseif events > leased + dead then
   scores[#scores + 1] = next_tick_ms()
 end
 
+local NO_TOTALS = {kind = true, walk = true, unfinished = true}
 local fields, numbers = redis.call('HGETALL', counts_key), {}
 for i = 1, #fields, 2 do
-  if fields[i] ~= 'kind' and fields[i] ~= 'walk' then
+  if not NO_TOTALS[fields[i]] then
     numbers[#numbers + 1] = fields[i]
     numbers[#numbers + 1] = tonumber(fields[i + 1]) or 0
   end

@@ -12,8 +12,6 @@
 local limit, slots_left = tonumber(ARGV[FIRST_OWN + 2]), tonumber(ARGV[FIRST_OWN + 3])
 local reply, expired = {0}, {}
 if not hand and redis.call('HLEN', users_key) == 0 then return reply end
-local refusal = refuse_unpermitted()
-if refusal then return refusal end
 
 local function expire_user(uid, value, tick)
   local stored_tick, last_seen_ms, since_id = parse_user(value)
@@ -25,8 +23,8 @@ end
 
 local USERS_WALKED, USERS_SEARCHED = 100, VALUES_A_CALL  -- some 50 us, and 1 ms
 
-if not hand then begin_search() end
 local walk = redis.call('HMGET', wheel_key, 'walk', 'search')
+if not hand and begin_search() then walk = {'0', '1'} end
 local is_search = walk[2] and true or false
 local scan = redis.call('HSCAN', users_key, whole_digits(walk[1]) or '0', 'COUNT', is_search and USERS_SEARCHED or USERS_WALKED)
 local values, overdue, former = {}, {}, {}
@@ -39,35 +37,36 @@ for i = 1, #scan[2], 2 do
     values[n + 2] = digits(hand + 1) .. ' ' .. (last_seen_ms or now_digits) .. ' ' .. (since_id or '0-0')
   end
 end
-refusal = refuse_slot(digits(hand + 1)) or refuse_slots(former)
+local refusal = refuse_slot(digits(hand + 1)) or refuse_slots(former)
 if refusal then return refusal end
 remove_from_slots(former)
-call_in_slices('SADD', slot_prefix .. digits(hand + 1), overdue)
-call_in_slices('HSET', users_key, values)
-if scan[1] ~= (walk[1] or '0') then redis.call('HSET', wheel_key, 'walk', scan[1]) end
+will_in_slices('SADD', slot_prefix .. digits(hand + 1), overdue)
+will_in_slices('HSET', users_key, values)
+if scan[1] ~= (walk[1] or '0') then will('HSET', wheel_key, 'walk', scan[1]) end
 if is_search and scan[1] == '0' then
-  redis.call('HDEL', wheel_key, 'search')
+  will('HDEL', wheel_key, 'search')
   is_search = false
 end
 
 local first, present = hand, math.floor(now_ms / tick_ms)
 if redis.call('HLEN', users_key) == 0 then hand = math.max(hand, present) end
-while hand < present and limit > 0 and slots_left > 0 do
-  local wanted = math.min(limit, VALUES_A_CALL)
-  local key = slot_prefix .. digits(hand + 1)
-  local uids = redis.pcall('SPOP', key, wanted)
+-- Users who were just put into the next slot are taken by the next call, so the hand does not pass them.
+while #overdue == 0 and hand < present and slots_left > 0 do
+  local slot, wanted = slot_prefix .. digits(hand + 1), math.min(limit, VALUES_A_CALL)
+  local uids = wanted > 0 and redis.pcall('SRANDMEMBER', slot, wanted) or {}
   if uids.err then
-    if hand == first and #expired == 0 then return refusal_of(key, uids) end
+    if hand == first and #expired == 0 then return refusal_of(slot, uids) end
     break  -- what is done is written, and the next call is refused
   end
   for i, value in ipairs(read_users(uids)) do expire_user(uids[i], value, hand + 1) end
+  will_in_slices('SREM', slot, uids)
   limit = limit - #uids
-  if #uids < wanted then
-    hand = hand + 1
-    slots_left = slots_left - 1
-  end
+  if #uids == wanted then break end  -- others may be left
+  hand = hand + 1
+  slots_left = slots_left - 1
 end
-call_in_slices('HDEL', users_key, expired)
-if hand ~= first then redis.call('HSET', wheel_key, 'hand', digits(hand)) end
-if hand < present or is_search then reply[1] = 1 end
+will_in_slices('HDEL', users_key, expired)
+if hand ~= first then will('HSET', wheel_key, 'hand', digits(hand)) end
+if hand < present or is_search or #overdue > 0 then reply[1] = 1 end
+commit()
 return reply

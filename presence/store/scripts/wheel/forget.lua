@@ -5,9 +5,6 @@
 --   8... uids, each once
 -- Returns the uids that were online.
 
-local refusal = refuse_unpermitted()
-if refusal then return refusal end
-
 local uids = {unpack(ARGV, FIRST_OWN + 2)}
 local removed, leaving = {}, {}
 local values = read_users(uids)
@@ -15,7 +12,7 @@ for i, value in ipairs(values) do
   local tick = parse_user(value)
   if tick then append_to(leaving, tick, uids[i]) end
 end
-refusal = refuse_slots(leaving)
+local refusal = refuse_slots(leaving)
 if refusal then return refusal end
 
 for i, value in ipairs(values) do
@@ -26,5 +23,6 @@ for i, value in ipairs(values) do
   end
 end
 remove_from_slots(leaving)
-call_in_slices('HDEL', users_key, removed)
+will_in_slices('HDEL', users_key, removed)
+commit()
 return removed

@@ -4,7 +4,8 @@
 -- KEYS (one hash slot: all carry the shard's tag)
 --   1 users   hash: uid -> "<tick> <ms last seen> <entry id of the online event>"; only users online
 --   2 wheel   hash: hand, the last tick whose users were all taken; walk, the cursor of the walk over `users` of expire.lua;
---             search: this walk is quick, because the hand was lost while there were users
+--             search: this walk is quick, because the hand was lost while there were users; unfinished, see
+--             lib/effects.lua
 --   3 events  stream: each user's online and offline events in turn, with the fields of a shard's events
 --   4 absent  never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --             script works on half of a wheel
@@ -46,14 +47,19 @@ end
 
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + clock[2] / 1000
-local hand = whole(redis.call('HGET', wheel_key, 'hand'))
+local found = redis.call('HMGET', wheel_key, 'hand', 'unfinished')
+if found[2] then
+  raise(finish_former(wheel_key))
+  found = redis.call('HMGET', wheel_key, 'hand')
+end
+local hand = whole(found[1])
 if hand and math.floor(now_ms / tick_ms) - hand > MAX_SLOTS_BEHIND then hand = nil end
 local now_digits = digits(math.floor(now_ms))
 
--- Calls a command on a key with any number of values.
-local function call_in_slices(command, key, values)
+-- Puts off a command on a key with any number of values.
+local function will_in_slices(command, key, values)
   for first = 1, #values, VALUES_A_CALL do
-    redis.call(command, key, unpack(values, first, math.min(first + VALUES_A_CALL - 1, #values)))
+    will(command, key, unpack(values, first, math.min(first + VALUES_A_CALL - 1, #values)))
   end
 end
 
@@ -74,29 +80,35 @@ local function parse_user(value)
   if value then return string.match(value, '^(%d+) (%d+) (%d+%-%d+)$') end
 end
 
+-- Returns the id of the next entry, as Redis would give it: so it is known before anything is written.
+local top_ms, top_n
+local function take_id()
+  if not top_ms then
+    local info = redis.call('EXISTS', events_key) == 1 and redis.call('XINFO', 'STREAM', events_key) or {}
+    for i = 1, #info, 2 do
+      if info[i] == 'last-generated-id' then top_ms, top_n = string.match(info[i + 1], '^(%d+)-(%d+)$') end
+    end
+    top_ms, top_n = tonumber(top_ms or 0), tonumber(top_n or 0)
+  end
+  local clock_ms = math.floor(now_ms)
+  if top_ms < clock_ms then top_ms, top_n = clock_ms, 0 else top_n = top_n + 1 end
+  return digits(top_ms) .. '-' .. digits(top_n)
+end
+
+local function add_entry(...)
+  local id = take_id()
+  will('XADD', events_key, 'MAXLEN', '~', maxlen, id, 'v', '1', ...)
+  return id
+end
+
 local function go_online(uid)
-  return redis.call('XADD', events_key, 'MAXLEN', '~', maxlen, '*', 'v', '1', 'type', 'online', 'uid', uid,
-    'code', '1', 'reason', 'login', 'node', node, 'session', '', 'device', '', 'since_ms', now_digits,
-    'last_seen_ms', now_digits, 'at_ms', now_digits)
+  return add_entry('type', 'online', 'uid', uid, 'code', '1', 'reason', 'login', 'node', node, 'session', '', 'device', '',
+    'since_ms', now_digits, 'last_seen_ms', now_digits, 'at_ms', now_digits)
 end
 
 local function go_offline(uid, code, reason, last_seen_ms, since_id)
-  redis.call('XADD', events_key, 'MAXLEN', '~', maxlen, '*', 'v', '1', 'type', 'offline', 'uid', uid, 'code', code,
-    'reason', reason, 'node', node, 'session', '', 'device', '', 'since_ms', string.match(since_id, '^%d+'),
-    'last_seen_ms', last_seen_ms, 'at_ms', now_digits, 'since_id', since_id)
-end
-
--- Returns a refusal if the Redis user may not call all of these, otherwise nil. A call that Redis stops half-way would
--- write its events again with each retry. (Before Redis 7 this cannot be checked.)
-local function refuse_unpermitted()
-  for _, command in ipairs(redis.acl_check_cmd and {
-    {'XADD', events_key}, {'SADD', slot_prefix}, {'SREM', slot_prefix}, {'SPOP', slot_prefix}, {'HSET', users_key},
-    {'HDEL', users_key}, {'HLEN', users_key}, {'HSCAN', users_key}, {'HSET', wheel_key}, {'HDEL', wheel_key},
-  } or {}) do
-    if not redis.acl_check_cmd(unpack(command)) then
-      return redis.error_reply('NOPERM this user may not call ' .. table.concat(command, ' '))
-    end
-  end
+  add_entry('type', 'offline', 'uid', uid, 'code', code, 'reason', reason, 'node', node, 'session', '', 'device', '',
+    'since_ms', string.match(since_id, '^%d+'), 'last_seen_ms', last_seen_ms, 'at_ms', now_digits, 'since_id', since_id)
 end
 
 -- Returns the refusal that an answer about a slot is.
@@ -108,7 +120,7 @@ end
 -- Returns a refusal if a slot has a value of another type, otherwise nil; for use before an event is written.
 local function refuse_slot(tick)
   local key = slot_prefix .. tick
-  local answer = redis.pcall('SREM', key, '')  -- which is no uid
+  local answer = redis.pcall('SRANDMEMBER', key)
   if type(answer) == 'table' and answer.err then return refusal_of(key, answer) end
 end
 
@@ -120,16 +132,19 @@ local function refuse_slots(by_tick)
   end
 end
 
--- Sets the hand to the last tick. If there are users, it was lost, and some may be in slots behind it.
+-- Sets the hand to the last tick. If there are users, it was lost, and some may be in slots behind it: returns whether the
+-- search for these begins.
 local function begin_search()
   hand = math.floor(now_ms / tick_ms)
-  redis.call('HSET', wheel_key, 'hand', digits(hand))
-  if redis.call('HLEN', users_key) > 0 then redis.call('HSET', wheel_key, 'walk', '0', 'search', '1') end
+  will('HSET', wheel_key, 'hand', digits(hand))
+  if redis.call('HLEN', users_key) == 0 then return false end
+  will('HSET', wheel_key, 'walk', '0', 'search', '1')
+  return true
 end
 
 -- Removes users from their slots; `by_tick`: tick -> uids.
 local function remove_from_slots(by_tick)
-  for tick, uids in pairs(by_tick) do call_in_slices('SREM', slot_prefix .. tick, uids) end
+  for tick, uids in pairs(by_tick) do will_in_slices('SREM', slot_prefix .. tick, uids) end
 end
 
 -- Appends a value to the list of a name.
@@ -140,4 +155,9 @@ local function append_to(lists, name, value)
   else
     lists[name] = {value}
   end
+end
+
+-- Ends a call: carries out what it has computed.
+local function commit()
+  carry_out_all(wheel_key)
 end

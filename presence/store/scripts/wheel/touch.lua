@@ -9,12 +9,6 @@ local uids = {unpack(ARGV, FIRST_OWN)}
 local is_new = not hand
 local tick = math.ceil((now_ms + idle_ms) / tick_ms)
 local found = read_users(uids)
-for i = 1, #uids do
-  local refusal = not found[i] and refuse_unpermitted()
-  if refusal then return refusal end
-  if not found[i] then break end
-end
-
 local last_tick = tick
 tick = digits(tick)
 local entering, leaving = {}, {}
@@ -27,7 +21,7 @@ local refusal = refuse_slot(tick) or refuse_slots(leaving)
 if refusal then return refusal end
 
 if is_new then begin_search() end
-if hand >= last_tick then redis.call('HSET', wheel_key, 'hand', digits(math.min(hand, last_tick - 1))) end
+if hand >= last_tick then will('HSET', wheel_key, 'hand', digits(math.min(hand, last_tick - 1))) end
 local reply, values = {is_new and 1 or 0}, {}
 for i, uid in ipairs(uids) do
   local old_tick, _, since_id = parse_user(found[i])
@@ -38,6 +32,7 @@ for i, uid in ipairs(uids) do
   values[2 * i - 1], values[2 * i] = uid, tick .. ' ' .. now_digits .. ' ' .. since_id
 end
 remove_from_slots(leaving)
-call_in_slices('SADD', slot_prefix .. tick, entering)
-call_in_slices('HSET', users_key, values)
+will_in_slices('SADD', slot_prefix .. tick, entering)
+will_in_slices('HSET', users_key, values)
+commit()
 return reply
