@@ -216,6 +216,7 @@ def follow(stage: Stage) -> None:
         (entry,) = fetched(follower, 1)
         follower.fetch()  # nothing to read
         stage.admin.xdel(KEYS.events(0), entry.id)
+        time.sleep(0.002)  # see `follow_up`
         stage.hand.apply(end("ann", "s1"))
         gap, offline = fetched(follower, 2)
         assert isinstance(gap, Gap)
@@ -385,6 +386,7 @@ def follow_up(stage: Stage) -> None:
         assert stage.admin.xlen(KEYS.followups(0)) == 1
         stage.hand.apply(end("cy", "s3"))
         stage.admin.xtrim(KEYS.events(0), maxlen=0, approximate=False)
+        time.sleep(0.002)  # an entry of the same millisecond would be refused once: `read_top` in events.lua
         stage.hand.apply(login("dee", "s5"))
         run()
         run()
