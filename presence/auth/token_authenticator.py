@@ -8,7 +8,7 @@ and not in tokens, because algorithms differ. Beyond it a token is not checked, 
 retry. The rest of the budget is kept for clients that have more to lose: the last quarter for logged-in
 clients that send a fresh token, as often as an honest one does; the quarter before it for logins from
 addresses that have not sent many bad tokens recently, half of it also for passes. So a flood of forged logins
-or passes starves nobody else.
+or passes starves no other user.
 
 Times in tokens are Unix time. They are compared with the machine's clock at the moment of the check, and not
 with `presence.common.clock`, which keeps any error that the machine's clock had when the process started, and

@@ -70,7 +70,7 @@ class _Change:
     is_of_device: bool  # only devices have changed
     size_bytes: int = 0  # memory, if it has packets; 0: it is late, to be encoded at its turn
     frame: bytes = b""  # b"": only devices have changed
-    detailed: bytes = b""  # with the devices; b"": they are not known, or nobody has asked for them
+    detailed: bytes = b""  # with the devices; b"": they are not known, or no watcher has asked for them
 
 
 def _packed(uid: str, state: WatchedState, reason: str) -> bytes:

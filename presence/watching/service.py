@@ -46,9 +46,7 @@ from presence.watching.watches import Watches, WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0
 PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
-BURST_FACTOR: Final = (
-    4  # users that all connections of a user may ask about in a burst, as the same multiple,
-)
+BURST_FACTOR: Final = 4  # users that a user's connections may ask about in a burst, as the same multiple,
 USERS_PER_S: Final = 500.0  # and per second in the long run,
 REQUEST_COST: Final = 5  # where a request itself costs as much as so many users
 OWN_WATCHES: Final = 10  # of each connection, however many all have together
