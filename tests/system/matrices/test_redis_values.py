@@ -126,7 +126,9 @@ KINDS: Final = (
     Kind("timer:web:meta", "hash"),
 )
 # Written by consumers, and read by nothing else than the same consumers.
-OF_CONSUMERS: Final = re.compile(r"\{0\}:(dead|errors:.*|webhooks:.*|answers:.*|followups:.*)|webhooks:.*")
+OF_CONSUMERS: Final = re.compile(
+    r"\{0\}:(dead|errors:.*|webhooks:.*|answers:.*|followups:.*)|webhooks:.*|timer:\{jobs\}:claim:.*"
+)
 
 
 @dataclass

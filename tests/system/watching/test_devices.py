@@ -55,15 +55,15 @@ def test_a_query_with_detail_shows_each_device_and_none_of_an_invisible_user(ser
 
 
 def test_an_answer_that_does_not_fit_is_refused(server: PresenceServer) -> None:
-    uids = [f"crowd{n}" for n in range(20)]
-    meta = {"text": 240 * "x"}
+    uids, devices = [f"crowd{n}" for n in range(125)], 8
+    meta = {"text": 240 * "x"}  # of all devices of a user within DEVICES_META_MAX_BYTES
     lines = [
         Line(server.address, protocol.login(uid, device=f"d{n}", meta=meta))
         for uid in uids
-        for n in range(50)
+        for n in range(devices)
     ]
     with connect_blocking(*server.address, uid="asking-2") as asking:
-        wait_for(lambda: len(asking.query([uids[-1]], detail=True)[uids[-1]].devices or ()) == 50)
+        wait_for(lambda: len(asking.query([uids[-1]], detail=True)[uids[-1]].devices or ()) == devices)
         with pytest.raises(LimitReached):
             asking.query(uids, detail=True)
         assert {each.status for each in asking.query(uids).values()} == {"online"}
