@@ -291,7 +291,8 @@ def visit(server: PresenceServer, uid: str, done: Callable[[], set[str]]) -> Non
     wait_for(is_done, LOCK_S)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_redis_whose_data_is_damaged_ends_the_command(workers: int, tmp_path: Path) -> None:
     flags = ("--workers", str(workers), "--data-dir", str(tmp_path), "--hang-timeout", str(HANG_TIMEOUT_S))
     with PresenceServer(*flags) as server, contextlib.closing(Phone(server.address)) as phone:

@@ -110,24 +110,28 @@ class Stage:
     @contextlib.contextmanager
     def online(self, uid: str, **login: Any) -> Iterator[Phone]:
         """A session of a user, which Redis knows."""
-        phone, answer = wait_for(lambda: self._logged_in(uid, login))
+        phone = wait_for(lambda: self._logged_in(uid, login))
         try:
-            session = answer.payload["session"]
-            wait_for(lambda: session in [each["session"] for each in self.reader.state(uid)["sessions"]])
             yield phone
         finally:
             with contextlib.suppress(OSError, AssertionError):
                 phone.ask(protocol.logout(id=2))
             phone.close()
 
-    def _logged_in(self, uid: str, login: dict[str, Any]) -> tuple[Phone, protocol.Packet] | None:
-        """Log in; return None while the server does not know yet that a ban was lifted."""
+    def _logged_in(self, uid: str, login: dict[str, Any]) -> Phone | None:
+        """Log in; return None while the server may not know yet that a ban was lifted."""
         phone = Phone(self.server.address)
         answer = phone.ask(protocol.login(uid, id=1, **login))
         if answer.kind == Kind.OK:
-            return phone, answer
+            session = answer.payload["session"]
+            with contextlib.suppress(AssertionError):
+                wait_for(
+                    lambda: session in [each["session"] for each in self.reader.state(uid)["sessions"]], 5.0
+                )
+                return phone
+        else:
+            assert answer.payload["code"] == Code.BANNED, answer
         phone.close()
-        assert answer.payload["code"] == Code.BANNED, answer
         return None
 
     def command(self, *words: str) -> tuple[int, str, str]:
