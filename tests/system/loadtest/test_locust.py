@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from loadtest.check import check_control
@@ -29,7 +26,6 @@ from presence.store.embedded import EmbeddedRedis
 from tests.support.credentials import SECRET, write_keys
 from tests.support.events import assert_alternation, read_events
 from tests.support.server_process import running_server
-from tests.support.waiting import wait_for
 from tests.transports import certificates
 
 ROOT = LOCUSTFILE.parent.parent
@@ -142,74 +138,6 @@ def test_a_server_that_was_killed_fails_the_run_and_the_report_says_since_when(
     assert lost["closed by the server"]["occurrences"] == 100
     assert lost["closed by the server"]["first_seen"] == pytest.approx(killed_at[0], abs=2)
     assert any("100 x connection lost: closed by the server" in reason for reason in report.reasons)
-
-
-class DistributedRun:
-    """A headless run of two workers, whose processes a test may harm; wait for a login before that."""
-
-    def __init__(self, server: PresenceServer, redis_url: str, folder: Path, *flags: str) -> None:
-        port, self._path = str(free_port()), folder / "report.json"
-        ports = ("--processes", "2", "--master-bind-port", port, "--master-port", port)
-        target = ("--host", server.host, "--redis-url", redis_url, "--json-report", str(self._path))
-        command = [sys.executable, "-m", "presence.loadtest", "--headless", "--only-summary"]
-        load = ("--users", "20", "--spawn-rate", "20", "--scenario", "steady", *DEVICES)
-        self.master = subprocess.Popen([*command, *load, *ports, *target, *flags], cwd=ROOT)
-
-    def workers(self) -> list[psutil.Process]:
-        return psutil.Process(self.master.pid).children()
-
-    def verdict(self) -> tuple[int, str, list[str]]:
-        """Wait for the end; return exit status, verdict and reasons."""
-        status = self.master.wait(60)
-        report = json.loads(self._path.read_text())
-        return status, report["verdict"], report["reasons"]
-
-
-@contextlib.contextmanager
-def distributed(redis_url: str, folder: Path, *flags: str) -> Iterator[DistributedRun]:
-    with running_server("--redis", redis_url, *SERVER) as server:
-        run = DistributedRun(server, redis_url, folder, *flags)
-        wait_for(lambda: len({event["uid"] for event in read_events(redis_url)}) == 20, 20)
-        try:
-            yield run
-        finally:
-            run.master.kill()
-            run.master.wait()
-
-
-@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_run_fails_whose_worker_cannot_judge_to_the_end(
-    redis_server: EmbeddedRedis, tmp_path: Path, harm: signal.Signals
-) -> None:
-    with distributed(redis_server.url, tmp_path, "--run-time", "8s") as run:
-        time.sleep(4)  # until the workers have reported once
-        harmed = run.workers()[0]
-        harmed.send_signal(harm)
-        status, verdict, reasons = run.verdict()
-    assert (status, verdict) == (1, "failed")
-    (reason,) = (reason for reason in reasons if "final report" in reason)
-    assert f"(pid {harmed.pid}) sent no final report" in reason
-    assert "its judge of 10 devices is gone" in reason
-
-
-def test_an_interrupted_run_is_judged_up_to_then(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
-    with distributed(redis_server.url, tmp_path) as run:
-        time.sleep(2)
-        for pid in (run.master.pid, *(worker.pid for worker in run.workers())):  # as a terminal does
-            os.kill(pid, signal.SIGINT)
-        assert run.verdict() == (0, "passed", [])
-
-
-def test_a_killed_master_leaves_no_report_that_says_passed(
-    redis_server: EmbeddedRedis, tmp_path: Path
-) -> None:
-    with distributed(redis_server.url, tmp_path, "--run-time", "30s") as run:
-        workers = run.workers()
-        run.master.kill()
-        _, verdict, _ = run.verdict()
-        for worker in workers:  # they would notice after a minute
-            worker.kill()
-    assert verdict == "failed"
 
 
 def test_the_master_sums_up_the_broken_promises_of_workers_elsewhere(redis_server: EmbeddedRedis) -> None:
