@@ -62,7 +62,6 @@ CELLS: Final = [
 ]
 IN_SMALL: Final = {
     Cell(1, False, "redis", "killed"),
-    Cell(2, True, "redis", "stopped"),
     Cell(2, True, "server", "killed"),
     Cell(2, True, "admin", "killed"),
 }
@@ -234,15 +233,8 @@ def runner_command(kind: str, redis: LocalRedis, receiver: WebhookReceiver, fold
     return [sys.executable, "-m", "presence", kind, "run", *common, *flags]
 
 
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [
-        pytest.param(
-            *each, marks=() if each == ("followups", "killed") else pytest.mark.nightly, id=" ".join(each)
-        )
-        for each in RUNNERS
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "how"), RUNNERS, ids=" ".join)
 def test_another_runner_takes_over(
     kind: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

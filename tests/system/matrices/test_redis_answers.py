@@ -29,12 +29,7 @@ from tests.support.process_figures import Figures, figures
 from tests.support.waiting import wait_for
 
 ANSWERS: Final = (*ERRORS, CLOSED, LATE)
-IN_SMALL: Final = (
-    "READONLY",
-    "MOVED",
-    "OOM",
-    CLOSED,
-)  # one of each kind
+IN_SMALL: Final = ("READONLY", CLOSED)
 FEW_S: Final = 2.5
 MINUTE_S: Final = 60.0
 RECOVERY_S: Final = 15.0  # a server has to be as before; an idle thread ends after 10 s

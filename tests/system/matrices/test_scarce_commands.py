@@ -27,7 +27,7 @@ MAX_REASON_LINES: Final = 3  # the line that says why, beside the log's
 LASTING: Final = {"serve", "demo", "tail", "client", "followups run", "webhooks"}  # until interrupted
 # For want of memory a library may take an import that fails for an absent module, and fail later elsewhere.
 LIBRARY: Final = "site-packages"
-SMALL: Final = 12  # cells of the full tier
+SMALL: Final = 5  # cells of the full tier
 
 WORDS: Final = {
     "serve": ("serve", "--port", "0", "--no-admin", "--redis", "REDIS"),
