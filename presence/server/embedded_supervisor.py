@@ -44,7 +44,7 @@ class EmbeddedSupervisor:
         self._failures = 0  # consecutive exits after a short life
         self._failed_starts = 0  # those of them before the first answer
         self._is_running = True  # whether the exit of its process has not been noticed yet
-        self._has_answered = True  # the first process has: whoever started it waited for that
+        self._has_answered = True  # the first process has: its starter waited for that
         self._probe: socket.socket | None = None
         self._is_asked = False  # whether an answer is due
         self._watch = SilenceWatch(hang_timeout_s, self._started_at)

@@ -72,6 +72,6 @@ def test_a_device_gets_in_or_is_told_when(steps: list[tuple[str, str]], *, refus
         assert len(home.live()) <= MOST
         assert home.connected() <= home.live()
     newcomer = home.come("newcomer")
-    if newcomer.kind == Kind.ERROR:  # nobody says anything more: the time that was named is enough
+    if newcomer.kind == Kind.ERROR:  # the server says nothing more: the named time is enough
         home.world.pass_time(newcomer.payload["retry_after"] + TICK)
         assert home.come("newcomer").kind == Kind.OK
