@@ -31,7 +31,8 @@ def test_sighup_reloads_files_reports_settings_that_need_a_restart_and_drops_no_
                 os.kill(server.workers()[1], signal.SIGHUP)
                 wait_for(lambda: len(server.logged("files reloaded")) == workers + 1)
             assert not any(client.is_closed for client in swarm.clients)
-        (changed,) = [line for line in server.lines if line["event"] == "settings changed, restart needed"]
+        # Read in a thread of its own, beside the other files.
+        (changed,) = wait_for(lambda: server.logged("settings changed, restart needed"))
         assert changed["settings"] == ["tick"]
         assert [line["file"] for line in server.logged("settings file read")] == [str(file)]
 
