@@ -13,7 +13,7 @@ import trio
 from presence.common.errors import StoreUnavailable
 from presence.common.histogram import Histogram
 from presence.common.loop_calls import InThread, LoopCall, Turn, Wait
-from presence.common.threads import NoThread
+from presence.common.threads import NoThread, need_memory_to_start
 
 CALL_TIMEOUT_S: Final = 10.0  # reading a key file takes milliseconds; with 100 RS256 keys, one second
 
@@ -37,6 +37,7 @@ async def run_in_thread(function: Callable[[], Found], limiter: trio.CapacityLim
         has_begun = True
         return function()
 
+    need_memory_to_start()
     try:
         return await trio.to_thread.run_sync(begin, abandon_on_cancel=True, limiter=limiter)
     except RuntimeError as error:

@@ -1,7 +1,11 @@
 """Threads that the system may refuse to start, at a limit of processes or of memory."""
 
 import errno
+import mmap
 import threading
+from typing import Final
+
+BEGINNING_BYTES: Final = 4 << 20  # what a thread may allocate until it runs: an arena of Python's is 1 MiB
 
 
 class NoThread(OSError):
@@ -11,8 +15,20 @@ class NoThread(OSError):
     """
 
 
+def need_memory_to_start() -> None:
+    """Raise `NoThread` if there is no memory for the beginning of a thread.
+
+    Python waits for a new thread until it runs, and for ever if the thread dies before that.
+    """
+    try:
+        mmap.mmap(-1, BEGINNING_BYTES).close()  # no page of it is touched
+    except OSError as error:
+        raise NoThread(errno.ENOMEM, "no memory to start a thread") from error
+
+
 def start(thread: threading.Thread) -> None:
     """Start a thread; raises `NoThread`."""
+    need_memory_to_start()
     try:
         thread.start()
     except RuntimeError as error:

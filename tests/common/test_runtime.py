@@ -1,5 +1,7 @@
 """Hanging calls are abandoned, do not keep the process from ending, and block further calls; histograms."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +30,28 @@ from presence.common.threads import NoThread
 from tests.support.no_threads import MESSAGE, forbid_threads
 
 PATIENCE_S = 30.0
+# The C library keeps the stack of a thread that has ended, so that the kernel refuses the next one nothing.
+WITHOUT_MEMORY = """
+import pathlib, resource, time
+import trio
+import trio._core._thread_cache as cache
+from presence.common.runtime import run_in_thread
+from presence.common.threads import NoThread
+
+async def main():
+    cache.IDLE_TIMEOUT = 0.02
+    await run_in_thread(lambda: None)
+    time.sleep(0.2)
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
+    try:
+        await run_in_thread(lambda: None)
+    except NoThread:
+        return
+    raise SystemExit("a thread was started")
+
+trio.run(main)
+"""
 
 
 async def test_while_a_call_hangs_no_other_is_made_and_its_caller_can_be_cancelled(
@@ -83,6 +107,14 @@ async def test_an_error_of_the_function_itself_is_its_own() -> None:
 
     with pytest.raises(RuntimeError, match=MESSAGE):
         await run_in_thread(fail)
+
+
+def test_a_thread_that_has_no_memory_to_begin_is_not_started() -> None:
+    """Python would wait for it for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MEMORY], check=False, capture_output=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr.decode()
 
 
 # No memory for a call on the loop

@@ -59,7 +59,7 @@ LACKS: Final = [
         "threads": (0,),
         "processes": (0,),
         "descriptors": (0, 1, 3),
-        "memory": (1, 8),
+        "memory": (0, 1, 8),
         "disk of data": (0,),
         "disk of the log": (0,),
         "disk of the runtime directory": (0,),
