@@ -21,6 +21,7 @@ class ReplyStatus(Enum):
     GAP = "gap"  # a batch number is missing
     FENCED = "fenced"  # this node id is fenced: all its steps are refused
     UNFENCED = "unfenced"  # of a sweep: the other node is not fenced
+    HEAVY = "heavy"  # of a batch: the records of its users are too large for one call, see `Reply.fitting`
     HISTORY = "history"  # another replication history than the one in which the generation was opened
 
 
@@ -118,6 +119,7 @@ class Reply:
     status: ReplyStatus
     replication_id: str  # Redis' present history
     generation: int = 0  # of a refusal: the generation that Redis has; 0 if none
+    fitting: int = 0  # of a heavy batch: how many of its items, from the first on, are not too many
     last_id: str = ""  # highest entry id written; "" if none
     superseded: tuple[Superseded, ...] = ()
     event_counts: tuple[EventCount, ...] = ()  # the events that the step has written, in whichever call

@@ -143,6 +143,7 @@ class ShardWriter:
         self._last_entry_id = NO_ENTRY_ID  # the highest seen in this shard
         self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._in_flight: Batch | None = None
+        self._cut_off: tuple[Item, ...] = ()  # items too many for the batch in flight; they are the next ones
         self._unconfirmed: _InFlightBatch | None = None  # until the next opening's answer
         self._opened_at = -math.inf
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
@@ -167,6 +168,7 @@ class ShardWriter:
         if (
             self.phase is not Phase.COMPLETE
             or self._in_flight
+            or self._cut_off
             or self._backlog.is_replaying
             or self._must_resync(now)
         ):
@@ -194,6 +196,9 @@ class ShardWriter:
         if self._in_flight is None:
             if not self._is_open or self._must_resync(now):
                 self._open_generation(now)
+            elif self._cut_off:
+                items, self._cut_off = self._cut_off, ()
+                self._make_batch(items, now)
             else:
                 self._backlog.continue_planning()
                 if self.is_planning:
@@ -218,6 +223,10 @@ class ShardWriter:
     def accept_reply(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
         """Handle the answer to the step of `next_step`; return sessions that lost to another node's."""
         self._note_entry_id(reply.last_id)
+        if reply.status is ReplyStatus.HEAVY and isinstance(step, Batch):
+            self._cut_off = step.items[reply.fitting :] + self._cut_off
+            self._in_flight = replace(step, items=step.items[: reply.fitting], complete=False)
+            return ()
         if reply.status is not ReplyStatus.OK:
             self._handle_refusal(reply)
             return ()
@@ -269,11 +278,8 @@ class ShardWriter:
         That batch may have been applied, or may be applied yet. So only a new generation can take it apart.
         """
         self.barrier.redis_recovered(now)
-        if (
-            self._in_flight
-            and now < self.barrier.open_at
-            and any(i.change.op is Op.END for i in self._in_flight.items)
-        ):
+        unsent = (self._in_flight.items if self._in_flight else ()) + self._cut_off
+        if now < self.barrier.open_at and any(item.change.op is Op.END for item in unsent):
             self._leave_generation()
 
     def is_settled(self, now: float) -> bool:
@@ -359,7 +365,7 @@ class ShardWriter:
 
     def _has_pending(self) -> bool:
         """Whether there are queued changes that Redis has not acknowledged."""
-        return bool(self._in_flight or self._unconfirmed or not self._backlog.is_empty)
+        return bool(self._in_flight or self._cut_off or self._unconfirmed or not self._backlog.is_empty)
 
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
@@ -419,15 +425,16 @@ class ShardWriter:
         return superseded
 
     def _resolve_unconfirmed(self, opened: Opened) -> tuple[tuple[Item, ...], tuple[Superseded, ...]]:
-        """Return the items of the unconfirmed batch if it was not applied, else the answer that it got."""
+        """Return the items to send next, and the answer to the unconfirmed batch if it was applied."""
         pending, self._unconfirmed = self._unconfirmed, None
+        cut_off, self._cut_off = self._cut_off, ()
         if pending is None:
-            return (), ()
+            return cut_off, ()
         for snapshot in opened.batch_history:
             if snapshot.counter == pending.counter:
                 self._acknowledge(pending.items)
-                return (), snapshot.superseded
-        return pending.items, ()
+                return cut_off, snapshot.superseded
+        return pending.items + cut_off, ()
 
     def _collect_items(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""

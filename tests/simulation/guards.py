@@ -22,16 +22,7 @@ from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
 from presence.server.bans import BanKeeper
 from presence.server.node import Node
-from presence.store import script_runner
-
-
-@dataclass(frozen=True)
-class SourceChange:
-    """A part of a script's own text and its replacement; `lib` files are included by several scripts."""
-
-    script: str
-    old: str
-    new: str
+from tests.support.script_texts import SourceChange, changed
 
 
 @dataclass(frozen=True)
@@ -44,23 +35,11 @@ class Guard:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        texts = dict(script_runner._TEXTS)
-        for each in self.scripts:
-            assert texts[each.script].count(each.old) == 1, f"{each.script}: {each.old!r} must be there once"
-            texts[each.script] = texts[each.script].replace(each.old, each.new)
         with ExitStack() as stack:
-            stack.callback(_forget_texts)
-            stack.enter_context(mock.patch.dict(script_runner._TEXTS, texts))
-            _forget_texts()
+            stack.enter_context(changed(*self.scripts))
             for (owner, name), value in (self.attributes or {}).items():
                 stack.enter_context(mock.patch.object(owner, name, value))
             yield
-
-
-def _forget_texts() -> None:
-    """Make the scripts be assembled again."""
-    script_runner.source.cache_clear()
-    script_runner.digest.cache_clear()
 
 
 FOREVER_S: Final = 1e6
@@ -68,6 +47,7 @@ FOREVER_S: Final = 1e6
 _collect_expired = Engine.collect_expired
 _probe = Relay._probe
 _next = shard_writer.ShardWriter.next_step
+_accept = shard_writer.ShardWriter.accept_reply
 _fenced = failure_detector.FailureDetector.fence_seen
 
 
@@ -89,6 +69,12 @@ async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter])
 def _never_retire(writer: shard_writer.ShardWriter, now: float) -> Any:
     writer._cursor = None
     return _next(writer, now)
+
+
+def _forget_items_too_many(writer: shard_writer.ShardWriter, step: Any, reply: Any) -> Any:
+    superseded = _accept(writer, step, reply)
+    writer._cut_off = ()
+    return superseded
 
 
 def _answered_always(contact: failure_detector.ContactClock, now: float) -> None:
@@ -310,5 +296,9 @@ GUARDS: Final = (
     Guard("banned-refused", attributes={(BanList, "find"): lambda *_: None}, seed=2),
     Guard("banned-sessions-end", attributes={(Node, "enforce_ban"): lambda *_: None}, seed=2),
     Guard("changes-of-bans-announced", attributes={(BanKeeper, "refresh_soon"): lambda _self: None}, seed=2),
+    Guard(
+        "items-too-many-sent-later",
+        attributes={(shard_writer.ShardWriter, "accept_reply"): _forget_items_too_many},
+    ),
     Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=22199),
 )

@@ -15,7 +15,9 @@ from tests.simulation.draw import draw_plan
 from tests.simulation.guards import GUARDS
 from tests.simulation.plan import SimulationPlan
 from tests.simulation.world import SimulatedWorld
+from tests.support.script_texts import LITTLE_ROOM, changed
 
+LITTLE_ROOM_EACH = 3  # each third seed has large records, for its scripts
 FRAMES = 4  # of an exception, those next to where it was raised
 
 
@@ -46,7 +48,8 @@ def run_plan(
     plan: SimulationPlan, *, guard: str = "", log: Callable[[str], None] | None = None
 ) -> SeedOutcome:
     off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
-    with without_logs(), off:
+    room = changed(LITTLE_ROOM) if plan.seed % LITTLE_ROOM_EACH == 0 else nullcontext()
+    with without_logs(), room, off:
         world = SimulatedWorld(plan, log=log)
         # What a world leaves behind is one large circle, and goes with the next collection.
         gc.disable()

@@ -33,6 +33,7 @@ from tests.store.driving import (
     NOW_S,
     Event,
     Hand,
+    brief_events,
     check_alternation,
     end,
     events,
@@ -49,6 +50,7 @@ from tests.store.driving import (
     update,
 )
 from tests.store.servers import Server
+from tests.support.script_texts import LITTLE_ROOM, changed
 
 KEYS = Keys()
 AWAY, META = Profile("away"), Profile(meta='{"v":"é \\" 1"}')
@@ -291,6 +293,31 @@ def test_a_refused_batch_changes_nothing_and_reports_the_counters(a: Hand, serve
     assert (reply.status, reply.generation, reply.event_counts) == (status, generation, ())
     assert reply.replication_id == server.client.info("replication")["master_replid"]
     assert (events(server.client), server.client.dbsize()) == ([], keys)
+
+
+def test_a_batch_of_users_with_too_large_records_is_refused_and_says_how_many_items_are_not_too_many(
+    a: Hand, server: Server
+) -> None:
+    uids = [f"u{i}" for i in range(6)]
+    for uid in uids:
+        a.apply(login(uid, "s"), login(uid, "t", "phone"))  # two sessions each: some 330 bytes of record
+    before = brief_events(server.client)
+    ends = [change for uid in uids for change in (end(uid, "s"), end(uid, "t", "phone"))]
+    with changed(LITTLE_ROOM):
+        refused = a.apply(*ends)
+        assert (refused.status, refused.fitting) == (ReplyStatus.HEAVY, 2), "of 600 bytes"
+        assert brief_events(server.client) == before
+        alone = a.apply(*ends[:2])
+    assert alone.status is ReplyStatus.OK, "under the same number"
+    assert brief_events(server.client) == [*before, ("offline", "u0", "logout")]
+    assert a.apply(*ends[2:]).status is ReplyStatus.OK
+
+
+def test_a_single_user_is_never_too_many(a: Hand, server: Server) -> None:
+    a.apply(*(login("u", f"s{i}", f"device-{i}") for i in range(8)))
+    with changed(LITTLE_ROOM):
+        assert a.apply(*(end("u", f"s{i}", f"device-{i}") for i in range(8))).status is ReplyStatus.OK
+    assert [kind for kind, _, _ in brief_events(server.client)] == ["online", "offline"]
 
 
 def test_an_opening_reads_the_counter_of_the_previous_id_and_lists_the_other_nodes(a: Hand, b: Hand) -> None:

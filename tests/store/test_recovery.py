@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.store.driving import brief_events, check_alternation, events, online_sessions, owned, rows, written
 from tests.store.nodes import Loss, ManualNode
 from tests.store.servers import Server
+from tests.support.script_texts import LITTLE_ROOM, changed
 
 UIDS = ["u1", "u2", "u3"]
 DEVICES = ["", "phone"]
@@ -46,8 +47,15 @@ def truth(node: ManualNode) -> dict[str, list[str]]:
     return result
 
 
+@pytest.fixture(params=["room", "little room"])
+def room(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With little room batches are cut into pieces."""
+    with changed(*([LITTLE_ROOM] if request.param == "little room" else [])):
+        yield
+
+
 @pytest.mark.parametrize("shards", [1, 16])
-def test_lost_answers_duplicate_nothing(server: Server, shards: int) -> None:
+def test_lost_answers_duplicate_nothing(server: Server, shards: int, room: None) -> None:
     rng = random.Random(20)
     node = ManualNode(server.url, shards=shards)
     uids = [f"user{i}" for i in range(60)]
@@ -123,7 +131,7 @@ class Faults:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(COMMANDS, max_size=40), st.sampled_from([4, 1000]))
 def test_every_sequence_of_faults_ends_in_convergence_and_alternation(
-    server: Server, commands: list[tuple[object, ...]], max_items: int
+    server: Server, room: None, commands: list[tuple[object, ...]], max_items: int
 ) -> None:
     server.client.flushall()
     node = ManualNode(server.url, max_items=max_items)

@@ -21,6 +21,7 @@ from tests.store.driving import (
     probed,
 )
 from tests.store.servers import Server
+from tests.support.script_texts import LITTLE_ROOM, changed
 
 KEYS = Keys()
 
@@ -112,6 +113,47 @@ def test_a_large_hash_is_covered_in_bounded_calls(a: Hand, b: Hand, server: Serv
     assert sum(ended) == count
     assert max(ended) < 2 * MAX_FIELDS_PER_CALL
     assert online_sessions(server.client) == set()
+
+
+@pytest.mark.parametrize("how", ["sweep", "retirement"])
+def test_large_records_are_ended_in_more_calls_than_pages(a: Hand, b: Hand, server: Server, how: str) -> None:
+    uids = [f"u{i}" for i in range(40)]
+    a.apply(*(login(uid, f"{uid}-{device}", device) for uid in uids for device in ("desk", "phone")))
+    if how == "sweep":
+        b.fence("a")
+    else:
+        a.open(2)
+    cursor, ended = "0", list[int]()
+    with changed(LITTLE_ROOM):
+        while not ended or cursor != "0":
+            reply = b.sweep("a", cursor=cursor) if how == "sweep" else a.retire(cursor)
+            cursor = reply.cursor
+            ended.append(reply.ended)
+    assert sum(ended) == 2 * len(uids)
+    assert max(ended) <= 4, "of two users"
+    assert online_sessions(server.client) == set()
+    assert check_alternation(events(server.client)) == set()
+
+
+def test_where_records_are_large_a_sweep_goes_on_behind_the_sessions_that_it_leaves_for_later(
+    a: Hand, b: Hand, server: Server
+) -> None:
+    count = 40
+    a.apply(*(login(f"u{i}", f"s{i}")._replace(idle_timeout_ms=30_000 + i % 2 * 1000) for i in range(count)))
+    b.fence("a")
+
+    def pass_over(waited_ms: int) -> tuple[int, bool]:
+        cursor, ended, calls, is_done = "0", 0, 0, False
+        while not calls or cursor != "0":
+            reply = b.sweep("a", cursor=cursor, waited_ms=waited_ms)
+            cursor, is_done = reply.cursor, reply.done
+            ended, calls = ended + reply.ended, calls + 1
+            assert calls <= count, "it does not go on"
+        return ended, is_done
+
+    with changed(LITTLE_ROOM):
+        assert pass_over(30_000) == (count / 2, False)
+        assert pass_over(31_000) == (count / 2, True)
 
 
 def test_two_sweepers_do_no_harm(peer: Hand, store: RedisStore, server: Server) -> None:

@@ -29,7 +29,8 @@
 -- The call counts as applied from its first write on, see lib/effects.lua; its number and reply are the last.
 --
 -- Refusals, in this order: history (another replication history), fenced, unknown (no such counter or
--- generation), gap (a number is missing). A number applied before gets its reply again and changes nothing;
+-- generation), gap (a number is missing), heavy (the records of its users are too large together; `fitting` = how many of
+-- its items, from the first on, are not). A number applied before gets its reply again and changes nothing;
 -- if that is damaged, unknown.
 
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: the record may have a newer one
@@ -333,12 +334,16 @@ if opens then
 end
 
 local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
-local uids, is_listed = {}, {}  -- each once: a record may be large
+local uids, first_items = {}, {}  -- each once: a record may be large
 for i = 2, #items, ITEM_VALUES do
   local uid = items[i]
-  if not is_listed[uid] then uids[#uids + 1], is_listed[uid] = uid, true end
+  if not first_items[uid] then uids[#uids + 1], first_items[uid] = uid, i end
 end
-read_ahead(uids)
+local fitting = read_ahead(uids)
+if fitting < #uids then
+  local items_before = (first_items[uids[fitting + 1]] - 2) / ITEM_VALUES
+  return {cmsgpack.pack({status = 'heavy', generation = generation, fitting = items_before}), history}
+end
 read_watchers(uids)
 for i = 1, #items, ITEM_VALUES do
   local op, uid, device, session = items[i], items[i + 1], items[i + 2], items[i + 3]

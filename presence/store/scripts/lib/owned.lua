@@ -18,22 +18,31 @@ local function end_owned(of_node, field, uid, device, owned_generation, session,
   return true
 end
 
--- Scans some of the sessions that a node owns from an HSCAN cursor on; returns the next cursor. Calls `visit` with each:
--- field, uid, device, generation, session. Removes damaged fields.
+-- Scans some of the sessions that a node owns; returns the next cursor, "0" at the end. Calls `visit` with each: field, uid,
+-- device, generation, session. Removes damaged fields. `cursor`: of HSCAN, and if the records of a page were too large for
+-- one call, after a colon the number of its fields that were visited and left.
 local function scan_owned(id, cursor, limit, visit)
-  local scan = redis.call('HSCAN', sessions_key(id), cursor, 'COUNT', limit)
-  local found, uids = scan[2], {}
-  for i = 1, #found, 2 do uids[#uids + 1] = string.match(found[i], '^(%S+) %S*$') end
-  read_ahead(uids)
+  local page, skipped = string.match(cursor, '^(%d+):?(%d*)$')
+  local scan = redis.call('HSCAN', sessions_key(id), page, 'COUNT', limit)
+  local found, uids, is_listed = scan[2], {}, {}
+  local first = 2 * (tonumber(skipped) or 0) + 1
+  for i = first, #found, 2 do
+    local uid = string.match(found[i], '^(%S+) %S*$')
+    if uid and not is_listed[uid] then uids[#uids + 1], is_listed[uid] = uid, true end
+  end
+  local too_many = uids[read_ahead(uids) + 1]
   read_watchers(uids)
-  for i = 1, #found, 2 do
+  local left = (first - 1) / 2
+  for i = first, #found, 2 do
     local uid, device = string.match(found[i], '^(%S+) (%S*)$')
+    if uid and uid == too_many then return page .. ':' .. left end
     local owned_generation, session = string.match(found[i + 1], '^(%d+) (.*)$')
     if uid and owned_generation then
       visit(found[i], uid, device, tonumber(owned_generation), session)
     else
       set_owned(id, found[i], false)
     end
+    if not (owned[id] and owned[id][found[i]] == false) then left = left + 1 end
   end
   return scan[1]
 end

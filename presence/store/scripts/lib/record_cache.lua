@@ -15,14 +15,24 @@ local left = {}     -- uid -> how the user went offline, see lib/shard.lua; fals
 local owned = {}    -- node id -> {field of its sessions -> value; false: to be removed}
 
 local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack
+local RECORDS_A_READ = 64
+local RECORD_BYTES = 1024 * 1024  -- of the records that a call may work on: some 20 ms
 
--- Reads the records of several users.
+-- Reads the records of several users, each named once, in order. Returns how many of them this call may work on: all, or
+-- those whose records have at most RECORD_BYTES together, but at least one.
 local function read_ahead(uids)
-  for first = 1, #uids, VALUES_A_CALL do
-    local last = math.min(first + VALUES_A_CALL - 1, #uids)
+  local room = RECORD_BYTES
+  for first = 1, #uids, RECORDS_A_READ do
+    local last = math.min(first + RECORDS_A_READ - 1, #uids)
     local found = redis.call('HMGET', online_key, unpack(uids, first, last))
-    for i = first, last do read[uids[i]] = found[i - first + 1] end
+    for i = first, last do
+      local text = found[i - first + 1]
+      read[uids[i]] = text
+      room = room - (text and #text or 0)
+      if room < 0 and i > 1 then return i - 1 end
+    end
   end
+  return #uids
 end
 
 -- Returns the JSON of a user's record in Redis; nil or false: none.
