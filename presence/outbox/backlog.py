@@ -7,7 +7,6 @@ the same user. A login among these is announced as a pending login, so that an e
 make its user offline.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass
@@ -15,7 +14,7 @@ from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from presence.core.changes import Change, Op
-from presence.outbox.queue import Outbox, profile_bytes_of
+from presence.outbox.queue import Outbox
 from presence.outbox.steps import Item
 from presence.protocol.constants import Code
 
@@ -271,43 +270,35 @@ class Backlog:
         self._sequence.extendleft(reversed(self._held))
         self._held, self._held_uids = [], set()
 
-    def next_items(
-        self, limit: int, profile_bytes: int = sys.maxsize, *, settled: bool, from_outbox: bool
-    ) -> list[Item]:
+    def next_items(self, limit: int, *, settled: bool, from_outbox: bool) -> list[Item]:
         """Return the next items, in order for each user.
 
         Args:
             limit: maximum of items.
-            profile_bytes: none is added once the profiles of the items have so many bytes.
             settled: whether ends may be sent.
             from_outbox: whether changes in the outbox may be sent.
         """
-        items, room = list[Item](), profile_bytes
-        while self._registrations and len(items) < limit and room > 0:
-            items.append(self._registrations.popleft())
-            room -= profile_bytes_of(items[-1].change)
+        items = [self._registrations.popleft() for _ in range(min(limit, len(self._registrations)))]
         if self._unscanned is not None:
             return items
         for _ in range(MAX_SCANNED_PER_CALL):
-            if len(items) >= limit or room <= 0:
+            if len(items) >= limit:
                 break
             if not self._sequence:
                 if not from_outbox:
                     break
-                taken = self.outbox.take_batch(self.shard, limit - len(items), room)
+                taken = self.outbox.take_batch(self.shard, limit - len(items))
                 self._sequence.extend(map(self._item, taken))
                 if not self._sequence:
                     break
             item = self._sequence.popleft()
             if settled or not self._must_hold(item.change):
                 items.append(item)
-                room -= profile_bytes_of(item.change)
                 continue
             self._held.append(item)
             self._held_uids.add(item.change.uid)
             if item.change.op not in (Op.END, Op.UPDATE):
                 items.append(Item(item.change._replace(op=Op.PENDING_LOGIN), snapshot=True))
-                room -= profile_bytes_of(item.change)
         else:
             self._has_more = True
         return items

@@ -20,7 +20,6 @@ from typing import Final
 
 from presence.common.histogram import Histogram
 from presence.core.changes import Change
-from presence.core.profiles import PLAIN
 
 # Memory of a change beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
 # in the queue (sys.getsizeof and 8: 306).
@@ -204,22 +203,10 @@ class Outbox:
             gap.with_change(change) if gap else SkippedChanges(1, change.at_ms, change.at_ms, change.at)
         )
 
-    def take_batch(self, shard: int, limit: int, profile_bytes: int = sys.maxsize) -> list[Change]:
-        """Take the oldest changes of a shard; they stay pending until `release`.
-
-        Args:
-            shard: number of the shard.
-            limit: maximum of changes.
-            profile_bytes: none is taken once the profiles of those taken have so many bytes.
-        """
-        queue, taken = self._queues[shard], list[Change]()
-        for _ in range(min(limit, len(queue))):
-            change = queue.popleft()
-            taken.append(change)
-            if change.profile is not PLAIN:
-                profile_bytes -= profile_bytes_of(change)
-                if profile_bytes <= 0:
-                    break
+    def take_batch(self, shard: int, limit: int) -> list[Change]:
+        """Take the oldest changes of a shard, at most `limit`; they stay pending until `release`."""
+        queue = self._queues[shard]
+        taken = [queue.popleft() for _ in range(min(limit, len(queue)))]
         self._counters.queued -= len(taken)
         return taken
 
@@ -280,18 +267,10 @@ def size_of(change: Change) -> int:
         + _text_bytes(change.uid)
         + _text_bytes(change.device)
         + len(change.session)
-        + profile_bytes_of(change)
-    )
-
-
-def profile_bytes_of(change: Change) -> int:
-    """Return the approximate memory of the texts in a change's profile in bytes."""
-    profile = change.profile
-    return (
-        _text_bytes(profile.meta)
-        + _text_bytes(profile.private)
-        + len(profile.address)
-        + len(profile.device_class)
+        + _text_bytes(change.profile.meta)
+        + _text_bytes(change.profile.private)
+        + len(change.profile.address)
+        + len(change.profile.device_class)
     )
 
 

@@ -27,7 +27,7 @@ from presence.outbox.outage_log import Failures, Outages, first_of
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions, ReconcilerTask
 from presence.outbox.replies import NodeNotice, Probe, Reply, Superseded
-from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter, is_heavy
+from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Retirement
 from presence.outbox.store import Store
 
@@ -130,7 +130,6 @@ class Relay:
         self._breakers = [CircuitBreaker() for _ in self.writers]
         self._ends_deferred_until: dict[int, float] = {}  # by shard whose next step has ends
         self._probed_at = self._sent_at = -math.inf
-        self._sent_heavy = False  # whether a batch of the last call was cut because of its profiles
         self._lingered_s = 0.0  # in the last call
         self._outages = Outages(self._breakers)
         self._counters = RelayStatistics()
@@ -248,7 +247,6 @@ class Relay:
         steps, sent_at = [step for _, step in planned], self.clock()
         self._sent_at, self._lingered_s = sent_at, 0.0
         # Ends that wait for other nodes would wait for the answer, too.
-        self._sent_heavy = any(isinstance(step, Batch) and is_heavy(step.items) for step in steps)
         is_usual = not self._ends_deferred_until and all(w.is_steady and not _is_full(s) for w, s in planned)
         answers = await self._caller.call(lambda: self.store.apply(steps), self._linger if is_usual else None)
         now = self.clock()
@@ -375,7 +373,7 @@ class Relay:
             await self.runtime.sleep(max(0.0, min(due) - now))
             return
         stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
-        if (self._sent_heavy or now >= self._sent_at + GATHER_S) and self.outbox.queued_total > stuck:
+        if now >= self._sent_at + GATHER_S and self.outbox.queued_total > stuck:
             await self.runtime.sleep(0)  # the last answer may have taken milliseconds to handle
             return
         self.outbox.notify_at(stuck + 1, self._wake_event.set)
@@ -405,7 +403,7 @@ class Relay:
 
 def _is_full(step: Batch | Retirement) -> bool:
     """Whether there may be more to send immediately."""
-    return isinstance(step, Retirement) or len(step.items) >= BATCH_ITEMS or is_heavy(step.items)
+    return isinstance(step, Retirement) or len(step.items) >= BATCH_ITEMS
 
 
 def _is_opening(step: Batch | Retirement) -> bool:

@@ -52,7 +52,7 @@ from presence.core.profiles import Profile
 from presence.outbox.backlog import Backlog, Live
 from presence.outbox.event_counts import Transitions
 from presence.outbox.peer_barrier import PeerBarrier
-from presence.outbox.queue import Outbox, SkippedChanges, profile_bytes_of
+from presence.outbox.queue import Outbox, SkippedChanges
 from presence.outbox.replies import NodeNotice, Opened, Probe, Reply, ReplyStatus, Superseded
 from presence.outbox.steps import (
     FENCE_TTL_S,
@@ -69,9 +69,6 @@ from presence.outbox.steps import (
 )
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
-# Of the profiles in a batch, beyond which it takes no more items. The script decodes and encodes the whole
-# record of each user, with up to 64 such profiles: 18 of the longest ones may be 2.5 MB of records, 45 ms.
-BATCH_PROFILE_BYTES: Final = 20 * 1024
 # Least time between two resyncs for skipped changes: an outbox that other shards keep full overflows again
 # immediately, and each resync scans all sessions.
 OVERFLOW_PAUSE_S: Final = 1.0
@@ -144,6 +141,7 @@ class ShardWriter:
         self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._in_flight: Batch | None = None
         self._cut_off: tuple[Item, ...] = ()  # items too many for the batch in flight; they are the next ones
+        self._is_cutting = False  # from a refusal for them until all of them are written
         self._unconfirmed: _InFlightBatch | None = None  # until the next opening's answer
         self._opened_at = -math.inf
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
@@ -180,7 +178,7 @@ class ShardWriter:
         """Whether all that is left to do is to send changes as they come."""
         backlog = self._backlog
         is_done = self.phase is Phase.COMPLETE and self._cursor is None
-        return is_done and not (backlog.is_replaying or backlog.has_held_items)
+        return is_done and not (backlog.is_replaying or backlog.has_held_items or self._is_cutting)
 
     def wakes_at(self, now: float) -> float | None:
         """Return when held or skipped items become due, monotonic seconds; None: no such time."""
@@ -226,6 +224,7 @@ class ShardWriter:
         if reply.status is ReplyStatus.HEAVY and isinstance(step, Batch):
             self._cut_off = step.items[reply.fitting :] + self._cut_off
             self._in_flight = replace(step, items=step.items[: reply.fitting], complete=False)
+            self._is_cutting = True
             return ()
         if reply.status is not ReplyStatus.OK:
             self._handle_refusal(reply)
@@ -234,7 +233,7 @@ class ShardWriter:
         if isinstance(step, Retirement):
             self._cursor = None if reply.cursor == "0" else reply.cursor
             return ()
-        self._in_flight = None
+        self._in_flight, self._is_cutting = None, bool(self._cut_off)
         if step.complete:
             self._resync_unfinished = self.lost_to_fence = False
             if self.phase is Phase.RESYNCING:
@@ -443,9 +442,7 @@ class ShardWriter:
             self._backlog.release_held()
         # What comes next in the outbox happened after the retirement was due.
         retires = settled and self._cursor is not None and not self.outbox.is_skipping(self.shard)
-        items = self._backlog.next_items(
-            BATCH_ITEMS, BATCH_PROFILE_BYTES, settled=settled, from_outbox=not retires
-        )
+        items = self._backlog.next_items(BATCH_ITEMS, settled=settled, from_outbox=not retires)
         # A registration yields to any session of another node. If no other node is alive, those on record
         # would supersede live ones and disconnect their clients. Then ages decide, as between logins.
         if any(item.change.op is Op.REGISTER for item in items):
@@ -467,11 +464,6 @@ class ShardWriter:
     def _note_entry_id(self, entry_id: str) -> None:
         if entry_id:
             self._last_entry_id = max(self._last_entry_id, entry_id, key=_id_order)
-
-
-def is_heavy(items: Iterable[Item]) -> bool:
-    """Whether profiles have filled a batch, so that there may be more to send immediately."""
-    return sum(profile_bytes_of(item.change) for item in items) >= BATCH_PROFILE_BYTES
 
 
 def _with_op(op: Op, item: Item) -> Item:

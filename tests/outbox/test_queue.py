@@ -157,15 +157,6 @@ def test_counts_add_up_by_type_and_reason_including_unknown_codes() -> None:
     }
 
 
-def test_a_batch_ends_with_the_change_whose_profile_fills_it() -> None:
-    outbox = two_shards(9)
-    plain, full = change("0a"), change("0b")._replace(profile=Profile(meta="x" * 100))
-    outbox.extend([full, plain, full, plain, full])
-    assert outbox.take_batch(0, 9, 200) == [full, plain, full]
-    assert (outbox.queued(0), outbox.queued_total) == (2, 2)
-    assert outbox.take_batch(0, 9, 101) == [plain, full]
-
-
 def test_the_reserve_of_a_shard_is_bounded_by_bytes_too() -> None:
     large = change("0a")._replace(profile=Profile(meta="x" * 500))
     outbox = Outbox(lambda uid: int(uid[0]), 2, max_items=1000, max_bytes=16 * size_of(large))

@@ -12,12 +12,11 @@ from presence.common.circuit_breaker import SETTLE_DELAY_S
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
-from presence.core.profiles import Profile
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
 from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
-from presence.outbox.shard_writer import BATCH_PROFILE_BYTES
+from presence.outbox.shard_writer import BATCH_ITEMS
 from presence.outbox.steps import FENCE_TTL_S, Batch, Counter, Step
 from tests.support.waiting import InlineCallsRuntime, until
 
@@ -40,6 +39,7 @@ class FakeStore:
         self.answers: list[StoreUnavailable | StoreError] = []  # for the next steps
         self.counters: dict[int, Counter] = {}
         self.fenced: set[str] = set()
+        self.room = BATCH_ITEMS  # of a batch, in items
         self.applied: list[Change] = []
         self.batches: list[Batch] = []
         self.probed: list[int] = []  # shards
@@ -74,6 +74,8 @@ class FakeStore:
             opened = Opened((CounterSnapshot(present or Counter(step.opening.before, 0, 0)),), {})
         elif present is None or present.n + 1 != step.counter.n:
             return Reply(ReplyStatus.UNKNOWN, "history")
+        elif len(step.items) > self.room:
+            return Reply(ReplyStatus.HEAVY, "history", fitting=self.room)
         self.counters[step.shard] = step.counter
         self.batches.append(step)
         self.applied += [item.change for item in step.items]
@@ -217,26 +219,17 @@ async def test_a_crowd_of_changes_is_sent_sooner(clock: MockClock, relaying: Rel
     assert len(relaying.applied) == 1 + GATHER_ITEMS
 
 
-async def test_profiles_bound_a_batch_and_the_next_one_follows_immediately(
+async def test_items_too_many_for_a_batch_follow_it_immediately_and_in_order(
     clock: MockClock, relaying: Relaying
 ) -> None:
     await trio.sleep(GATHER_S)
-    before, sent = len(relaying.fake.batches), BATCH_PROFILE_BYTES // 512 + 1
-    relaying.outbox.extend([login(f"u{i}0")._replace(profile=Profile(meta="x" * 512)) for i in range(sent)])
-    await trio.sleep(GATHER_S / 8)
-    assert len(relaying.applied) == sent
-    batches = relaying.fake.batches[before:]
-    assert [len(batch.items) for batch in batches] == [sent - 1, 1]
-
-
-async def test_profiles_bound_the_batches_of_a_resync(clock: MockClock, relaying: Relaying) -> None:
-    relaying.fake.away = {0}
-    relaying.outbox.extend([login(f"u{i}0")._replace(profile=Profile(meta="x" * 512)) for i in range(200)])
-    await trio.sleep(1)
-    relaying.fake.away = set()
-    await until(lambda: len(relaying.applied) == 200)
-    most = max(len(batch.items) for batch in relaying.fake.batches)
-    assert most == BATCH_PROFILE_BYTES // 512
+    before, uids = len(relaying.fake.batches), [f"u{number}0" for number in range(7)]
+    relaying.fake.room = 3
+    relaying.outbox.extend(map(login, uids))
+    await trio.sleep(GATHER_S * 9 / 8)  # the first answer is read when changes have gathered
+    assert relaying.applied == uids
+    assert [len(batch.items) for batch in relaying.fake.batches[before:]] == [3, 3, 1]
+    assert relaying.outbox.pending == 0
 
 
 class YieldCountingRuntime(InlineCallsRuntime):

@@ -17,7 +17,7 @@ from presence.core.changes import Change, Op
 from presence.core.profiles import Profile
 from presence.outbox.queue import Outbox
 from presence.outbox.replies import ReplyStatus
-from presence.outbox.shard_writer import BATCH_ITEMS, BATCH_PROFILE_BYTES
+from presence.outbox.shard_writer import BATCH_ITEMS
 from presence.protocol.constants import (
     CLASS_MAX_BYTES,
     DEVICE_MAX_BYTES,
@@ -205,6 +205,7 @@ class Block(NamedTuple):
 
 
 BLOCKS: Final = (
+    Block(Op.UPDATE, 1, False, BATCH_ITEMS, 20.0),
     Block(Op.UPDATE, 8, False, 64, 20.0),
     Block(Op.UPDATE, 8, False, BATCH_ITEMS, 20.0),
     Block(Op.UPDATE, MAX_SESSIONS, True, 1, 50.0),
@@ -241,7 +242,7 @@ def test_a_batch_of_users_with_the_largest_records_holds_redis_for_a_few_millise
             for change in changes_of(case, names, round):
                 outbox.append(change)
             calls, changes = list[float](), list[Change]()
-            while changes := changes or outbox.take_batch(0, BATCH_ITEMS, BATCH_PROFILE_BYTES):
+            while changes := changes or outbox.take_batch(0, BATCH_ITEMS):
                 before = spent_ms()
                 reply = hand.apply(*changes)
                 calls.append(spent_ms() - before)
