@@ -177,7 +177,7 @@ def with_number(server: Server, uid: str, name: str, number: str) -> None:
 
 
 @pytest.mark.parametrize("number", INFINITE)
-@pytest.mark.parametrize("name", ["since_ms", "login_ms", "idle_timeout_ms", "unknown"])
+@pytest.mark.parametrize("name", ["since_ms", "login_ms", "idle_timeout_ms"])
 def test_an_infinite_number_makes_a_record_absent_and_stops_no_one_else(
     a: Hand, b: Hand, server: Server, name: str, number: str
 ) -> None:
@@ -186,6 +186,18 @@ def test_an_infinite_number_makes_a_record_absent_and_stops_no_one_else(
     assert a.apply(login("w", "s2"), login("u", "s3", "desk")).status is ReplyStatus.OK
     assert [each["uid"] for each in events(server.client)] == ["u", "w"]
     assert set(record(server.client, "u")["sessions"]) == {"desk"}
+
+
+@pytest.mark.parametrize("number", INFINITE)
+def test_an_infinite_number_in_a_field_that_no_one_reads_is_dropped(
+    a: Hand, b: Hand, server: Server, number: str
+) -> None:
+    b.apply(login("u", "s1"))
+    with_number(server, "u", "unknown", number)
+    assert a.apply(login("w", "s2"), login("u", "s3", "desk")).status is ReplyStatus.OK
+    assert [each["uid"] for each in events(server.client)] == ["u", "w"]
+    kept = record(server.client, "u")
+    assert ("unknown" in kept, set(kept["sessions"])) == (False, {"", "desk"})
 
 
 @pytest.mark.parametrize("number", INFINITE)

@@ -139,7 +139,7 @@ local function yields_to(present, op, login_ms, age_ms)
   return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms
 end
 
-local has_pending_logins = redis.call('EXISTS', pending_key(node)) == 1
+local has_pending_logins  -- whether this node has any; nil: not asked yet
 
 -- A call that arrives late makes the login look younger, so its earliest possible time is kept, too.
 local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, profile)
@@ -208,6 +208,7 @@ end
 local function add_session(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms, profile)
   local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
   local recorded_ms = login_ms
+  if has_pending_logins == nil then has_pending_logins = redis.call('EXISTS', pending_key(node)) == 1 end
   if has_pending_logins then pending[uid] = false end
   local record = read_record(uid)
   local present = record and record.sessions[device]

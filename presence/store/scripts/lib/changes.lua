@@ -16,6 +16,14 @@ local function is_plain(text)
   return answer
 end
 
+-- Removes the infinite numbers from unknown fields of a record: JSON has none, but `1e999` is read as one.
+local function drop_infinite(value)
+  for name, each in pairs(value) do
+    if type(each) == 'table' then drop_infinite(each) end
+    if type(each) == 'number' and each - each ~= 0 then value[name] = nil end
+  end
+end
+
 -- Returns the JSON of a record, in the form of PLAIN_RECORD if possible.
 local function encode_record(record)
   local device, session = next(record.sessions)
@@ -23,6 +31,9 @@ local function encode_record(record)
       or type(session.generation) ~= 'number' or type(session.idle_timeout_ms) ~= 'number'
       or not (is_plain(device) and is_plain(session.node) and string.find(record.id, '^%d+%-%d+$'))
       or string.find(session.session, '[%c"\\]') then
+    local ok, text = pcall(cjson.encode, record)
+    if ok then return text end
+    drop_infinite(record)
     return cjson.encode(record)
   end
   return '{"id":"' .. record.id .. '","since_ms":' .. digits(record.since_ms) .. ',"sessions":{"' .. device

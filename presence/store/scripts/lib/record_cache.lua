@@ -2,7 +2,8 @@
 
 local function is_session(value)
   return type(value) == 'table' and type(value.session) == 'string' and type(value.node) == 'string'
-    and type(value.login_ms) == 'number' and type(value.arrived_ms) == 'number' and is_count(value.generation)
+    and is_number(value.login_ms) and is_number(value.arrived_ms) and is_count(value.generation)
+    and (value.idle_timeout_ms == nil or is_number(value.idle_timeout_ms))
 end
 
 -- What this call has read, and what it will write at its end (`write_back`): one command with a few hundred fields costs
@@ -47,7 +48,7 @@ end
 
 local function decoded_record(text)
   local ok, record = pcall(cjson.decode, text)
-  if not ok or type(record) ~= 'table' or type(record.id) ~= 'string' or type(record.since_ms) ~= 'number'
+  if not ok or type(record) ~= 'table' or type(record.id) ~= 'string' or not is_number(record.since_ms)
       or type(record.sessions) ~= 'table' or not next(record.sessions) then
     return false
   end
@@ -56,11 +57,11 @@ local function decoded_record(text)
   end
   local state = record.state
   if state ~= nil and not (type(state) == 'table' and type(state.id) == 'string'
-      and type(state.since_ms) == 'number') then
+      and is_number(state.since_ms)) then
     record.state = nil
   end
   if type(record.public) ~= 'string' then record.public = nil end
-  return is_finite(record) and record
+  return record
 end
 
 -- Returns the current record of a user, nil if there is none. Who changes it has to call `write_record` afterwards.

@@ -64,6 +64,10 @@ local function is_count(value)
   return type(value) == 'number' and value >= 0 and value < EXACT and value % 1 == 0
 end
 
+local function is_number(value)
+  return type(value) == 'number' and value - value == 0  -- not infinite
+end
+
 -- Whether a decoded table can be encoded again. JSON has no infinite numbers, but `1e999` is read as one.
 local function is_finite(value)
   for _, each in next, value do
