@@ -35,8 +35,8 @@ from presence.protocol import Code
 KEEPALIVE_SHARE: Final = 0.4  # of the idle time-out: two keepalives are due within it
 
 # A keepalive after a longer pause counts for no rate, which spares the fast path a look into a table: a
-# session has at most one of these per second.
-UNCOUNTED_PAUSE_S: Final = 1.0
+# session has at most two of these per second.
+UNCOUNTED_PAUSE_S: Final = 0.5
 
 _SUPERSEDED_GOODBYES = {
     code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)
