@@ -149,7 +149,7 @@ class MessagesRun:
         ]
         self._movers = self.people[: plan.movers]
         self.moves = 0
-        self._is_moving = False
+        self._is_moving = self._is_all_sent = False
 
     def run(self) -> tuple[float, int]:
         """Return how many messages per second were delivered, and how many were sent at full speed."""
@@ -166,7 +166,7 @@ class MessagesRun:
         rate = sum(message.delivered > 0 for message in ledger.sent) / seconds
         print_progress(f"messages: {fast:,} in {seconds:.1f} s, {rate:,.0f} a second were handed")
         self._send_evenly(time.monotonic(), time.monotonic())
-        loop.run(plan.seconds)
+        loop.run(plan.seconds + LAST_ANSWERS_S, lambda: self._is_all_sent)
         self._is_moving = False
         loop.run(LAST_ANSWERS_S, lambda: not ledger.unanswered)
         loop.run(1.0)  # what is handed may be on its way
@@ -189,7 +189,8 @@ class MessagesRun:
             self._pick_sender().send_messages(
                 self._random.choice(self._uids), 1, started + number / plan.rate
             )
-        if until < started + plan.seconds:
+        self._is_all_sent = until >= started + plan.seconds
+        if not self._is_all_sent:
             self._loop.call_at(now + SEND_TICK_S, lambda: self._send_evenly(started, until))
 
     def _pick_sender(self) -> Correspondent:
