@@ -3,7 +3,7 @@
 -- pending logins that came back with lost writes of Redis. One bounded call of several.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
---   10 cursor of HSCAN, "0" first
+--   10 cursor of `scan_owned`, "0" first
 --   11 approximate number of fields to read
 --   12 latest ms at which these sessions can have been seen; 0: unknown, then now
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused (history,

@@ -3,7 +3,7 @@
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 the fenced node's id
---   11 cursor of HSCAN, "0" first
+--   11 cursor of `scan_owned`, "0" first
 --   12 approximate number of fields to read
 --   13 ms since the caller first saw the fence: a session with a longer time-out is left for later
 --   14 latest ms at which its sessions can have been seen; 0: unknown, then when each arrived
