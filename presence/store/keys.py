@@ -24,6 +24,8 @@ def value_type(key: str) -> str:
     rest, _, last = key.rpartition(":")
     if rest.endswith(":node"):
         return "hash"
+    if rest.endswith("}:slot"):
+        return "zset" if ":timer:{" in rest else "set"  # of a ring, or of a wheel
     if last == "dead" and ":timer:" not in key and not rest.endswith(":followup"):
         return "stream"  # dead letters of consumers
     return _TYPE_BY_PART.get(last, "")

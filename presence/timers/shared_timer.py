@@ -263,7 +263,10 @@ class SharedTimer:
         if answer[0] == b"kind":
             raise TimerError(f"this timer is of another kind: {answer[1].decode()}")
         if answer[0] == b"ring":
-            raise TimerError(f"this ring has {answer[1]} slots of {answer[2]} ms: the settings differ")
+            raise TimerError(
+                f"this ring has {answer[1]} slots of {answer[2]} ms: the settings differ. If it should have "
+                f"others: redis-cli DEL {self._keys[1]}"
+            )
         return answer
 
 

@@ -1,11 +1,14 @@
 """The ring of slots in Redis: no lap is missed or early, however long no worker called."""
 
+import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
 import pytest
 
+from presence.common.errors import StoreError
 from presence.store.client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Event, TimerError
@@ -82,7 +85,7 @@ def test_a_worker_with_other_settings_is_refused(
     assert ring.due() == []  # the first call stores the settings
     other = RingTimer(scripting, BASE, **{"slots": SLOTS, "tick_s": TICK_S, **others})
     for call in (other.due, lambda: other.schedule(Event("b", 0.0))):
-        with pytest.raises(TimerError, match="this ring has 8 slots of 10 ms: the settings differ"):
+        with pytest.raises(TimerError, match=r"this ring has 8 slots of 10 ms: .* redis-cli DEL .*:ring$"):
             call()
 
 
@@ -103,3 +106,58 @@ def test_events_whose_slot_was_lost_are_handed_out(ring: RingTimer, client: Redi
         found += [due.id for due in ring.due(limit=100)]
     assert sorted(found, key=int) == [str(n) for n in range(100)]
     assert places(client)["later"] == "waiting"
+
+
+Damage = Callable[[Redis], object]
+DAMAGED_HANDS: dict[str, Damage] = {
+    "all of it is lost": lambda client: client.delete(f"{BASE}:ring"),
+    "no hand": lambda client: client.hdel(f"{BASE}:ring", "hand"),
+    "empty": lambda client: client.hset(f"{BASE}:ring", "hand", ""),
+    "no number": lambda client: client.hset(f"{BASE}:ring", "hand", "nan"),
+    "too large": lambda client: client.hset(f"{BASE}:ring", "hand", "1e999"),
+    "ahead of the clock": lambda client: client.hincrby(f"{BASE}:ring", "hand", 10**6),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_HANDS)
+def test_a_lost_hand_delays_no_event(scripting: Scripting, client: Redis, damage: str) -> None:
+    ring = RingTimer(scripting, BASE, slots=6000, tick_s=TICK_S)  # a lap takes a minute
+    ring.schedule_many([Event("a", 0.0), Event("b", 60.5)])
+    time.sleep(2 * TICK_S)
+    DAMAGED_HANDS[damage](client)
+    assert [due.id for due in wait_for(ring)] == ["a"]
+    assert places(client) == {"a": "leased", "b": "waiting"}
+
+
+@pytest.mark.parametrize("field", ["slots", "tick_ms"])
+@pytest.mark.parametrize("value", ["", "x", "1e999"])
+def test_damaged_settings_count_as_absent(ring: RingTimer, client: Redis, field: str, value: str) -> None:
+    ring.schedule(Event("a", 0.0))
+    client.hset(f"{BASE}:ring", field, value)
+    assert [due.id for due in wait_for(ring)] == ["a"]
+    stored: Any = client.hmget(f"{BASE}:ring", "slots", "tick_ms")
+    assert stored == [b"8", b"10"]
+
+
+Use = Callable[[RingTimer], object]
+USES: dict[str, Use] = {
+    "due": lambda ring: ring.due(),
+    "reschedule": lambda ring: ring.reschedule("a", 5.0),
+    "schedule": lambda ring: ring.schedule(Event("b", 100.0)),
+    "state": lambda ring: ring.state(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_slot_of_another_type_is_named_with_its_repair(
+    scripting: Scripting, client: Redis, use: str
+) -> None:
+    ring = RingTimer(scripting, BASE, slots=1, tick_s=TICK_S)
+    ring.schedule(Event("a", 0.0))
+    client.delete(*slots(client))
+    client.set(f"{BASE}:slot:0", "of another program")
+    time.sleep(2 * TICK_S)
+    with pytest.raises(StoreError, match=re.escape(f"redis-cli DEL {BASE}:slot:0") + "$"):
+        USES[use](ring)
+    client.delete(f"{BASE}:slot:0")
+    USES[use](ring)

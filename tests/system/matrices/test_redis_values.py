@@ -26,8 +26,8 @@ from presence.reader import PresenceReader
 from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
-from presence.timers.interface import Event
-from presence.timers.kinds import DelayQueue
+from presence.timers.interface import Event, TimerError
+from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.redis_wheel import RedisWheel
 from tests.system.matrices.people import People, visit
 
@@ -119,6 +119,8 @@ KINDS: Final = (
     Kind("timer:{jobs}:leased", "zset"),
     Kind("timer:{jobs}:dead", "zset", occurs=False),
     Kind("timer:{jobs}:counts", "hash"),
+    Kind("timer:{rings}:ring", "hash"),
+    Kind("timer:{rings}:slot:N", "zset"),
     Kind("timer:web:{0}:users", "hash"),
     Kind("timer:web:{0}:wheel", "hash"),
     Kind("timer:web:{0}:slot:N", "set"),
@@ -127,8 +129,10 @@ KINDS: Final = (
 )
 # Written by consumers, and read by nothing else than the same consumers.
 OF_CONSUMERS: Final = re.compile(
-    r"\{0\}:(dead|errors:.*|webhooks:.*|answers:.*|followups:.*)|webhooks:.*|timer:\{jobs\}:claim:.*"
+    r"\{0\}:(dead|errors:.*|webhooks:.*|answers:.*|followups:.*)|webhooks:.*|timer:\{(jobs|rings)\}:claim:.*"
 )
+# Of the ring, besides those that a queue has not: the same scripts use them in the same way.
+OF_QUEUES: Final = re.compile(r"timer:\{rings\}:(work|leased|dead|counts)")
 
 
 @dataclass
@@ -155,6 +159,7 @@ class Stage:
         self.people.come(self.dies.address, *THERE)
         self.scripting = enter(closing(Scripting(self.redis.url)))
         self.jobs = DelayQueue(self.scripting, KEYS.timer("jobs"))
+        self.ring = RingTimer(self.scripting, KEYS.timer("rings"), slots=60, tick_s=0.1)
         self.wheel = enter(closing(self.new_wheel()))
         assert wait_for(lambda: self.online() == {*HERE, *THERE}, HEAL_S)
         return self
@@ -188,19 +193,33 @@ class Stage:
         self.jobs.schedule_many(Event(f"{self.round}-{n}", 0.0 if n < 3 else 60.0, b"x") for n in range(6))
         self.jobs.done(self.jobs.due(1))
         self.jobs.due(1)
+        self.ring.schedule_many(Event(f"{self.round}-{n}", 60.0, b"x") for n in range(3))
         self.wheel.touch_many(["x", "y", "z"])
         self.ban()
         self.client.zadd(KEYS.lease_keys[3], {"swept": TOMB_UNTIL_MS})
 
     def use(self) -> list[str]:
-        """Use bans, follow-ups, the queue and the wheel; return the errors."""
+        """Use bans, follow-ups, the queue, the ring and the wheel; return the errors."""
         errors = []
-        for call in (self.jobs.due, self.wheel.due, self.sit, self.plan, self.ban):
+        for call in (
+            self.jobs.due,
+            self.turn_ring,
+            self.wheel.due,
+            self.sit,
+            self.plan,
+            self.ban,
+        ):
             try:
                 call()
-            except (StoreError, RedisError, ValueError, TypeError) as error:
+            except (StoreError, RedisError, TimerError, ValueError, TypeError) as error:
                 errors.append(f"{type(error).__name__}: {error}")
         return errors
+
+    def turn_ring(self) -> None:
+        """Handle due events of the ring, and schedule one for each slot, so that the damaged one is used."""
+        self.ring.done(self.ring.due())
+        now = time.time_ns()
+        self.ring.schedule_many(Event(f"{now}-{n}", 0.1 * n) for n in range(60))
 
     def ban(self) -> None:
         """Ban a user."""
@@ -227,7 +246,9 @@ class Stage:
         name = key.removeprefix("presence:")
         name = re.sub(r":node:[^:]+", ":node:NODE", name)
         name = re.sub(r":slot:\d+$", ":slot:N", name)
-        return name in {each.name for each in KINDS} or bool(OF_CONSUMERS.fullmatch(name))
+        return name in {each.name for each in KINDS} or bool(
+            OF_CONSUMERS.fullmatch(name) or OF_QUEUES.fullmatch(name)
+        )
 
     def unknown_keys(self) -> list[str]:
         keys: list[bytes] = list(self.client.scan_iter(count=1000))

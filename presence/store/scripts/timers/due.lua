@@ -26,7 +26,7 @@ local function restore_index()
   will('HSET', counts_key, 'walk', scan[1])
   for i = 1, #scan[2], 2 do
     local id, entry = scan[2][i], unpack_entry(scan[2][i + 1])
-    local is_indexed = (entry or not ring) and redis.call('ZSCORE', index_of(entry and entry[1] or 0), id)
+    local is_indexed = (entry or not ring) and read_index('ZSCORE', index_of(entry and entry[1] or 0), id)
       or redis.call('ZSCORE', leased_key, id) or redis.call('ZSCORE', dead_key, id)
     if not is_indexed then
       if entry then add_to_index(id, entry[1]) else delete_entry(id) end
@@ -64,7 +64,7 @@ end
 -- Hands out the events of a slot up to a lap; returns false if others may be left.
 local function hand_out_slot(key, lap)
   local room = limit - examined
-  local ids = redis.call('ZRANGEBYSCORE', key, '-inf', lap, 'LIMIT', 0, room)
+  local ids = read_index('ZRANGEBYSCORE', key, '-inf', lap, 'LIMIT', 0, room)
   return hand_out(key, ids, lease_ms, attempts_max) and #ids < room
 end
 

@@ -28,7 +28,7 @@
 -- The ring. Slot i holds the events of the ticks i, i + slots, i + 2 slots...: a sorted set, id -> lap, where tick = lap
 -- x slots + i, counted from 1970. Laps are absolute, so events that are not due are not touched. An event belongs to the
 -- first tick that begins at or after its due_ms. `hand` is a tick: the slots of all ticks up to it are empty. An event
--- added behind the hand moves it back, so it need not wait for the next lap.
+-- added behind the hand moves it back, so it need not wait for the next lap. A hand that was lost is put a lap back.
 --
 -- Alarms. Each event in `due` and `leased` also has a volatile key, prefix .. id, that expires at its score, and Redis
 -- notifies listeners of that. Alarms only shorten the delay; the sorted sets are authoritative.
@@ -59,20 +59,43 @@ local known_kind, unfinished = unpack(redis.call('HMGET', counts_key, 'kind', 'u
 if not known_kind and kind ~= 'queue' and redis.call('HLEN', work_key) > 0 then known_kind = 'queue' end
 if known_kind and known_kind ~= kind then return cmsgpack.pack({'kind', known_kind}) end
 
-if ring then
-  local found = redis.call('HMGET', due_key, 'slots', 'tick_ms', 'hand')
-  if found[1] and (tonumber(found[1]) ~= ring.slots or tonumber(found[2]) ~= ring.tick_ms) then
-    return cmsgpack.pack({'ring', tonumber(found[1]), tonumber(found[2])})
-  end
-  ring.is_new = not found[1]
-  ring.stored_hand = tonumber(found[3] or '')
-  ring.hand = ring.stored_hand or math.floor(now_ms / ring.tick_ms)
+-- Returns a stored number; nil if it is absent or damaged.
+local function whole(text)
+  local found = string.match(text or '', '^%d+$')
+  return found and #found <= 15 and tonumber(found) or nil
 end
 
 -- Returns the stored cursor of a walk; that of its beginning if it is absent or damaged.
 local function cursor_of(text)
-  local digits = string.match(text or '', '^%d+$')
-  return digits and #digits <= 15 and digits or '0'
+  return whole(text) and text or '0'
+end
+
+-- Reads the settings and the hand of a ring; returns an answer if the settings are not the caller's.
+local function read_ring()
+  local found, present = redis.call('HMGET', due_key, 'slots', 'tick_ms', 'hand'), math.floor(now_ms / ring.tick_ms)
+  ring.is_new = tonumber(found[1] or '') ~= ring.slots or tonumber(found[2] or '') ~= ring.tick_ms
+  if ring.is_new then
+    local slots, tick_ms = whole(found[1]), whole(found[2])
+    if slots and tick_ms then return cmsgpack.pack({'ring', slots, tick_ms}) end
+  end
+  ring.stored_hand = tonumber(found[3] or '')
+  ring.hand = ring.stored_hand
+  -- The hand of a ring with events was lost, or is ahead of the clock: a lap has all slots with events that are due.
+  if not ring.hand or ring.hand % 1 ~= 0 or ring.hand > present then
+    ring.hand = redis.call('HLEN', work_key) > 0 and present - ring.slots or present
+  end
+end
+
+local refusal = ring and read_ring()
+if refusal then return refusal end
+
+-- Reads what waits under a key; an error names the key, since a caller does not know the slots of a ring.
+local function read_index(command, key, ...)
+  local answer = redis.pcall(command, key, ...)
+  if type(answer) == 'table' and answer.err then
+    raise(redis.error_reply(answer.err .. ' (' .. command .. ' ' .. key .. ')'))
+  end
+  return answer
 end
 
 -- Returns an entry of `work` as a table; nil if it is absent or damaged.
@@ -245,7 +268,9 @@ end
 
 -- Begins a call that writes: finishes what a former call had to leave.
 local function begin()
-  if unfinished then raise(finish_former(counts_key)) end
+  if not unfinished then return end
+  raise(finish_former(counts_key))
+  if ring then read_ring() end
 end
 
 -- Lets the script write although Redis is out of memory, because Redis refuses only the first write of a script. For
@@ -286,9 +311,8 @@ local function new_totals()
   for field in pairs(added_counts) do fields[#fields + 1] = field end
   local present = #fields > 0 and redis.call('HMGET', counts_key, unpack(fields)) or {}
   for i, field in ipairs(fields) do
-    local digits = string.match(present[i] or '', '^%d+$')
     totals[2 * i - 1] = field
-    totals[2 * i] = string.format('%.0f', (digits and #digits <= 15 and tonumber(digits) or 0) + added_counts[field])
+    totals[2 * i] = string.format('%.0f', (whole(present[i]) or 0) + added_counts[field])
   end
   return totals
 end

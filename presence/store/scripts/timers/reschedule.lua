@@ -10,7 +10,7 @@ local not_waiting = {}
 
 local function move(id, entry)
   local key = entry and index_of(entry[1])
-  if not (entry and redis.call('ZSCORE', key, id)) then
+  if not (entry and read_index('ZSCORE', key, id)) then
     not_waiting[#not_waiting + 1] = id
     return
   end

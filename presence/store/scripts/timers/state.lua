@@ -14,7 +14,7 @@ end
 local function next_tick_ms()
   local last = ring.hand + math.min(ring.slots, SLOTS_A_CALL)
   for tick = ring.hand + 1, last do
-    local first = redis.call('ZRANGE', ring.prefix .. tick % ring.slots, 0, 0, 'WITHSCORES')
+    local first = read_index('ZRANGE', ring.prefix .. tick % ring.slots, 0, 0, 'WITHSCORES')
     if first[2] and tonumber(first[2]) <= math.floor(tick / ring.slots) then return tick * ring.tick_ms end
   end
   return (last + 1) * ring.tick_ms
