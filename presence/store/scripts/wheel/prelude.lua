@@ -27,8 +27,8 @@ local slot_prefix, tick_ms, idle_ms, node, maxlen = ARGV[1], tonumber(ARGV[2]), 
 local FIRST_OWN = 6
 
 -- A hand that is further behind counts as lost, as after a very long pause: searching the users is quicker than examining
--- that many slots, which takes seconds.
-local MAX_SLOTS_BEHIND = 5000000
+-- that many slots, which takes seconds. So does one that is as far ahead of the clock, which no script wrote.
+local MAX_SLOTS_AWAY = 5000000
 local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack
 
 local function digits(number)
@@ -53,7 +53,7 @@ if found[2] then
   found = redis.call('HMGET', wheel_key, 'hand')
 end
 local hand = whole(found[1])
-if hand and math.floor(now_ms / tick_ms) - hand > MAX_SLOTS_BEHIND then hand = nil end
+if hand and math.abs(math.floor(now_ms / tick_ms) - hand) > MAX_SLOTS_AWAY then hand = nil end
 local now_digits = digits(math.floor(now_ms))
 
 -- Puts off a command on a key with any number of values.
