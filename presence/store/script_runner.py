@@ -157,12 +157,12 @@ class Scripting:
             run a failed call, except that it may have run one whose answer is a `StoreInterrupted`.
         """
         answers = self._send(calls, Call.by_digest)
-        # These were not run: the server did not know the script (first call, restart, SCRIPT FLUSH), or
-        # redirected us. Repeat them by text, which cannot be flushed meanwhile.
+        # These changed nothing: the server did not know the script (first call, restart, SCRIPT FLUSH) or
+        # redirected us, or the script asks for it. Repeat them by text, which cannot be flushed meanwhile.
         again = [
             i
             for i, answer in enumerate(answers)
-            if isinstance(answer, RedisError) and code_of(answer) in {"NOSCRIPT", "MOVED"}
+            if isinstance(answer, RedisError) and code_of(answer) in {"NOSCRIPT", "MOVED", "REPEAT"}
         ]
         if again:
             for i, answer in zip(again, self._send([calls[i] for i in again], Call.by_text), strict=True):

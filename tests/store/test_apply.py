@@ -341,6 +341,17 @@ def test_entry_ids_continue_above_the_floor(a: Hand, server: Server) -> None:
     assert entry["id"] == f"{ahead}-8"
 
 
+@pytest.mark.parametrize("how", [("XDEL", "ID"), ("XTRIM", "MAXLEN", "0")], ids=["XDEL", "XTRIM"])
+def test_entries_deleted_by_hand_refuse_no_call(a: Hand, server: Server, how: tuple[str, ...]) -> None:
+    ahead, key = int(time.time() * 1000) + 3_600_000, KEYS.events(0)  # as if within this millisecond
+    client: Any = server.client
+    client.xadd(key, {"type": "x"}, id=f"{ahead}-7")
+    command, *words = how
+    client.execute_command(command, key, *(f"{ahead}-7" if each == "ID" else each for each in words))
+    a.apply(login("u", "s1"))
+    assert [(each["id"], each["uid"]) for each in events(server.client)] == [(f"{ahead}-8", "u")]
+
+
 def test_the_cached_reply_does_not_grow_with_resyncs(a: Hand, server: Server) -> None:
     sizes = []
     for generation in range(2, 30):

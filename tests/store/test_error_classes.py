@@ -26,6 +26,7 @@ CODES = {
     "UNBLOCKED force unblock from blocking operation": ELSEWHERE,
     "TRYAGAIN Multiple keys request during rehashing of slot": PASSES,
     "BUSY Redis is busy running a script.": PASSES,
+    "REPEAT this call: entry 1-1 was deleted from presence:{0}:events": PASSES,
     "UNKILLABLE Sorry the script already executed write commands": PASSES,
     "OOM command not allowed when used memory > 'maxmemory'.": PASSES,
     "NOREPLICAS Not enough good replicas to write.": PASSES,

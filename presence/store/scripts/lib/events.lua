@@ -234,7 +234,9 @@ end
 local function carry_out_changes()
   local problem, at = carry_out(meta_key, {ARGV[5], ARGV[6], ARGV[7] .. node, user_prefix})
   if at == 1 and effects[1][1] == 'XADD' and string.find(problem.err, 'equal or smaller', 1, true) then
-    redis.call('HSET', meta_key, 'floor', last_id())  -- entries above it were deleted by hand; nothing was written yet
+    local deleted = last_id()  -- by hand: nothing has shown this id to this call, and nothing was written yet
+    redis.call('HSET', meta_key, 'floor', deleted)
+    return redis.error_reply('REPEAT this call: entry ' .. deleted .. ' was deleted from ' .. events_key)
   end
   return problem
 end
