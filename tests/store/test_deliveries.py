@@ -127,6 +127,31 @@ def test_recipients_of_a_message(post: Deliveries, hands: Hands, channels: Chann
         assert (uid, ",".join(sorted(their)), frame) == ("bob", devices, sent.frame)
 
 
+@pytest.mark.parametrize("refused", ["b", "c", "bc"])
+def test_a_message_of_which_it_is_said_that_it_was_not_sent_was_not(
+    server: Server, hands: Hands, channels: Channels, refused: str
+) -> None:
+    hands["b"].apply(login("bob", "s1", "phone"))
+    hands["c"].apply(login("bob", "s2", "tv"), login("bob", "s3", "pc"))
+    rights = ["resetchannels", *(f"&{KEYS.control_channel(node)}" for node in "bc" if node not in refused)]
+    client: Any = server.client
+    client.execute_command("ACL", "SETUSER", "sender", "on", "nopass", "allkeys", "+@all", *rights)
+    with closing(Deliveries(server.url.replace("//", "//sender:any@", 1), SHAPE)) as post:
+        (answer,) = post.deliver("a", [message("bob")], {})
+    for node in "bc":
+        server.client.publish(KEYS.control_channel(node), KICK)
+    received = {node: len([e for e in receive(channels[node]) if isinstance(e, Delivery)]) for node in "bc"}
+    assert received == {node: int(node not in refused) for node in "bc"}
+    if refused == "bc":
+        assert isinstance(answer, StoreError)
+    else:
+        assert isinstance(answer, RouteResult)
+        assert (answer.handed, sorted(answer.elsewhere)) == (
+            2 if refused == "b" else 1,
+            ["pc", "phone", "tv"],
+        )
+
+
 def test_a_channel_is_read_in_bounded_batches(
     post: Deliveries, hands: Hands, channels: Channels, server: Server
 ) -> None:

@@ -69,10 +69,20 @@ for i = 1, #messages, 2 do
   end
 end
 
-local was_received = {}
+for id, packed in pairs(per_node) do per_node[id] = cmsgpack.pack(packed) end
+
+-- A failed call means that nothing was sent, so that the sender may try again. So a node that cannot be published to is one
+-- that was not reached, unless that is so for all.
+local was_received, is_sent, problem = {}, false, nil
 for id, packed in pairs(per_node) do
-  was_received[id] = redis.call('PUBLISH', ARGV[7] .. id, cmsgpack.pack(packed)) > 0 or is_cluster
+  local listeners = redis.pcall('PUBLISH', ARGV[7] .. id, packed)
+  if type(listeners) == 'number' then
+    was_received[id], is_sent = listeners > 0 or is_cluster, true
+  else
+    problem = listeners
+  end
 end
+if problem and not is_sent then return problem end
 
 local answer = {}
 for i, recipient in ipairs(recipients) do

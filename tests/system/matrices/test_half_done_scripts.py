@@ -1,7 +1,9 @@
 """Every script is stopped before its k-th command, for every k, and its call is then repeated.
 
 After the stop nothing is written, or the repeated call completes it once: in the end all keys are those of a
-call that was not stopped. The clock of the scripts stands still, so that both can be compared as they are.
+call that was not stopped, and the same was published. The clock of the scripts stands still, so that both can
+be compared as they are. Messages are never sent again, so what is said of a stopped call that sends them must
+be true of what it has published.
 """
 
 import json
@@ -45,9 +47,15 @@ SHAPE: Final = Shape(
 )
 CLOCK: Final = "{'4100000000', '0'}"  # later than now: alarms of timers must not expire
 COMMANDS_MAX: Final = 200  # of one call here
+END: Final = "end"
+STOPPED: Final = "stopped"  # the channel on which a script says that it was
 STOPS: Final = """
 local whole, commands, stop = redis, 0, %d
-local function is_stop() commands = commands + 1 return commands == stop end
+local function is_stop()
+  commands = commands + 1
+  if commands == stop then whole.call('PUBLISH', 'stopped', '') end
+  return commands == stop
+end
 local redis = {error_reply = whole.error_reply, status_reply = whole.status_reply, sha1hex = whole.sha1hex,
   acl_check_cmd = whole.acl_check_cmd}
 redis.call = function(...) if is_stop() then error('stopped') end return whole.call(...) end
@@ -59,6 +67,7 @@ redis.pcall = function(...) if is_stop() then return {err = 'ERR stopped'} end r
 class Scene:
     name: str
     act: Callable[[Hand, Hand], Step | Call]  # prepares with two nodes, and returns the call to stop
+    is_repeated: bool = True  # if it is stopped
 
 
 def _apply(a: Hand, b: Hand) -> Step:
@@ -187,10 +196,13 @@ def _bans_added(a: Hand, _: Hand) -> Call:
         return caught(bans, lambda: bans.add(["u", "w", "x"], None, 3600.0, "", "op"))
 
 
+MESSAGES: Final = (b"one", b"two")  # the first one has recipients at both nodes
+
+
 def _deliver(a: Hand, b: Hand) -> Call:
     a.apply(login("u", "s1"))
     b.apply(login("u", "s2", "desk"), login("w", "s3"))
-    messages = msgpack.packb(["u", b"one", "w", b"two"], use_bin_type=False)
+    messages = msgpack.packb([b"u", MESSAGES[0], b"w", MESSAGES[1]], use_bin_type=False)
     return SHAPE.operator_call("deliver", 0, ["c", "", messages, msgpack.packb({})])
 
 
@@ -326,6 +338,12 @@ def _lost_slot(timer: SharedTimer, scripting: Scripting) -> Call:
     return caught(scripting, lambda: timer._claim_due(100))
 
 
+def _lost_hand(timer: SharedTimer, scripting: Scripting) -> Call:
+    timer.schedule_many([Event("a", 0.0), Event("b", 60.0)])
+    scripting.commands(f"{TIMER}:ring", [("DEL", f"{TIMER}:ring")])
+    return caught(scripting, lambda: timer._claim_due(100))
+
+
 def _notified(timer: SharedTimer, scripting: Scripting) -> Call:
     timer.schedule_many([Event("a", 0.0), Event("b", 0.0), Event("c", 60.0)])
     assert isinstance(timer, ExpiryTimer)
@@ -409,19 +427,19 @@ USES: Final[dict[str, Use]] = {
 
 
 def on_wheel(
-    use: Callable[[RedisWheel], object], *, forward: bool = False, lost: str = ""
+    use: Callable[[RedisWheel], object], *, forward: bool = False, lost: str = "", behind: int = 3
 ) -> Callable[[Hand, Hand], Call]:
-    """Return a scene with two users on the wheel; if `forward`, their ticks have come."""
+    """Return a scene with two users on the wheel; if `forward`, now is their tick, after the hand."""
 
     def act(a: Hand, _: Hand) -> Call:
         with closing(RedisWheel(a.store.url, "web", idle_timeout_s=60.0, tick_s=1.0)) as wheel:
             wheel.touch_many(["u", "w"])
             base = f"{wheel.prefix}:{{0}}"
             if forward:
-                at, before = 4_100_000_060, 4_099_999_999
-                moves = [("RENAME", f"{base}:slot:{at}", f"{base}:slot:{before}")]
-                users = [("HSET", f"{base}:users", uid, f"{before} {before}000 1-0") for uid in ("u", "w")]
-                hand = ("HSET", f"{base}:wheel", "hand", str(before - 3))
+                at, now = 4_100_000_060, 4_100_000_000
+                moves = [("RENAME", f"{base}:slot:{at}", f"{base}:slot:{now}")]
+                users = [("HSET", f"{base}:users", uid, f"{now} {now}000 1-0") for uid in ("u", "w")]
+                hand = ("HSET", f"{base}:wheel", "hand", str(now - behind))
                 a.store.commands(base, [*moves, *users, hand])
             if lost:
                 a.store.commands(base, [("DEL", f"{base}:{lost}")])
@@ -448,7 +466,7 @@ SCENES: Final = (
     Scene("convert", _convert),
     Scene("bans: lift", _bans),
     Scene("bans: add", _bans_added),
-    Scene("deliver", _deliver),
+    Scene("deliver", _deliver, is_repeated=False),
     Scene("probe", _probe),
     Scene("types", _types),
     Scene("lease", _lease),
@@ -457,6 +475,7 @@ SCENES: Final = (
     *(Scene(f"{kind}: {name}", on_timer(kind, use)) for kind in TIMERS for name, use in USES.items()),
     Scene("queue: a lost index", on_timer("queue", _lost_index)),
     Scene("ring: a lost slot", on_timer("ring", _lost_slot)),
+    Scene("ring: a lost hand", on_timer("ring", _lost_hand)),
     Scene("expiry: claim", on_timer("expiry", _notified)),
     Scene("wheel: touch", on_wheel(lambda wheel: wheel.touch_many(["u", "x", "y"]))),
     Scene("wheel: touch after some time", on_wheel(lambda wheel: wheel.touch_many(["u", "x"]), forward=True)),
@@ -466,7 +485,8 @@ SCENES: Final = (
     Scene("wheel: expire without a hand", on_wheel(lambda wheel: wheel.due(), forward=True, lost="wheel")),
     Scene(
         "wheel: expire without a slot",
-        on_wheel(lambda wheel: wheel.due(), forward=True, lost="slot:4099999999"),
+        # With several slots left a stop between them ends the users earlier: the clock stands.
+        on_wheel(lambda wheel: wheel.due(), forward=True, lost="slot:4100000000", behind=1),
     ),
 )
 
@@ -491,17 +511,66 @@ def all_scripts() -> set[str]:
     return names - {part for name in names for part in script_runner.parts_before(name)}
 
 
-def run(server: Server, call: Call, stop: int) -> bool:
-    """Run a call, stopped before its `stop`-th command; return whether it came to its end."""
+Said = tuple[bytes, Any]  # channel and message
+
+
+class Listener:
+    """Hears everything that is published on a server."""
+
+    def __init__(self, server: Server) -> None:
+        client: Any = server.client
+        self._client, self._channels = client, client.pubsub()
+        self._channels.psubscribe("*")
+
+    def heard(self) -> list[Said]:
+        """Return what was published since the last call."""
+        self._client.publish(END, "")
+        heard: list[Said] = []
+        while (message := self._channels.get_message(timeout=10.0))["channel"] != END.encode():
+            if message["type"] == "pmessage":
+                heard.append((message["channel"], message["data"]))
+        return heard
+
+    def close(self) -> None:
+        self._channels.close()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run of a script: what it returned (None: an error) and published, and whether it was stopped."""
+
+    reply: Any
+    was_stopped: bool
+    published: list[Said]
+
+
+def run(server: Server, listener: Listener, call: Call, stop: int) -> Ran:
+    """Run a call, stopped before its `stop`-th command."""
     text = STOPS % stop + script_runner.source(call.script)
     client: Any = server.client
+    listener.heard()
+    reply = None
     try:
-        client.eval(text, len(call.keys), *call.keys, *call.arguments)
+        reply = client.eval(text, len(call.keys), *call.keys, *call.arguments)
     except ResponseError as error:
         if "stopped" not in str(error):
             raise
-        return False
-    return True
+    heard = listener.heard()
+    published = [each for each in heard if each[0] != STOPPED.encode()]
+    return Ran(reply, len(published) < len(heard), published)
+
+
+def facts_said(published: Sequence[Said]) -> set[tuple[bytes, Any]]:
+    """Return what was published without the numbers that rise with each call."""
+    found = set()
+    for channel, message in published:
+        try:
+            fields = json.loads(message)
+        except ValueError:
+            found.add((channel, message))
+        else:
+            found.add((channel, json.dumps(fields | {"n": 0}, sort_keys=True)))
+    return found
 
 
 def facts_of(fields: dict[bytes, bytes]) -> dict[bytes, Any]:
@@ -540,32 +609,59 @@ def prepared(server: Server, store: RedisStore, scene: Scene) -> Call:
     return step if isinstance(step, Call) else SHAPE.call(step)
 
 
-def settle(server: Server, call: Call) -> None:
-    """Repeat a call until it has nothing more to do: what a run has planned, another one delivers."""
+def settle(server: Server, listener: Listener, call: Call) -> list[Said]:
+    """Repeat a call until it has nothing more to do: what a run has planned, another one delivers.
+
+    Return what it has published.
+    """
+    published: list[Said] = []
     for _ in range(3):
-        assert run(server, call, 0)
+        ran = run(server, listener, call, 0)
+        assert ran.reply is not None
+        published += ran.published
+    return published
 
 
-def tried(server: Server, scene: Scene, tried_scripts: set[str]) -> tuple[int, list[str]]:
+def is_true_of(ran: Ran) -> bool:
+    """Whether the answer about messages says what was sent: a failed call, nothing."""
+    if ran.reply is None:
+        return ran.published == []
+    sent = dict.fromkeys(MESSAGES, 0)
+    for _, packed in ran.published:
+        flat = msgpack.unpackb(packed, raw=True)
+        for devices, frame in zip(flat[1::3], flat[2::3], strict=True):
+            sent[frame] += len(devices)
+    return list(msgpack.unpackb(ran.reply[0])[::2]) == [*sent.values()]
+
+
+def tried(server: Server, listener: Listener, scene: Scene, tried_scripts: set[str]) -> tuple[int, list[str]]:
     """Try every place to stop in; return their number, and what did not hold."""
     store = RedisStore(server.url, SHAPE)
     broken: list[str] = []
     whole = prepared(server, store, scene)
     tried_scripts.add(whole.script)
     before = contents(server)
-    settle(server, whole)
+    said = facts_said(settle(server, listener, whole))
     after = contents(server)
     for stop in range(1, COMMANDS_MAX):
         call = prepared(server, store, scene)
-        if run(server, call, stop):
-            break
+        ran = run(server, listener, call, stop)
         left = contents(server)
-        nothing = left == before
-        settle(server, call)
-        held = contents(server) == after
+        nothing = left == before and not ran.published
+        if scene.is_repeated:
+            if not ran.was_stopped:
+                break
+            published = [*ran.published, *settle(server, listener, call)]
+            held = contents(server) == after and facts_said(published) == said
+        else:
+            held = (
+                is_true_of(ran) and left == before and (ran.was_stopped or facts_said(ran.published) == said)
+            )
         print(f"{scene.name}, command {stop}: {'nothing written' if nothing else 'completed'}, held {held}")
         if not held:
             broken.append(f"{scene.name}, command {stop}")
+        if not ran.was_stopped:
+            break
     store.close()
     return stop - 1, broken
 
@@ -576,11 +672,13 @@ def tried_all(binary: str) -> list[str]:
     scripts: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         server = Server(binary, Path(folder))
+        listener = Listener(server)
         try:
             for scene in SCENES:
-                count, failed = tried(server, scene, scripts)
+                count, failed = tried(server, listener, scene, scripts)
                 cells, broken = cells + count, broken + failed
         finally:
+            listener.close()
             server.close()
     print(f"{cells} cells, {cells - len(broken)} held")
     return broken + [f"{name}: no scene" for name in all_scripts() - scripts]
