@@ -74,6 +74,11 @@ def reindex_call(keys: Keys, shard: int, cursor: str) -> Call:
     return Call("followups/reindex", script_keys(keys, shard), ["", cursor, REINDEXED_PER_CALL])
 
 
+def recount_call(keys: Keys, shard: int, missing_bytes: int, recounts: int) -> Call:
+    """Return the call that corrects the counted memory, as a walk has found."""
+    return Call("followups/recount", script_keys(keys, shard), ["", missing_bytes, recounts])
+
+
 @dataclass(frozen=True, slots=True)
 class Addition:
     """A follow-up to add for one user; see `presence.followups.planned`."""

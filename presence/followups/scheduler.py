@@ -17,7 +17,13 @@ from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.threads import NoThread
 from presence.config.followup_rules import Rule
-from presence.followups.keys import STREAM_MAXLEN, packed_rules, reindex_call, run_call
+from presence.followups.keys import (
+    STREAM_MAXLEN,
+    packed_rules,
+    recount_call,
+    reindex_call,
+    run_call,
+)
 from presence.store.keys import Keys
 from presence.store.records import number_of_shards
 from presence.store.script_runner import Scripting
@@ -95,8 +101,9 @@ class FollowUpScheduler:
         self._due: dict[int, float] = {}  # by shard, the time of the next run
         self._started: set[int] = set()  # shards that are known to have had runs
         self._failed = 0  # in a row
-        # The walk over all follow-ups: its shard, cursor, and next call.
+        # The walk over all follow-ups: its shard, cursor, and next call; what it finds for recount.lua.
         self._walk_shard, self._walk_cursor, self._walk_at = 0, "0", 0.0
+        self._missing_bytes, self._recounts = 0.0, 0
         self.counters = SchedulerCounters()
         self.failure: Exception | None = None
 
@@ -137,10 +144,24 @@ class FollowUpScheduler:
         if isinstance(answer, Exception):
             self._note_failure(answer)
             return
-        self._walk_cursor, restored = msgpack.unpackb(answer)
-        self.counters.restored += restored
+        cursor, restored, missing_bytes, recounts = msgpack.unpackb(answer)
         if self._walk_cursor == "0":
+            self._missing_bytes, self._recounts = 0.0, recounts
+        self._walk_cursor = cursor
+        self._missing_bytes += missing_bytes
+        self.counters.restored += restored
+        if cursor == "0":
+            self._recount(keys)
             self._walk_shard = (self._walk_shard + 1) % keys.shards
+
+    def _recount(self, keys: Keys) -> None:
+        """Correct the counted memory of a shard after a walk."""
+        if not (missing_bytes := round(self._missing_bytes)):
+            return
+        call = recount_call(keys, self._walk_shard, missing_bytes, self._recounts)
+        (answer,) = self._scripting.evaluate([call])
+        if isinstance(answer, Exception):
+            self._note_failure(answer)
 
     def close(self) -> None:
         """Close the connections; a call in another thread fails."""

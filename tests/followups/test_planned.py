@@ -1,6 +1,7 @@
 """Follow-ups of single users: added, cancelled, listed."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import msgpack
@@ -8,8 +9,9 @@ import pytest
 
 from presence.common.errors import StoreError
 from presence.config.followup_rules import MAX_PAYLOAD_BYTES
-from presence.followups import FollowUps, keys
+from presence.followups import FollowUps, keys, scheduler
 from presence.store.client import Redis
+from presence.store.script_runner import Scripting
 from presence.timers.interface import TimerError, TimerFull
 from tests.followups.shards import Shard
 
@@ -239,6 +241,39 @@ def test_a_follow_up_is_found_although_what_leads_to_it_was_lost(
     shard.run_scheduler(after_ms=2 * MINUTE_MS)
     assert {"ann", "bob"} <= set(shard.delivered_to())
     assert shard.counts()["done"] == len(shard.delivered())
+
+
+@pytest.mark.parametrize("counted", [None, "", "0", "123456789", "9" * 15, "9" * 30, "1e999"])
+def test_a_wrong_count_of_the_memory_is_corrected(
+    shard: Shard, client: Redis, followups: FollowUps, monkeypatch: pytest.MonkeyPatch, counted: str | None
+) -> None:
+    monkeypatch.setattr(scheduler, "REINDEX_INTERVAL_S", 0.0)
+    monkeypatch.setattr(keys, "REINDEXED_PER_CALL", 50)
+    for number in range(600):  # too many to be read in one call
+        followups.add(f"u{number}", after=60, name="cart", payload="x" * number)
+    state = f"{shard.keys.followup_queue(0)}:state"
+    right: Any = client.hget(state, "bytes")
+    if counted is None:
+        client.hdel(state, "bytes")
+    else:
+        client.hset(state, "bytes", counted)
+    shard.run_scheduler(times=100)
+    corrected: Any = client.hget(state, "bytes")
+    assert int(corrected) == pytest.approx(int(right), abs=10)
+
+
+def test_two_schedulers_correct_the_memory_once(
+    shard: Shard, client: Redis, followups: FollowUps, url: str
+) -> None:
+    followups.add("ann", after=60, name="cart")
+    state = f"{shard.keys.followup_queue(0)}:state"
+    client.hincrby(state, "bytes", 1000)
+    right: Any = client.hget(state, "bytes")
+    call = keys.recount_call(shard.keys, 0, -1000, 0)  # as both have found
+    with closing(Scripting(url)) as scripting:
+        assert [msgpack.unpackb(scripting.one(call)) for _ in range(2)] == [True, False]
+    corrected: Any = client.hget(state, "bytes")
+    assert int(corrected) == int(right) - 1000
 
 
 @pytest.mark.parametrize("stored", [b"", b"0", b"1e999", b"9" * 5_000])

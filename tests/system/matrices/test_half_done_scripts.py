@@ -265,6 +265,11 @@ def _reindex_followups(a: Hand, b: Hand) -> Call:
     return keys.reindex_call(SHAPE.keys, 0, "0")
 
 
+def _recount_followups(a: Hand, b: Hand) -> Call:
+    _cancel_followups(a, b)
+    return keys.recount_call(SHAPE.keys, 0, 1000, 0)
+
+
 # Timers of each kind. Nothing is due later than now, because the clock stands.
 
 LEASING: Final = Leasing(lease_s=30.0, attempts_max=2, backoff_s=1.0)
@@ -453,6 +458,7 @@ SCENES: Final = (
     Scene("follow-ups: add", _add_followup),
     Scene("follow-ups: cancel", _cancel_followups),
     Scene("follow-ups: reindex", _reindex_followups),
+    Scene("follow-ups: recount", _recount_followups),
     Scene("apply", _apply),
     Scene("apply: ends", _apply_ends),
     Scene("apply: opening", _open),

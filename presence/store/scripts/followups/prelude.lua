@@ -112,8 +112,12 @@ end
 -- Returns the memory of all follow-ups of the shard.
 local function followup_bytes()
   if redis.call('HLEN', work_key) == 0 then return added_bytes end  -- whatever a damaged entry has left behind
-  local present = string.match(redis.call('HGET', state_key, 'bytes') or '', '^%d+$')
-  return math.max(0, (tonumber(present) or 0) + added_bytes)
+  return math.max(0, (whole(redis.call('HGET', state_key, 'bytes')) or 0) + added_bytes)
+end
+
+-- Returns how often the memory was corrected.
+local function recounts()
+  return whole(redis.call('HGET', state_key, 'recounts')) or 0
 end
 
 local function set_due(id, followup, due_ms)

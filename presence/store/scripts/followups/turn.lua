@@ -13,7 +13,8 @@
 -- refused, gaps found].
 --
 -- `state`: runner, until_ms: the active scheduler, and the end of its lease; cursor: the last event read; added: number of
--- entries ever added to the stream up to there; start: both, before the first run, see add.lua; rules: ARGV 4; scan, floor_ms: see `scan_for_missed_users`.
+-- entries ever added to the stream up to there; start: both, before the first run, see add.lua; rules: ARGV 4; scan, floor_ms: see `scan_for_missed_users`;
+-- bytes: the memory of all follow-ups, roughly; recounts: how often it was corrected, see reindex.lua.
 --
 -- Exactly once: the cursor, planned and delivered follow-ups change in one step, so any number of schedulers may call
 -- this, die during a call, and repeat it. Nothing is delivered before all events in the stream were read, so a return that
