@@ -106,7 +106,8 @@ class Server:
             report=self._delivery_reporter.enqueue,
             faults=self.node.faults,
         )
-        states = StoredStates(redis_url, self.node.keys)
+        retention_ms = startup.retention_ms(settings)
+        states = StoredStates(redis_url, self.node.keys, retention_ms=retention_ms)
         self._watching = startup.watching(redis_url, self.node, states)
         self._reporter = SessionReporter(
             self.node.engine,

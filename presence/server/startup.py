@@ -64,12 +64,17 @@ async def _check_rights(node: Node, redis_url: str, settings: Settings) -> privi
     return await TrioThreadCaller(lambda: None).call(check)
 
 
+def retention_ms(settings: Settings) -> int:
+    """Return how long it is known when an offline user was last seen."""
+    return settings.seen_retention_days * 86_400_000
+
+
 def shape(settings: Settings) -> Shape:
     """Return what all scripts share: keys, bounds of what is kept, and limits per user."""
     return Shape(
         Keys(settings.prefix, settings.shard_count, settings.database),
         maxlen=settings.stream_maxlen,
-        seen_retention_ms=settings.seen_retention_days * 86_400_000,
+        seen_retention_ms=retention_ms(settings),
         max_sessions=settings.max_sessions,
         session_policy=settings.session_policy,
         class_limits=settings.class_limits,
@@ -89,7 +94,7 @@ def watching(url: str, node: Node, states: StoredStates) -> Watching:
     settings, keys = node.settings, node.keys
     return Watching(
         keys.shard,
-        WatchServers(url, keys, detail=settings.device_events),
+        WatchServers(url, keys, detail=settings.device_events, retention_ms=retention_ms(settings)),
         states,
         max_watches=settings.max_watches,
         max_shared_watches=settings.max_shared_watches,

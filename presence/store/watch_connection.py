@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
@@ -20,7 +21,12 @@ from presence.store.client import Redis, open_client
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import as_failure, calling, is_of_slot
 from presence.store.keys import Keys
-from presence.store.watch_reads import read_last_ids, read_replay, read_snapshot
+from presence.store.watch_reads import (
+    forgotten_before_ms,
+    read_last_ids,
+    read_replay,
+    read_snapshot,
+)
 from presence.watching.channel import (
     ChannelMessage,
     Pong,
@@ -45,13 +51,23 @@ class WatchServers:
         keys: channel names.
         connect: makes the client of one server.
         detail: whether to read the devices of users.
+        retention_ms: how long it is told when an offline user was last seen.
     """
 
-    def __init__(self, url: str, keys: Keys, connect: Connect = open_client, *, detail: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        keys: Keys,
+        connect: Connect = open_client,
+        *,
+        detail: bool = False,
+        retention_ms: float = math.inf,
+    ) -> None:
         self._routes = Routes(url, connect)
         self._keys = keys
         self._connect = connect
         self._detail = detail
+        self._retention_ms = retention_ms
 
     def locate(self, shards: Sequence[int], *, anew: bool) -> dict[int, str]:
         """See `ShardServers`."""
@@ -63,7 +79,9 @@ class WatchServers:
 
     def channel(self, server: str) -> ServerChannel:
         """See `ShardServers`."""
-        return WatchConnection(server, self._keys, self._connect, detail=self._detail)
+        return WatchConnection(
+            server, self._keys, self._connect, detail=self._detail, retention_ms=self._retention_ms
+        )
 
 
 class WatchConnection:
@@ -71,16 +89,23 @@ class WatchConnection:
 
     Args:
         server: its plain URL.
-        keys, connect, detail: see `WatchServers`.
+        keys, connect, detail, retention_ms: see `WatchServers`.
     """
 
     def __init__(
-        self, server: str, keys: Keys, connect: Connect = open_client, *, detail: bool = False
+        self,
+        server: str,
+        keys: Keys,
+        connect: Connect = open_client,
+        *,
+        detail: bool = False,
+        retention_ms: float = math.inf,
     ) -> None:
         self._server = server
         self._keys = keys
         self._connect = connect
         self._detail = detail
+        self._retention_ms = retention_ms
         # Before the shard's number in the names of all channels, and after it.
         self._head, self._tail = (each.encode() for each in keys.watchers_channel(0).rsplit("0", 1))
         self._client: Redis | None = None
@@ -129,9 +154,8 @@ class WatchConnection:
 
     def snapshot(self, shard: int, uids: Sequence[str]) -> ShardSnapshot:
         """See `ServerChannel`."""
-        return self._ask(
-            shard, lambda client: read_snapshot(client, self._keys, shard, uids, detail=self._detail)
-        )
+        read = partial(read_snapshot, keys=self._keys, shard=shard, uids=uids, detail=self._detail)
+        return self._ask(shard, partial(read, forgotten_ms=forgotten_before_ms(self._retention_ms)))
 
     def replay(self, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
         """See `ServerChannel`."""

@@ -1,5 +1,7 @@
 """Reads for watches and queries: of the records of users, and of the stream."""
 
+import math
+import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -24,6 +26,9 @@ from presence.watching.user_states import (
     read_entry,
 )
 
+# Clients are shown nobody as last seen this near to the retention, or before. Scripts forget offline users
+# later, by the clock of Redis. So an invisible user is shown like an offline one, whatever clock is ahead.
+FORGOTTEN_EARLIER_MS: Final = 3_600_000
 STATES_PER_TURN: Final = 100  # decoded without a turn for other tasks: a millisecond or two
 REPLAY_PAGE: Final = 200  # entries; some 60 KB, which the loop parses in four milliseconds
 _NO_KEY: Final = "no such key"
@@ -35,11 +40,13 @@ class StoredStates:
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
         keys: key names.
+        retention_ms: how long it is told when an offline user was last seen.
     """
 
-    def __init__(self, url: str, keys: Keys) -> None:
+    def __init__(self, url: str, keys: Keys, *, retention_ms: float = math.inf) -> None:
         self._clients = ShardClients(url)
         self._keys = keys
+        self._retention_ms = retention_ms
 
     def read(self, uids: Sequence[str], *, detail: bool = False) -> Mapping[str, WatchedState]:
         """Return the state of each user; in a cluster with a second try, because a shard may have moved."""
@@ -47,7 +54,8 @@ class StoredStates:
             found = self._clients.read(lambda clients: read_states(clients, self._keys, uids))
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
-        states = {uid: _state(each) for uid, each in found.items()}
+        forgotten_ms = forgotten_before_ms(self._retention_ms)
+        states = {uid: _state(each, forgotten_ms) for uid, each in found.items()}
         if detail:
             return {uid: state._replace(devices=_devices(found[uid])) for uid, state in states.items()}
         return states
@@ -57,10 +65,24 @@ class StoredStates:
         self._clients.close()
 
 
+def forgotten_before_ms(retention_ms: float) -> float:
+    """Return the Unix milliseconds before which it is not told any more when a user was last seen."""
+    return time.time() * 1000 - retention_ms + FORGOTTEN_EARLIER_MS
+
+
 def read_snapshot(
-    client: Redis, keys: Keys, shard: int, uids: Sequence[str], *, detail: bool = False
+    client: Redis,
+    keys: Keys,
+    shard: int,
+    uids: Sequence[str],
+    *,
+    detail: bool = False,
+    forgotten_ms: float = -math.inf,
 ) -> ShardSnapshot:
-    """Read users of one shard, with `detail` also their devices, in one transaction."""
+    """Read users of one shard, with `detail` also their devices, in one transaction.
+
+    `forgotten_ms`: see `forgotten_before_ms`.
+    """
     with client.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.online(shard), list(uids))
         pipe.zmscore(keys.seen(shard), list(uids))
@@ -72,7 +94,7 @@ def read_snapshot(
         if number % STATES_PER_TURN == 0:
             let_others_run()
         found = online_state(record) or offline_state(score, left)
-        states[uid] = _state(found)._replace(devices=_devices(found) if detail else None)
+        states[uid] = _state(found, forgotten_ms)._replace(devices=_devices(found) if detail else None)
     return ShardSnapshot(states, _last_id(stream))
 
 
@@ -153,8 +175,10 @@ def _devices(found: Mapping[str, Any]) -> tuple[DeviceState, ...]:
     )
 
 
-def _state(found: Mapping[str, Any]) -> WatchedState:
+def _state(found: Mapping[str, Any], forgotten_ms: float) -> WatchedState:
     found = found.get("public", found)
+    if (last_seen_ms := found["last_seen_ms"]) is not None and last_seen_ms < forgotten_ms:
+        found = offline_state(None, None)
     return WatchedState(
         found["status"],
         found["since_ms"],

@@ -1,0 +1,53 @@
+"""What the reads for queries and watches show of users who have been away for long."""
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from presence.core.profiles import Profile
+from presence.store.keys import Keys
+from presence.store.watch_reads import StoredStates, forgotten_before_ms, read_snapshot
+from presence.watching.user_states import WatchedState
+from tests.store.driving import Hand, end, login, update
+from tests.store.servers import Server
+
+KEYS = Keys()
+DAY_MS = 86_400_000
+INVISIBLE = Profile(status="invisible")
+# Last seen at the same moment: offline; invisible since; the same, and offline by now.
+AWAY = ("off", "hidden", "gone")
+
+
+@pytest.fixture
+def since_ms(a: Hand) -> int:
+    """When the users were last seen, two days ago."""
+    at_ms = int(time.time() * 1000) - 2 * DAY_MS
+    a.apply(*(login(uid, uid, at_ms=at_ms) for uid in AWAY))
+    a.apply(end("off", "off", at_ms=at_ms))
+    a.apply(*(update(uid, uid, at_ms=at_ms, profile=INVISIBLE) for uid in AWAY[1:]))
+    a.apply(end("gone", "gone", at_ms=at_ms + DAY_MS))
+    return at_ms
+
+
+def shown(server: Server, how: str, days: int) -> Mapping[str, WatchedState]:
+    """Return what clients are shown of the users, and of one who never came, with this retention."""
+    uids = [*AWAY, "nobody"]
+    if how == "watch":
+        forgotten_ms = forgotten_before_ms(days * DAY_MS)
+        return read_snapshot(server.client, KEYS, 0, uids, detail=True, forgotten_ms=forgotten_ms).states
+    states = StoredStates(server.url, KEYS, retention_ms=days * DAY_MS)
+    try:
+        return states.read(uids, detail=True)
+    finally:
+        states.shut_down()
+
+
+@pytest.mark.parametrize("how", ["query", "watch"])
+def test_a_user_invisible_for_long_is_shown_like_one_offline_for_long(
+    server: Server, since_ms: int, how: str
+) -> None:
+    remembered, forgotten = shown(server, how, 3), shown(server, how, 1)
+    assert {remembered[uid].last_seen_ms for uid in AWAY} == {since_ms}
+    assert {forgotten[uid].shown()["last_seen_ms"] for uid in AWAY} == {None}
+    assert all(forgotten[uid] == forgotten["nobody"] for uid in AWAY)
