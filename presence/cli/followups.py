@@ -25,9 +25,11 @@ from presence.cli.options import (
     uid_argument,
 )
 from presence.cli.redis_errors import subscriber_errors, with_redis
+from presence.common import threads
+from presence.common.scarcity import scarcity
 from presence.common.text import json_line, named, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
-from presence.followups.scheduler import FollowUpScheduler, SchedulerOutage
+from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, SchedulerOutage
 from presence.ops.explain_text import moment
 from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
@@ -157,11 +159,16 @@ def _handler(name: str) -> Callable[[Any], Any]:
 
 
 def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
-    outage = SchedulerOutage()
-    while not stop.wait(scheduler.run_once()):
-        failure = scheduler.failure
-        if news := outage.log_message(failure):
-            print_error(f"{news}: {failure}" if failure else news)
+    outage, wait_s = SchedulerOutage(), 0.0
+    failure: Exception | None
+    while not stop.wait(wait_s):
+        try:
+            wait_s, failure = scheduler.run_once(), scheduler.failure
+        except Exception as error:  # such as a lack of memory: nobody would miss a thread that ended
+            wait_s, failure = RETRY_MAX_S, error
+        with contextlib.suppress(OSError, MemoryError):  # as of a log on a full disk
+            if news := outage.log_message(failure):
+                print_error(f"{news}: {scarcity(failure) or failure}" if failure else news)
 
 
 @contextlib.contextmanager
@@ -169,7 +176,7 @@ def _scheduler_thread(scheduler: FollowUpScheduler) -> Iterator[None]:
     """Run the scheduler in a thread for the duration of a ``with`` block."""
     stop = threading.Event()
     thread = threading.Thread(target=_run_scheduler, args=(scheduler, stop), daemon=True)
-    thread.start()
+    threads.start(thread)
     try:
         yield
     finally:

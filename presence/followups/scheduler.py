@@ -217,6 +217,11 @@ class SchedulerOutage:
         if kind == self._reported:
             return ""
         self._reported = kind
-        if isinstance(failure, NoThread):
-            return "follow-ups waiting for a thread"
-        return "follow-ups waiting for Redis" if failure else "follow-ups resumed"
+        match failure:
+            case None:
+                return "follow-ups resumed"
+            case NoThread():
+                return "follow-ups waiting for a thread"
+            case StoreUnavailable() | StoreError():
+                return "follow-ups waiting for Redis"
+        return "follow-up scheduler failed"

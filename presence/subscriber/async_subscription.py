@@ -13,6 +13,8 @@ from typing import Any, Self, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from presence.common.async_threads import call_in_thread
+from presence.common.threads import NoThread
 from presence.store.client import RedisError
 from presence.subscriber.blocking import SubscriptionBase, error_line
 from presence.subscriber.connection import Source, log
@@ -112,7 +114,7 @@ class Subscription(SubscriptionBase[T]):
         self._source.abandon(error_line(error))
         try:
             await self._in_thread(self._source.flush)
-        except RedisError as failure:
+        except (RedisError, NoThread) as failure:
             log.warning("cannot store why an event failed: %s", failure)
 
     async def _fetch(self) -> None:
@@ -138,7 +140,7 @@ class Subscription(SubscriptionBase[T]):
                 call()
 
         try:
-            await anyio.to_thread.run_sync(locked, abandon_on_cancel=True)
+            await call_in_thread(locked)
         except anyio.get_cancelled_exc_class():
             self._thread_abandoned = True
             self._source.close()

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from presence.common.backoff import backoff_s, jittered
 from presence.common.redis_url import is_cluster, redacted
+from presence.common.scarcity import scarcity
 from presence.store.client import CALL_TIMEOUT_S, RedisError
 from presence.store.error_classes import CONNECTION_LOST, code_of, needs_operator, passes
 from presence.store.keys import Keys
@@ -186,7 +187,8 @@ class Retry:
     """Decides after a failure whether and when to try again; logs each outage once.
 
     A failure before the first success is raised, because then the URL or the password is wrong. After it,
-    failures that an operator has to fix are logged as errors and tried again.
+    failures that an operator has to fix are logged as errors and tried again; so are calls for which this
+    process lacks a thread, a descriptor or memory.
     """
 
     def __init__(self, name: str) -> None:
@@ -201,7 +203,7 @@ class Retry:
         Raises:
             Exception: `error` itself, if it is permanent.
         """
-        if not (self._has_succeeded and (passes(error) or needs_operator(error))):
+        if not (self._has_succeeded and (passes(error) or needs_operator(error) or scarcity(error))):
             raise error
         if self._failures or code_of(error) != "MOVED":  # one moved shard is no outage
             self._log_failure(error)
@@ -221,8 +223,10 @@ class Retry:
             log.error("Redis at %s now refuses calls, retrying: %s", self._name, error)
             self._logged = str(error)
         elif not self._logged:
-            log.warning("lost Redis at %s, retrying: %s", self._name, error)
-            self._logged = str(error)
+            lack = scarcity(error)
+            what = "cannot call Redis at %s, retrying: %s" if lack else "lost Redis at %s, retrying: %s"
+            self._logged = lack or str(error)
+            log.warning(what, self._name, self._logged)
 
 
 class Source(ABC, Generic[Raw]):

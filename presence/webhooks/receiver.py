@@ -8,6 +8,7 @@ from typing import Final
 import anyio
 import httpx2
 
+from presence.common.scarcity import scarcity
 from presence.common.text import json_line
 from presence.subscriber.events import Entry, Gap, Item, entry_values, gap_entry
 from presence.webhooks.signature import SIGNATURE_HEADER, sign
@@ -25,7 +26,8 @@ class Failure:
 
     Attributes:
         error: for the log and for the dead letter.
-        is_away: the receiver cannot be reached or asks for a later retry; this is no fault of the events.
+        is_away: this is no fault of the events: the receiver cannot be reached or asks for a later retry, or
+            this process lacks something.
         retry_after_s: the least pause that it asks for.
     """
 
@@ -62,6 +64,8 @@ class Receiver:
             transport=transport,
             # A connection that is still not made after half the time is a receiver that cannot be reached.
             timeout=httpx2.Timeout(timeout_s, connect=timeout_s / 2),
+            # Each shard has a request at a time. One that waited for a connection of another would time out.
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
             headers={"User-Agent": _USER_AGENT, "Content-Type": "application/json"},
         )
 
@@ -79,6 +83,10 @@ class Receiver:
             return Failure(f"no answer within {self.timeout_s:g} s")
         except httpx2.HTTPError as error:
             return Failure(f"the connection failed: {error or type(error).__name__}")
+        except Exception as error:  # such as a thread to look up the name of the receiver
+            if not (lack := scarcity(error)):
+                raise
+            return Failure(lack, is_away=True)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,11 +9,12 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from presence.store.client import RedisError
+from presence.common.async_threads import call_in_thread
+from presence.common.scarcity import scarcity
 from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.receiver import Receiver
 from presence.webhooks.sender import SendOptions, ShardSender
-from presence.webhooks.shard_locks import ShardLock, ShardLocks
+from presence.webhooks.shard_locks import RETRIED, ShardLock, ShardLocks
 
 LOCK_REQUESTS: Final = 3  # a lock lasts for the time of so many; it is renewed after a third of that
 MIN_LOCK_S: Final = 15.0
@@ -72,16 +73,16 @@ class Runner:
                         break
                     try:
                         self._share = await self._renew()
-                    except RedisError as error:
-                        log.warning("cannot renew the locks of shards: %s", error)
+                    except RETRIED as error:
+                        log.warning("cannot renew the locks of shards: %s", scarcity(error) or error)
                 await self._end([*self._sending])
-            with suppress(RedisError), anyio.move_on_after(LEAVE_S):
-                await anyio.to_thread.run_sync(self._locks.leave, abandon_on_cancel=True)
+            with suppress(*RETRIED), anyio.move_on_after(LEAVE_S):
+                await call_in_thread(self._locks.leave)
         finally:
             self._locks.close()
 
     async def _renew(self) -> set[int]:
-        return await anyio.to_thread.run_sync(self._locks.renew, abandon_on_cancel=True)
+        return await call_in_thread(self._locks.renew)
 
     async def _divide(self, tasks: TaskGroup) -> None:
         """Stop sending shards of others, and those whose lock was lost; begin to send new ones."""
@@ -94,9 +95,9 @@ class Runner:
         await self._end(ended)
         if others := held.keys() - share:
             try:
-                await anyio.to_thread.run_sync(self._locks.release, others)
-            except RedisError as error:
-                log.warning("cannot release the locks of shards: %s", error)
+                await call_in_thread(partial(self._locks.release, others), abandon_on_cancel=False)
+            except RETRIED as error:
+                log.warning("cannot release the locks of shards: %s", scarcity(error) or error)
         anyio.to_thread.current_default_thread_limiter().total_tokens = len(share) + SPARE_THREADS
         new = held.keys() - self._sending.keys()
         for shard in new:

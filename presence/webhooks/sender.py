@@ -15,14 +15,14 @@ from typing import Final
 import anyio
 
 from presence.common.backoff import backoff_s, jittered
-from presence.store.client import RedisError
+from presence.common.scarcity import scarcity
 from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Entry, Item
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.receiver import Failure, Receiver
-from presence.webhooks.shard_locks import ShardLock
+from presence.webhooks.shard_locks import RETRIED, ShardLock
 
 # The same for every runner: the next holder of a lock continues with what the last one left unacknowledged.
 CONSUMER: Final = "webhooks"
@@ -87,18 +87,14 @@ class ShardSender:
         self._logged = ""  # the last error, until a request is accepted
 
     async def run(self) -> None:
-        """Send until cancelled; a request under way is completed and acknowledged.
-
-        Raises:
-            ValueError: Redis does not hold data of a presence server.
-        """
+        """Send until cancelled; a request under way is completed and acknowledged."""
         while True:
             try:
                 async with self._subscription() as events:
                     while True:
                         await self._send(events, await events.batch(self._options.batch))
-            except RedisError as error:  # when it could not be reached at first, or refuses
-                log.warning("shard %d: Redis: %s", self._lock.shard, error)
+            except RETRIED as error:
+                log.warning("shard %d: Redis: %s", self._lock.shard, scarcity(error) or error)
                 await anyio.sleep(REDIS_RETRY_S)
 
     def _subscription(self) -> Subscription[Item]:
@@ -145,7 +141,7 @@ class ShardSender:
             self._metrics.note_request(failure, self._clock() - begun)
             if failure is None:
                 # If Redis fails here, they are acknowledged before the next events are read.
-                with suppress(RedisError), anyio.move_on_after(ACKNOWLEDGE_S):
+                with suppress(*RETRIED), anyio.move_on_after(ACKNOWLEDGE_S):
                     await events.acknowledge(*items)
         if failure is None:
             self._note_accepted(items)
@@ -158,8 +154,8 @@ class ShardSender:
             try:
                 await events.give_up(item, failure.error)
                 break
-            except RedisError as error:
-                log.warning("shard %d: Redis: %s", self._lock.shard, error)
+            except RETRIED as error:
+                log.warning("shard %d: Redis: %s", self._lock.shard, scarcity(error) or error)
                 await anyio.sleep(REDIS_RETRY_S)
         self._metrics.events.labels("dead_letter").inc()
         self._failures = 0  # the next event may well be accepted

@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from presence.cli import followups
+from presence.followups.scheduler import FollowUpScheduler
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from tests.cli.conftest import Command
@@ -132,3 +135,26 @@ def test_run_plans_by_the_rules_of_the_file_and_retries_the_handler(
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_scheduler_beside_a_handler_survives_a_lack_of_memory(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(followups, "RETRY_MAX_S", 0.01)
+    runs = 0
+
+    def run_once() -> float:
+        nonlocal runs
+        runs += 1
+        if runs == 2:
+            raise MemoryError
+        return 0.01
+
+    with closing(FollowUpScheduler(redis_server.url, "presence", None)) as scheduler:
+        monkeypatch.setattr(scheduler, "run_once", run_once)
+        with followups._scheduler_thread(scheduler):
+            assert wait_for(lambda: runs > 3, DEADLINE_S)
+    assert capsys.readouterr().err.splitlines() == [
+        "presence: follow-up scheduler failed: out of memory: more memory is needed",
+        "presence: follow-ups resumed",
+    ]

@@ -1,6 +1,8 @@
 """What a request looks like, and what its answer means."""
 
+import errno
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 import httpx2
@@ -10,6 +12,7 @@ import trio
 from presence.subscriber.events import Entry, Gap
 from presence.webhooks import SIGNATURE_HEADER, verify
 from presence.webhooks.receiver import Failure, Receiver
+from tests.support.webhook_receiver import Event, WebhookReceiver
 
 SECRET = b"a secret of the test"
 URL = "https://receiver.test/events"
@@ -75,6 +78,47 @@ async def test_a_receiver_that_cannot_be_reached_is_away() -> None:
     failure = await post(refuse)
     assert failure is not None
     assert failure.is_away
+
+
+LACKS = [
+    (RuntimeError("can't start new thread"), "a higher limit of processes and threads"),
+    (MemoryError(), "more memory is needed"),
+    (OSError(errno.EMFILE, "Too many open files"), "a higher limit of open files"),
+]
+
+
+@pytest.mark.parametrize(("error", "remedy"), LACKS, ids=["thread", "memory", "descriptor"])
+async def test_what_this_process_lacks_is_no_fault_of_the_events(error: Exception, remedy: str) -> None:
+    async def fail(_request: httpx2.Request) -> httpx2.Response:
+        raise error
+
+    failure = await post(fail)
+    assert failure is not None
+    assert failure.is_away
+    assert remedy in failure.error
+
+
+async def test_each_of_many_shards_has_a_connection() -> None:
+    shards = 110
+    together = threading.Barrier(shards, timeout=20.0)
+
+    def answer(_events: list[Event]) -> int:
+        together.wait()  # no request is answered before all have come
+        return 200
+
+    target = WebhookReceiver(SECRET, answer)
+    with target.running():
+        receiver = Receiver(target.url, [SECRET], 15.0)
+        failures: list[Failure | None] = []
+
+        async def send() -> None:
+            failures.append(await receiver.post([ITEM]))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(shards):
+                nursery.start_soon(send)
+        await receiver.close()
+    assert failures == [None] * shards
 
 
 async def test_a_receiver_that_does_not_even_refuse_a_connection_is_away(

@@ -11,6 +11,7 @@ import trio
 
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.webhooks import runner as runner_module
 from presence.webhooks import sender
 from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.receiver import Receiver
@@ -37,7 +38,7 @@ class Setup:
     receiver: WebhookReceiver
 
     @asynccontextmanager
-    async def runner(self, **options: Any) -> AsyncIterator["Running"]:
+    async def runner(self, timeout_s: float = 2.0, **options: Any) -> AsyncIterator["Running"]:
         """Run a runner for the length of the block; it must end in order."""
         chosen: dict[str, Any] = {
             "group": "g",
@@ -46,7 +47,7 @@ class Setup:
             "attempts": 3,
             "after": "0",
         }
-        receiver = Receiver(self.receiver.url, [SECRET], 2.0)
+        receiver = Receiver(self.receiver.url, [SECRET], timeout_s)
         metrics = RunnerMetrics()
         runner = Runner(
             self.url, "presence", SendOptions(**(chosen | options)), receiver, metrics=metrics, name="a"
@@ -186,3 +187,55 @@ async def test_a_request_under_way_is_completed_and_acknowledged_at_the_end(setu
         await until(lambda: len(setup.receiver.uids) == 2)
     assert setup.receiver.uids == ["a", "b"]
     assert streams.pending() == 0
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_args: Any, **_kwargs: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
+
+
+async def test_a_lack_of_threads_ends_no_runner(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner_module, "MIN_LOCK_S", 0.9)  # it is renewed after a third of that
+    monkeypatch.setattr(sender, "REDIS_RETRY_S", 0.01)
+    streams = Streams(setup.client)
+    streams.write("a")
+    async with setup.runner(timeout_s=0.3):
+        await until(lambda: setup.receiver.uids == ["a"])
+        with monkeypatch.context() as lacking:
+            refuse_threads(lacking)
+            await until(lambda: "cannot renew the locks of shards" in caplog.text)
+            await until(lambda: "cannot call Redis" in caplog.text)
+        streams.write("b")
+        await until(lambda: setup.receiver.uids == ["a", "b"])
+        await until(lambda: streams.pending() == 0)
+    assert "a higher limit of processes and threads" in caplog.text
+
+
+async def test_damaged_metadata_end_no_runner(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner_module, "MIN_LOCK_S", 0.9)
+    streams = Streams(setup.client)
+    streams.write("a")
+    async with setup.runner(timeout_s=0.3):
+        await until(lambda: setup.receiver.uids == ["a"])
+        shards: Any = setup.client.hget("presence:meta", "shards")
+        setup.client.hset("presence:meta", "shards", "damaged")
+        await until(lambda: "is not a number of shards: redis-cli DEL presence:meta" in caplog.text)
+        setup.client.hset("presence:meta", "shards", shards)
+        streams.write("b")
+        await until(lambda: setup.receiver.uids == ["a", "b"])
+
+
+async def test_a_runner_that_lacks_a_thread_at_its_end_ends_in_order(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Streams(setup.client).write("a")
+    async with setup.runner():
+        await until(lambda: setup.receiver.uids == ["a"])
+        refuse_threads(monkeypatch)
