@@ -6,12 +6,12 @@ import os
 import secrets
 import signal
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
-from prometheus_client import start_http_server
 
 from presence.cli.errors import OK
 from presence.cli.options import (
@@ -26,6 +26,7 @@ from presence.cli.options import (
 )
 from presence.cli.redis_errors import printed_log, subscriber_errors, with_redis
 from presence.common.files import SecretFileError, read_secret_file
+from presence.common.scarcity import scarcity
 from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.receiver import Receiver
 from presence.webhooks.runner import Runner
@@ -88,12 +89,6 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     metrics = RunnerMetrics()
     signing = _secrets(args.secret_file)
     options = SendOptions(args.group, args.types, args.batch, args.attempts, args.after)
-    if args.metrics is not None:
-        host, port = args.metrics
-        try:
-            start_http_server(port, host, metrics.registry)
-        except OSError as error:
-            raise UsageError(f"--metrics: {error.strerror}") from None
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
     async def send() -> None:
@@ -115,7 +110,16 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
                     await receiver.close()
                 tasks.cancel_scope.cancel()
 
-    with subscriber_errors(), printed_log("presence.webhooks", logging.INFO):
+    with ExitStack() as stack:
+        if args.metrics is not None:
+            try:
+                stack.enter_context(metrics.served(*args.metrics))
+            except OSError as error:
+                if scarcity(error):
+                    raise
+                raise UsageError(f"--metrics: {error.strerror}") from None
+        stack.enter_context(subscriber_errors())
+        stack.enter_context(printed_log("presence.webhooks", logging.INFO))
         anyio.run(send)
     return OK
 
