@@ -25,8 +25,9 @@ LONGEST_S: Final = 25.0  # of a command that ends by itself, on a busy machine
 RUNS_S: Final = 4.0  # of a command that runs until it is interrupted
 MAX_REASON_LINES: Final = 3  # the line that says why, beside the log's
 LASTING: Final = {"serve", "demo", "tail", "client", "followups run", "webhooks"}  # until interrupted
-# For want of memory a library may take an import that fails for an absent module, and fail later elsewhere.
+# For want of memory a library may take an import that fails for an absent module, and fail when it is used.
 LIBRARY: Final = "site-packages"
+ABSENT_MODULE: Final = "AttributeError: 'NoneType' object has no attribute"
 SMALL: Final = 5  # cells of the full tier
 
 WORDS: Final = {
@@ -99,7 +100,8 @@ class Ended:
         reasons = [line for line in self.stderr.splitlines() if not line.startswith(("{", "ready "))]
         failed = self.status > 0 and not self.was_interrupted
         has_traceback = "Traceback" in self.stderr
-        if cell.scarcity == "memory" and has_traceback and LIBRARY in self.stderr.rpartition('File "')[2]:
+        last_frame = self.stderr.rpartition('File "')[2]
+        if cell.scarcity == "memory" and LIBRARY in last_frame and ABSENT_MODULE in last_frame:
             has_traceback, failed = False, False
         found = {
             "ended by a signal": self.status < 0
