@@ -14,7 +14,7 @@ from typing import Any, Final
 
 # For what usually takes milliseconds: seconds.
 QUICK_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-# Idle sessions end half a tick late at the median, and at most one tick: seconds.
+# Idle sessions end half a tick late at the median, at most one tick (`detection_bounds` adds that): seconds.
 DETECTION_S: Final = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 # A change waits up to 0.2 s for others, and in an outage of Redis as long as that lasts: seconds.
 OUTBOX_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -43,6 +43,15 @@ class Histogram:
     def report(self) -> dict[str, Any]:
         """Return bounds, the counts of each bucket (not cumulative), and the sum."""
         return {"bounds": list(self._bounds), "counts": list(self._counts), "sum": self._sum}
+
+
+def detection_bounds(tick_s: float) -> tuple[float, ...]:
+    """Return the bounds for detection delays of a server with this tick, which is one of them.
+
+    Otherwise the bucket around the tick would have delays by design and late ones, and no reader of the
+    histogram could tell them apart.
+    """
+    return tuple(sorted({*DETECTION_S, tick_s}))
 
 
 @dataclass(frozen=True, slots=True)

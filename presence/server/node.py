@@ -18,7 +18,7 @@ from presence.cluster.membership import Membership
 from presence.common import files
 from presence.common.clock import Clock
 from presence.common.faults import Faults
-from presence.common.histogram import LatencyHistograms
+from presence.common.histogram import Histogram, LatencyHistograms, detection_bounds
 from presence.common.runtime import Runtime
 from presence.common.text import printable
 from presence.config.settings import Settings
@@ -101,7 +101,7 @@ class Node:
         self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
         self.declared_readiness = Readiness.STARTING  # READY and DRAINING are set by the owner of the node
         self.renamed = runtime.wake_event()  # rung when `relay.node` is about to change
-        self.delays = LatencyHistograms()
+        self.delays = LatencyHistograms(Histogram(detection_bounds(settings.tick)))
         now = clock.now()
         slot_clock = SlotClock(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)

@@ -72,6 +72,12 @@ async def test_every_metric_has_a_place_in_the_sample_of_a_worker_with_all_servi
                 found = found[name]
 
 
+async def test_detection_delays_have_a_bucket_that_ends_at_the_tick(redis_server: EmbeddedRedis) -> None:
+    async with served(redis_server, tick=0.2) as (server, _):
+        found = series(scrape(server.sample()))
+    assert value(found, "detection_delay_seconds_bucket", worker="1", le="0.2") == 0
+
+
 def test_each_metric_has_its_labels_and_base_units() -> None:
     http = HttpMetrics()
     http.count_request("/v1/nodes", 200, 0.02)

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from presence.common import runtime
 from presence.common.errors import StoreUnavailable
-from presence.common.histogram import QUICK_S, Histogram
+from presence.common.histogram import QUICK_S, Histogram, detection_bounds
 from presence.common.runtime import (
     AbandonableThread,
     Linger,
@@ -161,6 +161,16 @@ def test_a_negative_value_counts_as_zero() -> None:
     histogram = Histogram((1.0,))
     histogram.observe(-0.5)
     assert histogram.report() == {"bounds": [1.0], "counts": [1, 0], "sum": 0.0}
+
+
+@pytest.mark.parametrize("tick_s", [0.2, 1.0, 4.0, 60.0])
+def test_delays_by_design_are_told_from_late_ones(tick_s: float) -> None:
+    histogram = Histogram(detection_bounds(tick_s))
+    histogram.observe(tick_s)
+    histogram.observe(tick_s * 1.01)
+    report = histogram.report()
+    in_time = sum(n for bound, n in zip(report["bounds"], report["counts"], strict=False) if bound <= tick_s)
+    assert in_time == 1
 
 
 class Slow:
