@@ -18,8 +18,8 @@ class RedisHealth:
     version: str | None = None
     servers: int | None = None  # primaries
     shards: int | None = None  # of the users
-    used_memory_bytes: int | None = None
-    maxmemory_bytes: int | None = None  # sum; None if one has no limit
+    used_memory_bytes: int | None = None  # of the fullest primary, as measured by its limit if it has one
+    maxmemory_bytes: int | None = None  # of that primary; None if it has no limit
     maxmemory_policy: str | None = None  # all except noeviction lose users at the limit
     aof: bool | None = None  # whether all have the append-only file enabled
     clients: int | None = None
@@ -40,7 +40,7 @@ def read_health(clients: ShardClients, shards: int) -> RedisHealth:
         infos.append(info)
     first = infos[0] if infos else {}
     server = "valkey" if "valkey_version" in first else "redis"
-    bounds = _numbers(infos, "maxmemory")
+    fullest = max(infos, key=_fullness, default={})
     policies = {str(each["maxmemory_policy"]) for each in infos if "maxmemory_policy" in each}
     return RedisHealth(
         status="ok",
@@ -49,8 +49,8 @@ def read_health(clients: ShardClients, shards: int) -> RedisHealth:
         version=str(first[f"{server}_version"]) if f"{server}_version" in first else None,
         servers=len(infos),
         shards=shards,
-        used_memory_bytes=_sum(_numbers(infos, "used_memory")),
-        maxmemory_bytes=_sum(bounds) if all(bounds) else None,
+        used_memory_bytes=_number(fullest, "used_memory"),
+        maxmemory_bytes=_number(fullest, "maxmemory") or None,
         maxmemory_policy=", ".join(sorted(policies)) or None,
         aof=all(_numbers(infos, "aof_enabled")),
         clients=_sum(_numbers(infos, "connected_clients")),
@@ -59,8 +59,18 @@ def read_health(clients: ShardClients, shards: int) -> RedisHealth:
     )
 
 
+def _fullness(info: Mapping[str, Any]) -> tuple[float, int]:
+    """Return the share of its memory limit that a server uses, and how much that is."""
+    used, limit = _number(info, "used_memory") or 0, _number(info, "maxmemory")
+    return (used / limit if limit else 0.0, used)
+
+
+def _number(info: Mapping[str, Any], name: str) -> int | None:
+    return number if isinstance(number := info.get(name), int) else None
+
+
 def _numbers(infos: Iterable[Mapping[str, Any]], name: str) -> list[int]:
-    return [number for each in infos if isinstance(number := each.get(name), int)]
+    return [number for each in infos if (number := _number(each, name)) is not None]
 
 
 def _sum(numbers: list[int]) -> int | None:
