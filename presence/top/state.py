@@ -45,6 +45,11 @@ class TopState:
             known = [each for each in self.events if not isinstance(each, str)]
             self.events.extendleft(each for each in data.get("events", ()) if each not in known)
 
+    def forget(self) -> None:
+        """Drop what the server has sent."""
+        self.hello = self.sample = {}
+        self.events.clear()
+
     def lose(self, problem: str) -> None:
         """Note that the connection was lost, or not made, and why."""
         self.problem = problem

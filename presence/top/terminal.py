@@ -18,6 +18,7 @@ from presence.top.state import TopState
 from presence.top.view import TopView
 
 REFRESH_INTERVAL_S: Final = 0.5
+ONCE_TIMEOUT_S: Final = 15.0  # more than `read_feed` waits for the first sample
 LEAVING_KEYS: Final = frozenset(b"qQ\x03")  # Ctrl-C is a key while the terminal is in use
 
 
@@ -47,7 +48,7 @@ async def _print_once(state: TopState, token: Callable[[], str], console: Consol
         if samples == 2:  # rates and CPU are those of the second between them
             reading.cancel()
 
-    with trio.CancelScope() as reading:
+    with trio.move_on_after(ONCE_TIMEOUT_S) as reading:
         await read_feed(state, token, count)
     if state.sample:
         console.print(TopView(state))

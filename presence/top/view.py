@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice, zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -13,6 +13,7 @@ from presence.top.state import TopState
 from presence.top.wheel import merged_slots, wheel_rows
 
 NO_VALUE: Final = "-"
+READY: Final = "ready"  # what else a node may be needs attention
 OTHER_LINES: Final = 9  # beside the rows of the wheel and of the events
 MIN_WHEEL_COLUMNS: Final = 29
 MAX_WHEEL_COLUMNS: Final = 60
@@ -42,7 +43,7 @@ def screen(state: TopState, width: int, height: int) -> list[Text]:
     wheel = [Text("sessions by time until due", "bold"), *wheel_rows(sizes, slot_s, columns - _WHEEL_TEXT)]
     lines = [
         *_summary(state, width),
-        *_side_by_side(wheel, _cut(list(_nodes(state)), rows + 1), columns),
+        *_side_by_side(wheel, list(_nodes(state, rows)), columns),
         Text(),
         Text("latest events", "bold"),
     ]
@@ -107,23 +108,46 @@ def _redis(sample: Mapping[str, Any]) -> Text:
         return Text(f"Redis: unreachable{waiting}  {_text(redis['error'])}", "red")
     ping = NO_VALUE if redis["ping_ms"] is None else f"{redis['ping_ms']:.1f} ms"
     memory, limit = _bytes(redis["used_memory_bytes"]), redis["maxmemory_bytes"]
+    memory += f" of {_bytes(limit)}" if limit else ""
+    memory += " in the fullest server" if (redis["servers"] or 1) > 1 else ""
     return Text(
         f"Redis: {_text(redis['server'])} {_text(redis['version'])}  ping {ping}  memory {memory}"
-        f"{f' of {_bytes(limit)}' if limit else ''}  evicted {_count(redis['evicted_keys'])}{waiting}"
+        f"  evicted {_count(redis['evicted_keys'])}{waiting}"
     )
 
 
-def _nodes(state: TopState) -> Iterator[Text]:
-    """Yield a line for each worker of this server, then for each other node on the same Redis."""
+class _NodeRow(NamedTuple):
+    """A worker of this server, or another node on the same Redis."""
+
+    name: str | None
+    sessions: int | None
+    cpu: str
+    memory: str
+    status: str | None
+
+
+def _nodes(state: TopState, most: int) -> Iterator[Text]:
+    """Yield a heading and at most so many lines, the last of which counts the nodes that are left out.
+
+    Workers of this server come before other nodes, and what is not ready before both.
+    """
     yield Text(_NODE.format("workers, nodes", "sessions", "CPU", "memory", ""), "bold")
+    rows = sorted(_node_rows(state), key=lambda row: row.status == READY)
+    shown = len(rows) if len(rows) <= most else most - 1
+    yield from (_node_line(row) for row in rows[: max(0, shown)])
+    if shown < len(rows):
+        yield Text(f"and {len(rows) - shown:,} more", "dim")
+
+
+def _node_rows(state: TopState) -> Iterator[_NodeRow]:
     workers = state.sample.get("workers", ())
     nodes = {each["node"]: each for each in state.sample.get("nodes") or ()}
     for worker in workers:
         node = nodes.pop(worker["node"], None)
         is_alive = worker["answering"] and (node is None or node["status"] == "alive")
-        status = _text(worker["readiness"]) if worker["answering"] else "no answer"
+        status = worker["readiness"] if worker["answering"] else "no answer"
         share = state.cpu_share(worker["pid"])
-        yield _node_line(
+        yield _NodeRow(
             f"worker {worker['worker']}" if worker["worker"] else "this server",
             worker["sessions"],
             NO_VALUE if share is None else f"{share:.0%}",
@@ -132,12 +156,12 @@ def _nodes(state: TopState) -> Iterator[Text]:
         )
     for node in nodes.values():
         status = node["readiness"] if node["status"] == "alive" else node["status"]
-        yield _node_line(_text(node["address"]), node["sessions"], "", "", _text(status))
+        yield _NodeRow(node["address"], node["sessions"], "", "", status)
 
 
-def _node_line(name: str, sessions: int | None, cpu: str, memory: str, status: str) -> Text:
-    line = Text(_NODE.format(name, _count(sessions), cpu, memory, ""))
-    return line.append(status, "green" if status == "ready" else "red")
+def _node_line(row: _NodeRow) -> Text:
+    line = Text(_NODE.format(_text(row.name), _count(row.sessions), row.cpu, row.memory, ""))
+    return line.append(_text(row.status), "green" if row.status == READY else "red")
 
 
 def _events(state: TopState) -> Iterator[Text]:
@@ -163,13 +187,6 @@ def _time(event: Mapping[str, Any]) -> str:
         return time.strftime("%H:%M:%S", time.localtime(int(at_ms) / 1000))
     except (ValueError, OverflowError, OSError):  # out of range
         return f"{NO_VALUE:<8}"
-
-
-def _cut(lines: list[Text], most: int) -> list[Text]:
-    """Return at most so many lines; the last one counts those that are left out."""
-    if len(lines) <= most:
-        return lines
-    return [*lines[: most - 1], Text(f"and {len(lines) - most + 1:,} more", "dim")]
 
 
 def _side_by_side(left: Sequence[Text], right: Sequence[Text], columns: int) -> Iterator[Text]:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from presence.cli.main import main
+from presence.store.nodes import NodeState
 from presence.top import feed
 from presence.top.state import TopState
 from tests.top.test_view import HELLO, event, sample, worker
@@ -22,10 +23,24 @@ SAMPLES = [("hello", HELLO), ("past", {"events": [event(1)]}), *[("sample", samp
 
 
 class FakeServer(BaseHTTPRequestHandler):
-    """Sends the messages of one connection and closes it, or refuses."""
+    """Sends the messages of one connection, then closes it or holds it open, or refuses."""
 
-    def __init__(self, requests: list[dict[str, str]], status: int, kind: str, *args: Any) -> None:
-        self._requests, self._status, self._kind = requests, status, kind
+    def __init__(
+        self,
+        requests: list[dict[str, str]],
+        status: int,
+        kind: str,
+        sent: list[tuple[str, Any]],
+        holds: bool,
+        *args: Any,
+    ) -> None:
+        self._requests, self._status, self._kind, self._sent, self._holds = (
+            requests,
+            status,
+            kind,
+            sent,
+            holds,
+        )
         super().__init__(*args)
 
     def do_GET(self) -> None:
@@ -33,9 +48,11 @@ class FakeServer(BaseHTTPRequestHandler):
         self.send_response(self._status)
         self.send_header("Content-Type", self._kind)
         self.end_headers()
-        messages = (f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in SAMPLES)
+        messages = (f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in self._sent)
         with suppress(OSError):  # a client that is refused does not read on
             self.wfile.write("".join(messages).encode())
+            if self._holds:
+                self.rfile.read(1)  # until the client goes
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -43,9 +60,16 @@ class FakeServer(BaseHTTPRequestHandler):
 
 @contextmanager
 def http_server(
-    requests: list[dict[str, str]], status: int = 200, kind: str = "text/event-stream"
+    requests: list[dict[str, str]],
+    status: int = 200,
+    kind: str = "text/event-stream",
+    sent: Sequence[tuple[str, Any]] = SAMPLES,
+    *,
+    holds: bool = False,
 ) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(FakeServer, requests, status, kind))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(FakeServer, requests, status, kind, [*sent], holds)
+    )
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -94,6 +118,50 @@ def test_a_server_that_cannot_be_read_is_an_error(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"presence: cannot read {url}: {problem}")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        ("sample", []),
+        ("sample", {"at_ms": 1, "workers": [{"answering": True}]}),
+        ("sample", {**sample(worker()), "wheel": {"slot_s": "x", "sizes": [1]}}),
+        ("sample", {**sample(worker()), "nodes": [7]}),
+        ("past", {"events": [7]}),
+        ("past", {"events": [{"type": "gap", "dropped": "many", "id": "1-0"}]}),
+    ],
+)
+def test_a_server_that_sends_what_cannot_be_shown_is_an_error(
+    sent: tuple[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with http_server([], sent=[*SAMPLES[:3], sent]) as url:
+        assert main(["top", "--once", "--url", url]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"presence: cannot read {url}: it is no presence server of this version\n"
+
+
+def test_a_server_that_sends_no_sample_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(feed, "FIRST_SAMPLE_TIMEOUT_S", 0.2)
+    with http_server([], sent=SAMPLES[:2], holds=True) as url:
+        assert main(["top", "--once", "--url", url]) == 1
+    assert capsys.readouterr().err == f"presence: cannot read {url}: it sends no data\n"
+
+
+def test_thousands_of_nodes_and_large_events_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [
+        NodeState(node=f"node-{n:012x}", status="alive", lease_left_s=5.0, sweeper=None, readiness="ready")
+        for n in range(4000)
+    ]
+    large = [event(number, devices="x" * 25_000) for number in range(50)]
+    sent = [("hello", HELLO), ("past", {"events": large}), *[("sample", sample(worker(), nodes=nodes))] * 2]
+    with http_server([], sent=sent) as url:
+        assert main(["top", "--once", "--url", url]) == 0
+    out, _ = capsys.readouterr()
+    assert "and 3," in out
+    assert "user-49  login" in out
 
 
 def test_no_server_and_an_unreadable_token_are_errors(capsys: pytest.CaptureFixture[str]) -> None:

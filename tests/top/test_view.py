@@ -74,7 +74,7 @@ def test_everything_is_on_one_small_screen() -> None:
     assert "user-49  login" in shown[-13] + shown[-12] + shown[-11]
 
 
-@pytest.mark.parametrize(("width", "height"), [(20, 5), (40, 12), (80, 24), (200, 60)])
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (7, 3), (20, 5), (40, 12), (80, 24), (200, 60)])
 def test_it_fits_every_terminal(width: int, height: int) -> None:
     state = state_of(sample(*(worker(pid) for pid in range(30))))
     state.receive("past", {"events": [event(number) for number in range(200)]})
@@ -109,6 +109,22 @@ def test_a_silent_worker_another_node_and_an_outage_are_seen() -> None:
 
 def test_nodes_for_which_there_is_no_room_are_counted() -> None:
     assert "and 22 more" in "\n".join(lines(state_of(sample(*(worker(pid) for pid in range(29))))))
+
+
+def test_nodes_in_trouble_are_shown_before_those_for_which_there_is_no_room() -> None:
+    nodes = [
+        NodeState(
+            node=f"n{n}", status="alive", lease_left_s=5.0, sweeper=None, readiness="ready", address=f"a{n}"
+        )
+        for n in range(5000)
+    ]
+    nodes[4321] = NodeState(
+        node="n4321", status="silent", lease_left_s=-1.0, sweeper=None, address="gone:7400"
+    )
+    shown = lines(state_of(sample(worker(), nodes=nodes)))
+    (gone,) = [line for line in shown if "gone:7400" in line]
+    assert gone.endswith("silent")
+    assert "and 4,994 more" in "\n".join(shown)
 
 
 def test_events_are_shown_once_the_newest_first() -> None:

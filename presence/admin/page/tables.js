@@ -41,12 +41,18 @@ function setHead(row, tone, name, note) {
   setText(rest, note);
 }
 
+/** Nodes that need attention before all others; otherwise in the server's order. */
+export function troubledFirst(nodes) {
+  const isFine = ({ status, readiness }) => Number(status === "alive" && readiness === "ready");
+  return [...nodes].sort((a, b) => isFine(a) - isFine(b));
+}
+
 /** All nodes on the same Redis, with their leases. */
 export class Nodes {
   #longestLeaseS = 1; // seen so far: a full bar
 
   update(sample) {
-    const nodes = sample.nodes ?? [];
+    const nodes = troubledFirst(sample.nodes ?? []);
     setVisible(byId("nodes-empty"), !nodes.length);
     setText(byId("nodes-empty"), sample.nodes ? "no node has a lease" : "unknown: Redis does not answer");
     setText(byId("nodes-count"), nodes.length ? count(nodes.length) : "");
@@ -152,7 +158,7 @@ export function showRedis(redis) {
   const maxBytes = redis.maxmemory_bytes;
   const fraction = maxBytes ? redis.used_memory_bytes / maxBytes : 0;
   setField(list, "ping", isNumber(redis.ping_ms) ? milliseconds(redis.ping_ms / 1000) : NO_VALUE);
-  setField(list, "memory", `${bytes(redis.used_memory_bytes)}${maxBytes ? ` of ${bytes(maxBytes)}` : isNumber(redis.used_memory_bytes) ? ", no limit" : ""}`);
+  setField(list, "memory", `${bytes(redis.used_memory_bytes)}${maxBytes ? ` of ${bytes(maxBytes)}` : isNumber(redis.used_memory_bytes) ? ", no limit" : ""}${redis.servers > 1 ? ", fullest server" : ""}`);
   const memoryBar = list.querySelector('[data-field="memory"] .bar');
   setVisible(memoryBar, Boolean(maxBytes));
   setBar(memoryBar, fraction, fraction > NEARLY_FULL ? "bad" : "");

@@ -5,6 +5,7 @@ import { mock, test } from "node:test";
 
 import { Ring } from "./ring.js";
 import { EventParser, LiveStream, serverUrl } from "./stream.js";
+import { troubledFirst } from "./tables.js";
 import { bytes, count, duration, describeReason, escapeInvisible, percent } from "./text.js";
 
 const wheel = (sizes, next = 0.5, later = 0) => ({ slot_s: 0.5, next_s: next, sizes, later });
@@ -116,4 +117,17 @@ test("numbers are formatted for people", () => {
 test("characters that would hide or reverse text are replaced by their codes", () => {
   assert.equal(escapeInvisible("a\u202eb\u200bc日本"), "a\\u{202e}b\\u{200b}c日本");
   assert.equal(describeReason("\u202ex"), "\\u{202e}x");
+});
+
+test("nodes in trouble are above those that are ready", () => {
+  const nodes = [
+    { node: "a", status: "alive", readiness: "ready" },
+    { node: "b", status: "alive", readiness: "fenced" },
+    { node: "c", status: "alive", readiness: "ready" },
+    { node: "d", status: "dead", readiness: "ready" },
+  ];
+  assert.deepEqual(
+    troubledFirst(nodes).map(({ node }) => node),
+    ["b", "d", "a", "c"],
+  );
 });
