@@ -34,11 +34,11 @@ def run(args: argparse.Namespace, load: Load) -> int:
     agrees = None
     with contextlib.ExitStack() as cleanup, contextlib.suppress(KeyboardInterrupt):
         try:
-            url = settings.redis or cleanup.enter_context(embedded_redis()).url
+            redis = settings.redis or cleanup.enter_context(embedded_redis())
             cleanup.enter_context(configure("console", "error"))
             console = rich.console.Console()
             agrees = demo.run(
-                url,
+                redis,
                 settings.prefix,
                 seconds=args.seconds,
                 clients=args.clients,

@@ -29,6 +29,7 @@ from presence.demo.comparison import (
 from presence.demo.view import DemoState, DemoView, show_summary
 from presence.protocol import Kind
 from presence.server.server import Server
+from presence.store.embedded import EmbeddedError, EmbeddedRedis
 from presence.store.shard_clients import forget_prefix
 from presence.subscriber import Offline, Online, subscribe
 
@@ -40,6 +41,7 @@ FIRST_ACTION_S = 5.0
 LAST_ACTION_S = 30.0
 SETTLE_S = 1.5  # after the last expected event, to catch wrong ones
 REFRESH_S = 0.25
+WATCH_INTERVAL_S = 0.2  # between two looks whether the processes of the demo run
 MIN_SECONDS = 25  # logins, an action, T, and time for the event
 MIN_CLIENTS = 4  # one for each action
 CLIENTS_PER_MISBEHAVING = 25  # one client in so many falls silent, one closes, one logs out
@@ -76,13 +78,24 @@ def make_clients(count: int) -> list[DemoClient]:
 
 
 def run(
-    redis_url: str, prefix: str, *, seconds: float, clients: int, console: Console, no_admin: bool = False
+    redis: str | EmbeddedRedis,
+    prefix: str,
+    *,
+    seconds: float,
+    clients: int,
+    console: Console,
+    no_admin: bool = False,
 ) -> bool | None:
     """Run the demo; return whether the events match the clients' actions, None if interrupted.
 
     Its keys have a prefix of their own below `prefix`, and are deleted afterwards. The live page shows the
     demo unless `no_admin`.
+
+    Raises:
+        EmbeddedError: the embedded Redis has exited, and the events with it.
     """
+    embedded = redis if isinstance(redis, EmbeddedRedis) else None
+    redis_url = redis.url if isinstance(redis, EmbeddedRedis) else redis
     files.raise_file_limit(2 * clients)
     settings = Settings(
         prefix=f"{prefix}-demo-{secrets.token_hex(4)}",
@@ -95,12 +108,13 @@ def run(
         log_level="error",
     )
     with ExitStack() as cleanup:
-        cleanup.callback(forget_prefix, redis_url, settings.prefix)
+        if embedded is None:  # else they end with it
+            cleanup.callback(forget_prefix, redis_url, settings.prefix)
         admin_process = None
         if not no_admin:
             admin_process = cleanup.enter_context(running_admin_process(settings, redis_url, asked_for=False))
         play = partial(_play, redis_url, settings, seconds, make_clients(clients))
-        result = trio.run(partial(play, console=console, admin_process=admin_process))
+        result = trio.run(partial(play, console=console, admin_process=admin_process, embedded=embedded))
     if result is None:
         return None
     show_summary(result, console)
@@ -115,6 +129,7 @@ async def _play(
     *,
     console: Console,
     admin_process: AdminProcess | None,
+    embedded: EmbeddedRedis | None,
 ) -> ComparisonResult | None:
     stats_socket = admin_process.line() if admin_process else None
     server = Server(settings, redis_url, 2 * len(clients), Clock(), stats_socket=stats_socket)
@@ -129,8 +144,15 @@ async def _play(
         interrupted = True
         nursery.cancel_scope.cancel()
 
+    async def watch_children() -> None:
+        while embedded is None or embedded.process.poll() is None:
+            due_s = admin_process.supervise() if admin_process else WATCH_INTERVAL_S
+            await trio.sleep(min(due_s, WATCH_INTERVAL_S))
+        nursery.cancel_scope.cancel()
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal)
+        nursery.start_soon(watch_children)
         host, port = await nursery.start(server.serve)
         nursery.start_soon(_read_events, redis_url, settings.prefix, stage)
         nursery.start_soon(_start_clients, stage, host, port)
@@ -139,6 +161,8 @@ async def _play(
         nursery.cancel_scope.cancel()
     if interrupted:
         return None
+    if embedded is not None and embedded.process.poll() is not None:
+        raise EmbeddedError(f"the embedded Redis has exited: {embedded.last_lines()}")
     return compare(clients, stage.events, OfflineBounds(IDLE_TIMEOUT_S, TICK_S, GRACE_S))
 
 

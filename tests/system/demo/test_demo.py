@@ -1,5 +1,6 @@
 """The demo as its audience runs it."""
 
+import contextlib
 import os
 import re
 import signal
@@ -8,10 +9,15 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
+from tests.admin.processes import answers
+from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
 
 DEMO = [sys.executable, "-m", "presence", "demo"]
 
@@ -55,6 +61,42 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
     assert output == "interrupted\n"
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert not left
+
+
+@contextlib.contextmanager
+def demo_of_its_own(*flags: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A demo with an embedded Redis, which has begun, and its first line."""
+    with subprocess.Popen(
+        [*DEMO, "--clients", "50", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            line = demo.stdout.readline()
+            assert line
+            yield demo, line
+        finally:
+            demo.kill()
+
+
+def child_of(demo: "subprocess.Popen[str]", words: str) -> psutil.Process:
+    (found,) = [each for each in psutil.Process(demo.pid).children() if words in " ".join(each.cmdline())]
+    return found
+
+
+def test_a_demo_whose_redis_is_killed_ends_and_says_so() -> None:
+    with demo_of_its_own("--no-admin") as (demo, _):
+        child_of(demo, "redis.sock").kill()
+        _, errors = demo.communicate(timeout=10)
+    assert demo.returncode == 1
+    assert re.fullmatch(r"presence: the embedded Redis has exited: .*\n", errors)
+
+
+def test_the_live_page_of_a_demo_is_started_again() -> None:
+    with demo_of_its_own() as (demo, line):
+        page = child_of(demo, "presence.admin")
+        page.kill()
+        page.wait(WAIT_TIMEOUT_S)
+        wait_for(lambda: answers(line.removeprefix("live page: ").strip()))
 
 
 def test_too_short_a_demo_is_refused() -> None:
