@@ -117,12 +117,22 @@ def _is_time_set() -> bool | None:
 
 
 def _group_limits(root: Path) -> list[int]:
-    """Return the memory limits of this process' control group and its ancestors (version 2)."""
-    top, group = root / "sys/fs/cgroup", ""
+    """Return the memory limits of this process' control groups and their ancestors, of versions 1 and 2.
+
+    In a container the path of the group may not exist; its limit is at the top then.
+    """
+    tops = {root / "sys/fs/cgroup": ("", "memory.max")}
     for line in _text(root / "proc/self/cgroup").splitlines():
-        if line.startswith("0::"):
-            group = line.removeprefix("0::").strip("/")
-    texts = [_text(each / "memory.max") for each in (top / group, *(top / group).parents)]
+        _, controllers, group = line.split(":", 2)
+        if not controllers:
+            tops[root / "sys/fs/cgroup"] = (group.strip("/"), "memory.max")
+        elif "memory" in controllers.split(","):
+            tops[root / "sys/fs/cgroup" / controllers] = (group.strip("/"), "memory.limit_in_bytes")
+    texts = [
+        _text(each / name)
+        for top, (group, name) in tops.items()
+        for each in (top / group, *(top / group).parents)
+    ]
     return [int(text) for text in texts if text.isdigit()]
 
 

@@ -103,15 +103,32 @@ def test_needed_memory_is_compared_with_the_available(
         assert machine.memory(fixed, here, wanted(fixed, 0)).status is OK
 
 
-def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
-    group = tmp_path / "sys/fs/cgroup/system.slice/presence.service"
+@pytest.mark.parametrize(
+    ("line", "top", "limit"),
+    [
+        ("0::/system.slice/presence.service", "", "memory.max"),
+        ("4:memory:/system.slice/presence.service", "memory", "memory.limit_in_bytes"),
+        ("7:cpu,memory:/system.slice/presence.service", "cpu,memory", "memory.limit_in_bytes"),
+    ],
+)
+def test_the_tightest_control_group_counts(tmp_path: Path, line: str, top: str, limit: str) -> None:
+    group = tmp_path / "sys/fs/cgroup" / top / "system.slice/presence.service"
     group.mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("0::/system.slice/presence.service\n")
-    (group / "memory.max").write_text("max\n")
-    (group.parent / "memory.max").write_text(f"{50 * MIB}\n")
+    (tmp_path / "proc/self/cgroup").write_text(f"9:pids:/elsewhere\n{line}\n")
+    (group / limit).write_text("9223372036854771712\n" if top else "max\n")  # how each version says: no limit
+    (group.parent / limit).write_text(f"{50 * MIB}\n")
     assert machine.gather(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
     assert machine.gather(Settings(port=0, no_admin=True), tmp_path / "nowhere").memory_bytes > 50 * MIB
+
+
+def test_the_limit_of_a_container_is_at_the_top_of_its_view(tmp_path: Path) -> None:
+    top = tmp_path / "sys/fs/cgroup/memory"
+    top.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/of/the/host\n")
+    (top / "memory.limit_in_bytes").write_text(f"{50 * MIB}\n")
+    assert machine.gather(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
 
 
 @pytest.mark.parametrize(
