@@ -18,6 +18,7 @@ from presence.admin.sse import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text
 from presence.common.runtime import run_in_thread
+from presence.common.scarcity import scarcity
 from presence.reader import PresenceReader
 from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health
@@ -74,8 +75,10 @@ class Sampler:
             try:
                 await self._sample()
                 is_logged = False
-            except Exception:  # a value of unknown form must not stop the page
-                if not is_logged:
+            except Exception as error:  # a value of unknown form must not stop the page
+                if not is_logged and (lack := scarcity(error)):
+                    log.error("cannot build snapshot from workers", error=lack)  # noqa: TRY400 - it is complete
+                elif not is_logged:
                     log.exception("cannot build snapshot from workers")
                 is_logged = True
             self._viewer_came = trio.Event()
