@@ -10,10 +10,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from presence.admin.metric_table import TABLE, MetricKind
+from presence.admin.prometheus import render
+from presence.config.followup_rules import Rule
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, answers, get, url_of
+from tests.admin.scrapes import parsed, scrape
+from tests.server.test_server import served
+from tests.support.credentials import SECRET, write_keys
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
+from tests.transports import certificates
 
 ROOT = Path(__file__).parent.parent.parent
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -76,6 +82,31 @@ def unknown_names(expression: str) -> list[str]:
         labels = set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", selectors))
         found += [f"{name}{{{label}}}" for label in labels - {*metric.labels, *OF_PROMETHEUS}]
     return found
+
+
+def runbook_expressions() -> list[str]:
+    """Return the expressions for Prometheus in the runbook and on the operators' page."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", RUNBOOK + OPERATIONS, flags=re.MULTILINE | re.DOTALL)
+    code = re.findall(r"`([^`]+)`", prose)
+    return [" ".join(each.split()) for each in code if re.search(r"\bpresence_[a-z_]+", each)]
+
+
+def asked_values(expression: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each metric with a label and a value of it that an expression asks for."""
+    for name, selectors in _SELECTOR.findall(expression):
+        for label, operator, text in re.findall(r'([a-z_]+)\s*(=~|!~|!=|=)\s*"([^"]*)"', selectors):
+            if label not in OF_PROMETHEUS:
+                yield from ((name, label, each) for each in (text.split("|") if "~" in operator else [text]))
+
+
+def legend_labels(expression: str) -> set[str]:
+    """Return the labels of an expression's result."""
+    if by := re.search(r" by \(([^)]*)\)", expression):
+        return {each.strip() for each in by[1].split(",")} - {"le"}
+    if re.match(r"(sum|min|max|histogram_quantile)\b", expression):
+        return set()
+    name = _SELECTOR.search(expression)
+    return {*METRICS[name[1]].labels, "instance"} if name else set()
 
 
 def promtool(*words: str, text: str = "") -> None:
@@ -154,6 +185,42 @@ def test_every_query_uses_existing_metrics() -> None:
     assert [found for query in queries() for found in unknown_names(query)] == []
 
 
+def test_the_runbooks_expressions_use_existing_metrics() -> None:
+    assert len(runbook_expressions()) > 40
+    assert [found for each in runbook_expressions() for found in unknown_names(each)] == []
+
+
+def test_the_log_lines_that_the_runbook_greps_for_exist() -> None:
+    source = "\n".join(path.read_text() for path in (ROOT / "presence").rglob("*.py"))
+    greps = re.findall(r"journalctl -u presence \| grep ([^`]+)`", RUNBOOK)
+    phrases = [each for words in greps for each in re.findall(r"'([^']+)'|\b([a-z]{5,})$", words)]
+    assert len(phrases) > 6
+    assert [phrase for phrase in map("".join, phrases) if phrase not in source] == []
+
+
+async def test_every_label_value_that_is_asked_for_exists(
+    redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
+    given = {"token_keys": str(keys), "tls_port": 0, "tls_cert": cert, "tls_key": key}
+    async with served(redis_server, followups=(Rule("gone", 60.0),), **given) as (server, _):
+        found = parsed(render(scrape(server.sample()))[0].decode())
+    there = {(name, *pair) for name, labels in found for pair in labels}
+    asked = [*(alert.expression for alert in alerts()), *runbook_expressions(), *queries()]
+    wanted = {each for expression in asked for each in asked_values(expression) if "$" not in each[2]}
+    assert len(wanted) > 20
+    assert wanted - there == set()
+
+
+def test_legends_name_labels_that_the_query_has() -> None:
+    for panel in PANELS:
+        for target in panel.get("targets", ()):
+            named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            if target.get("format") != "heatmap":
+                assert named <= legend_labels(target["expr"]), target["expr"]
+
+
 def test_every_panel_uses_the_selected_data_source() -> None:
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
@@ -180,7 +247,7 @@ def test_panels_have_unique_ids_a_title_and_queries() -> None:
 def test_prometheus_accepts_every_query(tmp_path: Path) -> None:
     chosen = {"$__rate_interval": "1m", "$job": "presence", "$instance": ".*"}
     lines = ["groups:", "  - name: dashboard", "    rules:"]
-    for n, query in enumerate(queries()):
+    for n, query in enumerate([*queries(), *runbook_expressions()]):
         for name, value in chosen.items():
             query = query.replace(name, value)  # noqa: PLW2901 - one variable after the other
         lines += [f"      - record: query:{n}", f"        expr: '{query}'"]
