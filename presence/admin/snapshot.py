@@ -31,9 +31,15 @@ class History:
         self._pending: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """Add a point: of a second, or of several while nobody looks."""
-        self._points.append(point)
+        """Add a point: of a second, or of several while nobody looks.
+
+        After the clock was set back, it replaces the points that are later.
+        """
         at_ms = point[0] or 0
+        for points in (self._points, self._minutes, self._pending):
+            while points and (points[-1][0] or 0) >= at_ms:
+                points.pop()
+        self._points.append(point)
         if self._pending and at_ms // (LONG_STEP_S * 1000) != (self._pending[0][0] or 0) // (
             LONG_STEP_S * 1000
         ):

@@ -71,6 +71,19 @@ def test_a_node_has_its_share_of_all_sessions() -> None:
     assert [node["share"] for node in made["nodes"]] == [0.75, 0.25, 0.0]
 
 
+def test_after_the_clock_was_set_back_points_replace_those_that_are_later() -> None:
+    history = History()
+    for second in range(0, 400, 10):
+        history.add((1000 * second, second))
+    for second in range(100, 240, 10):
+        history.add((1000 * second + 1, -1))
+    report = history.report()
+    for name in ("history", "long_history"):
+        times = [point[0] for point in report[name]["points"]]
+        assert times == sorted(set(times))
+        assert times[-1] < 240_000
+
+
 def test_a_minute_is_the_mean_of_its_known_values() -> None:
     history = History()
     for second, online in enumerate((10, None, 20)):

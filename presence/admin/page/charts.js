@@ -64,7 +64,7 @@ export class Charts {
   add({ point }) {
     append(this.#histories.short, point, SHORT);
     const last = this.#histories.long.at(-1);
-    if (!last || point[0] - last[0] >= LONG.stepMs) append(this.#histories.long, point, LONG);
+    if (!last || point[0] < last[0] || point[0] - last[0] >= LONG.stepMs) append(this.#histories.long, point, LONG);
     this.#fill();
   }
 
@@ -105,10 +105,10 @@ export class Charts {
   }
 }
 
-/** Add a point, and before it an empty one if some are missing. */
-function append(history, point, { points, stepMs }) {
+/** Add a point, and before it an empty one if some are missing. After the server's clock was set back it replaces later ones. */
+export function append(history, point, { points, stepMs }) {
+  while (history.length && history.at(-1)[0] >= point[0]) history.pop();
   const last = history.at(-1);
-  if (last && point[0] <= last[0]) return;
   if (last && point[0] - last[0] > Math.max(3 * stepMs, LONGEST_STEP_MS)) history.push([last[0] + stepMs]);
   history.push(point);
   const earliest = point[0] - points * stepMs;

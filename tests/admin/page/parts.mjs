@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 
+import { append } from "./charts.js";
 import { Ring } from "./ring.js";
 import { EventParser, LiveStream, serverUrl } from "./stream.js";
 import { troubledFirst } from "./tables.js";
@@ -130,4 +131,18 @@ test("nodes in trouble are above those that are ready", () => {
     troubledFirst(nodes).map(({ node }) => node),
     ["b", "d", "a", "c"],
   );
+});
+
+test("after the server's clock was set back a chart goes on from there", () => {
+  const history = [];
+  const range = { points: 600, stepMs: 1000 };
+  for (const at of [1000, 2000, 3000, 4000]) append(history, [at, 7], range);
+  append(history, [2500, 8], range);
+  append(history, [3500, 9], range);
+  assert.deepEqual(history, [
+    [1000, 7],
+    [2000, 7],
+    [2500, 8],
+    [3500, 9],
+  ]);
 });
