@@ -24,7 +24,8 @@ from presence.client import connect_blocking
 LONGEST_S: Final = 25.0  # of a command that ends by itself, on a busy machine
 RUNS_S: Final = 4.0  # of a command that runs until it is interrupted
 MAX_REASON_LINES: Final = 3  # the line that says why, beside the log's
-LASTING: Final = {"serve", "demo", "tail", "client", "followups run", "webhooks"}  # until interrupted
+# Those that run until they are interrupted.
+LASTING: Final = {"serve", "demo", "tail", "client", "followups run", "followups handler"}
 # For want of memory a library may take an import that fails for an absent module, and fail when it is used.
 LIBRARY: Final = "site-packages"
 ABSENT_MODULE: Final = "AttributeError: 'NoneType' object has no attribute"
@@ -53,8 +54,13 @@ WORDS: Final = {
     "token admin": ("token", "admin", "--role", "read", "--name", "ann"),
     "followups list": ("followups", "list", "--redis", "REDIS"),
     "followups run": ("followups", "run", "--redis", "REDIS"),
+    "followups handler": ("followups", "run", "--handler", "builtins:print", "--redis", "REDIS"),
     "webhooks": (
         *("webhooks", "run", "--url", "http://127.0.0.1:1/"),
+        *("--secret-file", "FOLDER/secret", "--redis", "REDIS"),
+    ),
+    "webhooks metrics": (
+        *("webhooks", "run", "--url", "http://localhost:1/", "--metrics", "127.0.0.1:0"),
         *("--secret-file", "FOLDER/secret", "--redis", "REDIS"),
     ),
     "timers": ("timers", "list", "--kind", "ring", "--name", "rings", "--redis", "REDIS"),
@@ -80,7 +86,7 @@ class Cell(NamedTuple):
 
     @property
     def lasts(self) -> bool:
-        return self.command in LASTING or self.command.startswith("serve ")
+        return self.command in LASTING or self.command.startswith(("serve ", "webhooks"))
 
 
 CELLS: Final = [Cell(command, *scarce) for command in WORDS for scarce in SCARCITIES]
