@@ -4,6 +4,7 @@ Users come, go, change and lose connections, first visible, then invisible. Obse
 each step they query each, send each a message, and compare.
 """
 
+import json
 import threading
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from loadtest.servers import PresenceServer
+from loadtest.servers import LocalRedis, PresenceServer
 from presence import protocol
 from presence.protocol import Code, Kind, Packet
 from presence.protocol.constants import STATUSES
@@ -263,3 +264,29 @@ def test_a_query_and_a_watch_show_the_same_state_under_the_same_entry_id() -> No
     print(f"a query and a watch at the same moment: {dict(counts)}, {len(known)} different states")
     assert counts["same entry"] > MOMENTS / 2
     assert counts["pushes"] > 0
+
+
+def test_a_user_invisible_for_long_is_shown_like_one_who_never_came() -> None:
+    keys, long_ago_ms = Keys(), int(time.time() * 1000) - 2 * 86_400_000
+    with LocalRedis() as redis, PresenceServer("--redis", redis.url, "--seen-retention-days", "1") as server:
+        hidden, gone = User("hidden", server.address), User("gone", server.address)
+        hidden.log_in("phone")
+        hidden.update("phone", status="invisible")
+        gone.log_in("phone")
+        gone.log_out("phone")
+        client: Any = redis.client
+        wait_for(lambda: client.zscore(keys.seen(0), "gone"))
+        record = json.loads(wait_for(lambda: _with_public(client.hget(keys.online(0), "hidden"))))
+        code, entry_id, *_ = record["public"].split()
+        record["public"] = f"{code} {entry_id} {long_ago_ms} {long_ago_ms}"
+        client.hset(keys.online(0), "hidden", json.dumps(record))
+        client.zadd(keys.seen(0), {"gone": long_ago_ms})
+        with closing(Line(server.address, protocol.login("asking"))) as line:
+            for ask in (protocol.query, protocol.watch):
+                states = line.ask(ask(["hidden", "gone", "nobody"])).payload["presence"]
+                assert states == dict.fromkeys(["hidden", "gone", "nobody"], NEVER)
+        hidden.lose("phone")
+
+
+def _with_public(record: bytes | None) -> bytes | None:
+    return record if record and b"public" in record else None
