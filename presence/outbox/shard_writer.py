@@ -141,6 +141,7 @@ class ShardWriter:
         self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._in_flight: Batch | None = None
         self._cut_off: tuple[Item, ...] = ()  # items too many for the batch in flight; they are the next ones
+        self._fitting = 0  # how many items the last batch that had too many might have had
         self._is_cutting = False  # from a refusal for them until all of them are written
         self._unconfirmed: _InFlightBatch | None = None  # until the next opening's answer
         self._opened_at = -math.inf
@@ -195,7 +196,7 @@ class ShardWriter:
             if not self._is_open or self._must_resync(now):
                 self._open_generation(now)
             elif self._cut_off:
-                items, self._cut_off = self._cut_off, ()
+                items, self._cut_off = self._cut_off[: self._fitting], self._cut_off[self._fitting :]
                 self._make_batch(items, now)
             else:
                 self._backlog.continue_planning()
@@ -213,7 +214,7 @@ class ShardWriter:
         return 0 if self._clock_offset_ms is None else int(now * 1000 + self._clock_offset_ms)
 
     def _make_batch(self, items: tuple[Item, ...], now: float) -> None:
-        complete = self.phase is Phase.RESYNCING and not self._backlog.is_replaying
+        complete = self.phase is Phase.RESYNCING and not (self._cut_off or self._backlog.is_replaying)
         if items or complete:
             counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
             self._in_flight = Batch(self.shard, counter, self._replication_id, items, now, complete=complete)
@@ -222,6 +223,7 @@ class ShardWriter:
         """Handle the answer to the step of `next_step`; return sessions that lost to another node's."""
         self._note_entry_id(reply.last_id)
         if reply.status is ReplyStatus.HEAVY and isinstance(step, Batch):
+            self._fitting = reply.fitting
             self._cut_off = step.items[reply.fitting :] + self._cut_off
             self._in_flight = replace(step, items=step.items[: reply.fitting], complete=False)
             self._is_cutting = True

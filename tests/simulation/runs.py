@@ -4,7 +4,7 @@ import gc
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
@@ -15,9 +15,10 @@ from tests.simulation.draw import draw_plan
 from tests.simulation.guards import GUARDS
 from tests.simulation.plan import SimulationPlan
 from tests.simulation.world import SimulatedWorld
-from tests.support.script_texts import LITTLE_ROOM, changed
+from tests.support.script_texts import changed, little_room
 
-LITTLE_ROOM_EACH = 3  # each third seed has large records, for its scripts
+LITTLE_ROOM_EACH = 3  # in each third seed calls have little room for records
+ROOM_BYTES = 12  # for each device: less would make them take too long together
 FRAMES = 4  # of an exception, those next to where it was raised
 
 
@@ -48,7 +49,9 @@ def run_plan(
     plan: SimulationPlan, *, guard: str = "", log: Callable[[str], None] | None = None
 ) -> SeedOutcome:
     off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
-    room = changed(LITTLE_ROOM) if plan.seed % LITTLE_ROOM_EACH == 0 else nullcontext()
+    room: AbstractContextManager[None] = nullcontext()
+    if plan.seed % LITTLE_ROOM_EACH == 0:
+        room = changed(little_room(max(600, ROOM_BYTES * len(plan.devices))))
     with without_logs(), room, off:
         world = SimulatedWorld(plan, log=log)
         # What a world leaves behind is one large circle, and goes with the next collection.

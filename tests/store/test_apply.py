@@ -50,7 +50,7 @@ from tests.store.driving import (
     update,
 )
 from tests.store.servers import Server
-from tests.support.script_texts import LITTLE_ROOM, changed
+from tests.support.script_texts import changed, little_room
 
 KEYS = Keys()
 AWAY, META = Profile("away"), Profile(meta='{"v":"é \\" 1"}')
@@ -303,7 +303,7 @@ def test_a_batch_of_users_with_too_large_records_is_refused_and_says_how_many_it
         a.apply(login(uid, "s"), login(uid, "t", "phone"))  # two sessions each: some 330 bytes of record
     before = brief_events(server.client)
     ends = [change for uid in uids for change in (end(uid, "s"), end(uid, "t", "phone"))]
-    with changed(LITTLE_ROOM):
+    with changed(little_room()):
         refused = a.apply(*ends)
         assert (refused.status, refused.fitting) == (ReplyStatus.HEAVY, 2), "of 600 bytes"
         assert brief_events(server.client) == before
@@ -315,7 +315,7 @@ def test_a_batch_of_users_with_too_large_records_is_refused_and_says_how_many_it
 
 def test_a_single_user_is_never_too_many(a: Hand, server: Server) -> None:
     a.apply(*(login("u", f"s{i}", f"device-{i}") for i in range(8)))
-    with changed(LITTLE_ROOM):
+    with changed(little_room()):
         assert a.apply(*(end("u", f"s{i}", f"device-{i}") for i in range(8))).status is ReplyStatus.OK
     assert [kind for kind, _, _ in brief_events(server.client)] == ["online", "offline"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.store.driving import brief_events, check_alternation, events, online_sessions, owned, rows, written
 from tests.store.nodes import Loss, ManualNode
 from tests.store.servers import Server
-from tests.support.script_texts import LITTLE_ROOM, changed
+from tests.support.script_texts import changed, little_room
 
 UIDS = ["u1", "u2", "u3"]
 DEVICES = ["", "phone"]
@@ -50,7 +50,7 @@ def truth(node: ManualNode) -> dict[str, list[str]]:
 @pytest.fixture(params=["room", "little room"])
 def room(request: pytest.FixtureRequest) -> Iterator[None]:
     """With little room batches are cut into pieces."""
-    with changed(*([LITTLE_ROOM] if request.param == "little room" else [])):
+    with changed(*([little_room()] if request.param == "little room" else [])):
         yield
 
 

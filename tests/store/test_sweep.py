@@ -21,7 +21,7 @@ from tests.store.driving import (
     probed,
 )
 from tests.store.servers import Server
-from tests.support.script_texts import LITTLE_ROOM, changed
+from tests.support.script_texts import changed, little_room
 
 KEYS = Keys()
 
@@ -124,7 +124,7 @@ def test_large_records_are_ended_in_more_calls_than_pages(a: Hand, b: Hand, serv
     else:
         a.open(2)
     cursor, ended = "0", list[int]()
-    with changed(LITTLE_ROOM):
+    with changed(little_room()):
         while not ended or cursor != "0":
             reply = b.sweep("a", cursor=cursor) if how == "sweep" else a.retire(cursor)
             cursor = reply.cursor
@@ -151,7 +151,7 @@ def test_where_records_are_large_a_sweep_goes_on_behind_the_sessions_that_it_lea
             assert calls <= count, "it does not go on"
         return ended, is_done
 
-    with changed(LITTLE_ROOM):
+    with changed(little_room()):
         assert pass_over(30_000) == (count / 2, False)
         assert pass_over(31_000) == (count / 2, True)
 

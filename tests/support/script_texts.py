@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 from unittest import mock
 
 from presence.store import script_runner
@@ -18,8 +17,9 @@ class SourceChange:
     new: str
 
 
-# A call works on the records of two or three plain users, and batches are cut into pieces.
-LITTLE_ROOM: Final = SourceChange("lib/record_cache", "RECORD_BYTES = 1024 * 1024", "RECORD_BYTES = 600")
+def little_room(record_bytes: int = 600) -> SourceChange:
+    """Bound the records of a call, so that batches are cut into pieces; a plain record has some 200 bytes."""
+    return SourceChange("lib/record_cache", "RECORD_BYTES = 1024 * 1024", f"RECORD_BYTES = {record_bytes}")
 
 
 @contextmanager
