@@ -7,7 +7,7 @@ so that no answer can be taken for that of another call.
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import redis
 from redis.exceptions import RedisError, ResponseError
 
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import CALL_TIMEOUT_S, open_client
 from presence.store.cluster_routes import Connect, NoOwner, Routes
 from presence.store.error_classes import (
@@ -107,11 +108,15 @@ class Call(NamedTuple):
         return ("EVAL", source(self.script), len(self.keys), *self.keys, *self.arguments)
 
 
-def keys_of(call: Call, text: str) -> list[str]:
-    """Return the keys that a call may have used: declared, computed by its script, or named by an error."""
+def keys_of(call: Call, text: str, others: Iterable[str] = ()) -> list[str]:
+    """Return the keys that a call may have used: declared, computed by its script, or named by an error.
+
+    `others`: ids of nodes in its shard.
+    """
     nodes = [key for key in call.keys if ":node:" in key and value_type(key) == "hash"]
+    nodes += [f"{call.arguments[3]}{id}" for id in others]  # see lib/shard.lua
     if call.script in {"fence", "sweep"}:
-        nodes.append(f"{call.arguments[3]}{call.arguments[9]}")  # see lib/shard.lua
+        nodes.append(f"{call.arguments[3]}{call.arguments[9]}")
     named = re.findall(r"\(\w+ (\S+)\)", text)  # see lib/effects.lua
     return list(
         dict.fromkeys([*call.keys, *nodes, *(f"{n}:{part}" for n in nodes for part in NODE_PARTS), *named])
@@ -176,10 +181,22 @@ class Scripting:
         """Return an error that names the keys with values of another type, if that was the reason."""
         if code_of(error) != "WRONGTYPE" or call.script == "types":
             return error
-        keys = {key: read for key in keys_of(call, str(error)) if (read := READS.get(value_type(key)))}
+        names = keys_of(call, str(error), self._nodes_of(call))
+        keys = {key: read for key in names if (read := READS.get(value_type(key)))}
         answers = self.evaluate([Call("types", [*keys], [*keys.values()])]) if keys else []
         found = [key.decode() for answer in answers if isinstance(answer, list) for key in answer]
         return of_another_type(found) if found else error
+
+    def _nodes_of(self, call: Call) -> list[str]:
+        """Return the ids of the nodes in the shard of a call, whose hashes its script reads as it needs them."""
+        traces = next((key for key in call.keys if key.endswith(":traces")), None)
+        if traces is None:
+            return []
+        try:
+            (rows,) = self.commands(traces, [("HGETALL", traces)])
+        except (StoreError, StoreUnavailable):  # then this key may be the one
+            return []
+        return [id.decode("utf-8", "replace") for id in rows[::2]]
 
     def one(self, call: Call) -> Any:
         """Run one script and return its answer."""

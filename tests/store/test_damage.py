@@ -276,6 +276,15 @@ def test_a_value_of_another_type_is_named_with_its_repair(a: Hand, server: Serve
         assert f"redis-cli DEL {name}" in str(refused)
 
 
+def test_a_value_of_another_type_of_another_node_is_named(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(login("u", "s1"))
+    name = KEYS.node(0, "a")
+    server.client.delete(name)
+    server.client.set(name, "x")
+    with pytest.raises(StoreError, match=re.escape(f"redis-cli DEL {name}")):
+        b.apply(login("u", "s2"))  # whether the other is fenced decides on its notice
+
+
 @pytest.mark.parametrize("key", ["node", "sessions"])
 def test_a_value_of_another_type_of_a_dead_node_is_named(a: Hand, b: Hand, server: Server, key: str) -> None:
     a.apply(login("u", "s1"))
