@@ -188,7 +188,7 @@ class Scripting:
         return of_another_type(found) if found else error
 
     def _nodes_of(self, call: Call) -> list[str]:
-        """Return the ids of the nodes in the shard of a call, whose hashes its script reads as it needs them."""
+        """Return the ids of the nodes in a shard, whose hashes its scripts read as they need them."""
         traces = next((key for key in call.keys if key.endswith(":traces")), None)
         if traces is None:
             return []
