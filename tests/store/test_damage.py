@@ -294,3 +294,16 @@ def test_a_value_of_another_type_of_a_dead_node_is_named(a: Hand, b: Hand, serve
     server.client.set(name, "x")
     with pytest.raises(StoreError, match=re.escape(f"redis-cli DEL {name}")):
         b.sweep("a")
+
+
+def test_an_end_leaves_nothing_in_the_index_where_another_login_has_repaired_the_record(
+    a: Hand, b: Hand, server: Server
+) -> None:
+    a.apply(login("u", "s1"))
+    server.client.hset(KEYS.online(0), "u", server.client.hget(KEYS.online(0), "u")[:60])
+    b.apply(login("u", "s2", "desk"))
+    a.apply(end("u", "s1"))
+    b.apply(end("u", "s2", "desk"))
+    b.fence("a")
+    assert b.sweep("a").ended == 0
+    assert [each["type"] for each in events(server.client)] == ["online", "offline"]

@@ -287,8 +287,8 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
     if its_device == device and its_session == session then
       set_owned(its_node, uid .. ' ' .. device, false)
       go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+      return
     end
-    return
   end
   local record = read_record(uid)
   local present = record and record.sessions[device]
@@ -297,7 +297,9 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   elseif not record and owns(uid .. ' ' .. device, session)
       and end_without_record(uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms) then
     set_owned(node, uid .. ' ' .. device, false)
-  elseif op == 'restore' and not record then
+  elseif record then  -- of other sessions: after damage the index may have this one yet
+    if owns(uid .. ' ' .. device, session) then set_owned(node, uid .. ' ' .. device, false) end
+  elseif op == 'restore' then
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
     since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms, 'online')

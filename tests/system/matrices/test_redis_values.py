@@ -341,12 +341,12 @@ class Stage:
         return any(f"redis-cli DEL {key}" in line for line in lines)
 
     def is_writing(self, uid: str) -> bool:
-        """Whether a visit at each server is in Redis."""
+        """Whether both events of a visit are in Redis."""
         before = self.client.xlen(KEYS.events(0)) if self.client.type(KEYS.events(0)) == b"stream" else 0
         visit(self.stays.address, uid)
         time.sleep(0.2)
         is_stream = self.client.type(KEYS.events(0)) == b"stream"
-        return is_stream and bool(self.client.xlen(KEYS.events(0)) > before)
+        return is_stream and bool(self.client.xlen(KEYS.events(0)) >= before + 2)
 
     def run(self, kind: Kind, damage: str) -> list[str]:
         """Run a cell; return what did not hold."""
@@ -359,6 +359,8 @@ class Stage:
         if kind.occurs and not self.client.exists(key):
             wrong.append(f"{key} is not there")
         self.damage(key, kind, damage)
+        if kind.loses:  # those who were online may be so without an entry, or come again with another
+            self.last = {uid: type for uid, type in self.last.items() if type != "online"}
         is_writing = wait_for(lambda: self.is_writing("visitor"), HEAL_S / 2, poll_s=0.1)
         # Servers write lost metadata again when they next compare.
         errors = [] if wait_for(lambda: not self.use(), HEAL_S / 4, poll_s=0.1) else self.use()
@@ -403,6 +405,8 @@ class Stage:
             wrong.append("the server that stays has ended")
         if errors := self.use():
             wrong.append(f"queue or wheel: {errors}")
+        if self.client.type(key) == b"string":  # none has used it
+            self.client.delete(key)
         return wrong
 
 
