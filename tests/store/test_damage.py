@@ -201,6 +201,16 @@ def test_an_infinite_number_in_a_field_that_no_one_reads_is_dropped(
 
 
 @pytest.mark.parametrize("number", INFINITE)
+def test_infinite_numbers_in_a_list_that_no_one_reads_stop_no_one(
+    a: Hand, b: Hand, server: Server, number: str
+) -> None:
+    b.apply(login("u", "s1"))
+    with_number(server, "u", "unknown", f"[{','.join([number] * 20)},1]")
+    assert a.apply(login("w", "s2"), login("u", "s3", "desk")).status is ReplyStatus.OK
+    assert record(server.client, "u")["unknown"] == [None] * 20 + [1]
+
+
+@pytest.mark.parametrize("number", INFINITE)
 def test_an_infinite_number_does_not_stop_a_sweep(a: Hand, b: Hand, server: Server, number: str) -> None:
     a.apply(*(login(f"u{i}", f"s{i}") for i in range(9)))
     with_number(server, "u4", "idle_timeout_ms", number)

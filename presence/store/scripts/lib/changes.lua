@@ -16,11 +16,12 @@ local function is_plain(text)
   return answer
 end
 
--- Removes the infinite numbers from unknown fields of a record: JSON has none, but `1e999` is read as one.
+-- Removes the infinite numbers from unknown fields of a record: JSON has none, but `1e999` is read as one. In an array they
+-- become null, because one with many holes cannot be encoded either.
 local function drop_infinite(value)
   for name, each in pairs(value) do
     if type(each) == 'table' then drop_infinite(each) end
-    if type(each) == 'number' and each - each ~= 0 then value[name] = nil end
+    if type(each) == 'number' and each - each ~= 0 then value[name] = type(name) == 'number' and cjson.null or nil end
   end
 end
 
