@@ -30,7 +30,8 @@ from presence.outbox.store import Store
 
 SWEEP_PAUSE_S: Final = 0.010  # least pause between two calls; otherwise as long as the last call took
 REINDEX_INTERVAL_S: Final = 1.0  # between two calls of the walk
-REINDEX_USERS: Final = 512  # a call, some 2 ms of Redis: a million users online take some 33 minutes
+# A call, some 2 ms of Redis: a million users online take some 33 minutes. Fewer if their records are large.
+REINDEX_USERS: Final = 512
 MAX_FENCES_PER_CALL: Final = 64  # some milliseconds of Redis: many dead nodes must not delay a renewal
 
 _log = structlog.get_logger(__name__)

@@ -25,7 +25,8 @@ from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Compare
 from presence.outbox.store import Store
 
-MAX_SESSIONS_PER_TURN: Final = 512  # some 2 ms of Redis
+# Some 2 ms of Redis; a call compares fewer if their records are large.
+MAX_SESSIONS_PER_TURN: Final = 512
 MAX_URGENT_SESSIONS_PER_TURN: Final = 2048  # after missed notices: 100,000 sessions in some two minutes
 COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions take half an hour
 
@@ -73,8 +74,9 @@ class Reconciler:
         if not chosen:
             return []
         size = MAX_URGENT_SESSIONS_PER_TURN if self.is_urgent else MAX_SESSIONS_PER_TURN
+        room = size - sum(len(self._unasked.get(writer.shard, ())) for writer in chosen)
         found: dict[int, list[SessionName]] = defaultdict(list)
-        for each in self._some(size):
+        for each in self._some(room) if room > 0 else ():
             found[self.shard_of(each.uid)].append(each)
         for shard, names in found.items():
             self._keep(shard, names)
@@ -109,8 +111,12 @@ class Reconciler:
     def differences(self, step: Compare, reply: Reply) -> int:
         """Return how many sessions differ from their records for the second time."""
         self._cursors[step.shard] = reply.cursor
+        end = len(step.sessions) - reply.uncompared
+        compared, rest = step.sessions[:end], step.sessions[end:]
+        if rest:
+            self._keep(step.shard, rest)
         missing = {step.sessions[number] for number in reply.missing}
-        differing = {each for each in step.sessions if self._is_live(each) is (each in missing)}
+        differing = {each for each in compared if self._is_live(each) is (each in missing)}
         differing |= {each for each in reply.owned if not self._is_live(each)}
         confirmed = differing & self._suspects.get(step.shard, set()) & {*step.sessions}
         self._suspects[step.shard] = differing - confirmed

@@ -232,7 +232,17 @@ def read_reply(step: Step, answer: Answer) -> Reply:
             for node, generation, n, rows, told in reply["trail"]
         )
         opened = Opened(stands, _traces(reply["traces"], step.counter.node))
-    plain = ("generation", "fitting", "last_id", "cursor", "ended", "wait_ms", "done", "restored")
+    plain = (
+        "generation",
+        "fitting",
+        "last_id",
+        "cursor",
+        "ended",
+        "wait_ms",
+        "done",
+        "restored",
+        "uncompared",
+    )
     return Reply(
         status=ReplyStatus(reply["status"]),
         replication_id=answer[1].decode(),

@@ -24,6 +24,7 @@ from tests.store.driving import (
     probed,
 )
 from tests.store.servers import Server
+from tests.support.script_texts import changed, little_room
 
 KEYS = Keys()
 SESSIONS = [SessionName("u", "", "s1"), SessionName("v", "phone", "s2")]
@@ -64,6 +65,29 @@ def test_a_comparison_names_sessions_that_the_index_lacks(
     else:
         server.client.hset(KEYS.sessions(0, "a"), "u ", value)
     assert compared(node).missing == (0,)
+
+
+def test_a_comparison_says_how_many_sessions_have_too_large_records_for_it(
+    node: Hand, server: Server
+) -> None:
+    server.client.delete(KEYS.sessions(0, "a"))
+    with changed(little_room(1)):
+        reply = compared(node)
+        assert (reply.missing, reply.uncompared) == ((0,), 1), "one user is never too many"
+    assert (compared(node).missing, compared(node).uncompared) == ((0, 1), 0)
+
+
+def test_a_walk_over_large_records_takes_more_calls(a: Hand, b: Hand, server: Server) -> None:
+    a.apply(*(login(f"u{i}", f"s{i}") for i in range(100)))
+    lose_index(server, "sessions")
+    restored, cursor = list[int](), ""
+    with changed(little_room()):
+        while cursor != "0":
+            reply = reindexed(b, cursor or "0")
+            cursor = reply.cursor
+            restored.append(reply.restored)
+    assert sum(restored) == 100
+    assert max(restored) < 50
 
 
 @pytest.mark.parametrize("lost", ["sessions", "traces", "both"])

@@ -7,6 +7,7 @@
 --   12 sessions of the node, MessagePack: flat, uid, device, session, profile (see `fingerprint`)...
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused (history,
 -- fenced, unknown, as in apply), else {status = "ok", cursor, owned = uid, device, session... of the page,
+-- uncompared = how many sessions, the last ones in ARGV 12, were not compared, because the records of all are too large,
 -- missing = numbers, from 0, of the sessions in ARGV 12 that no record has for this node with this profile, or that
 -- `<node>:sessions` lacks: a sweep would not find them}.
 
@@ -23,11 +24,14 @@ local function fingerprint(session)
   return table.concat(parts)
 end
 
-local sessions, uids, fields = cmsgpack.unpack(ARGV[12]), {}, {}
+local sessions, uids, first_of, fields = cmsgpack.unpack(ARGV[12]), {}, {}, {}
 for i = 1, #sessions, 4 do
-  uids[#uids + 1], fields[#fields + 1] = sessions[i], sessions[i] .. ' ' .. sessions[i + 1]
+  local uid = sessions[i]
+  if not first_of[uid] then uids[#uids + 1], first_of[uid] = uid, i end
 end
-read_ahead(uids)
+local fitting = read_ahead(uids)
+local last_value = fitting < #uids and first_of[uids[fitting + 1]] - 1 or #sessions
+for i = 1, last_value, 4 do fields[#fields + 1] = sessions[i] .. ' ' .. sessions[i + 1] end
 local indexed = {}
 for first = 1, #fields, VALUES_A_CALL do
   local last = math.min(first + VALUES_A_CALL - 1, #fields)
@@ -35,7 +39,7 @@ for first = 1, #fields, VALUES_A_CALL do
   for i = first, last do indexed[i] = found[i - first + 1] end
 end
 local missing = {}
-for i = 1, #sessions, 4 do
+for i = 1, last_value, 4 do
   local record = read_record(sessions[i])
   local present = record and record.sessions[sessions[i + 1]]
   if not present or present.session ~= sessions[i + 2] or present.node ~= node
@@ -55,4 +59,5 @@ for i = 1, #scan[2], 2 do
     owned_here[n + 1], owned_here[n + 2], owned_here[n + 3] = uid, device, session
   end
 end
-return {cmsgpack.pack({status = 'ok', cursor = scan[1], owned = owned_here, missing = missing}), history}
+return {cmsgpack.pack({status = 'ok', cursor = scan[1], owned = owned_here, missing = missing,
+  uncompared = (#sessions - last_value) / 4}), history}
