@@ -66,9 +66,9 @@ class MessageBus(Protocol):
         `here`: by recipient, the devices that have a connection at `node`, and how many ms ago they logged
         in. A device whose login here is later than the one on record is here, and nowhere else.
 
-        Messages of one call arrive in order, and after those of earlier calls. A failure among the answers
-        means that the message was sent to no node; a `StoreInterrupted`, that this is not known. To deliver
-        nothing twice, the caller must not repeat a failed message.
+        Messages of one call to one user arrive in order, and after those of earlier calls. A failure among
+        the answers means that the message was sent to no node; a `StoreInterrupted`, that this is not known.
+        To deliver nothing twice, the caller must not repeat a failed message.
         """
 
     def close(self) -> None:

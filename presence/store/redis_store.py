@@ -145,7 +145,7 @@ def _parts(message: OutgoingMessage) -> tuple[str, bytes | list[Any]]:
 
 
 class Deliveries(Scripting):
-    """A `MessageBus`: one script call per shard and batch.
+    """A `MessageBus`: one script call per shard and batch; more if the records of recipients are large.
 
     Args:
         url, connect: see `Scripting`.
@@ -163,6 +163,20 @@ class Deliveries(Scripting):
         places: dict[int, list[int]] = {}  # by shard, in order
         for place, message in enumerate(messages):
             places.setdefault(self._shape.keys.shard(message.to), []).append(place)
+        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NO_RECIPIENTS] * len(messages)
+        while places:
+            places = self._deliver_some(node, messages, here, places, answers)
+        return answers
+
+    def _deliver_some(
+        self,
+        node: str,
+        messages: Sequence[OutgoingMessage],
+        here: Mapping[str, Mapping[str, int]],
+        places: Mapping[int, list[int]],
+        answers: list[RouteResult | StoreUnavailable | StoreError],
+    ) -> dict[int, list[int]]:
+        """Deliver the messages at some places, by shard; set their answers, and return the places left."""
         in_cluster = "1" if self.is_cluster else ""
         calls = []
         for shard, some in places.items():
@@ -171,13 +185,16 @@ class Deliveries(Scripting):
             # Lua's MessagePack knows one kind of string: old raw.
             packed = [msgpack.packb(each, use_bin_type=False) for each in (flat, ours)]
             calls.append(self._shape.operator_call("deliver", shard, [node, in_cluster, *packed]))
-        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NO_RECIPIENTS] * len(messages)
-        for some, answer in zip(places.values(), self.evaluate(calls), strict=True):
+        left: dict[int, list[int]] = {}
+        for (shard, some), answer in zip(places.items(), self.evaluate(calls), strict=True):
             if isinstance(answer, (StoreUnavailable, StoreError)):
                 for place in some:
                     answers[place] = answer
-            else:
-                flat = unpacked(answer[0])
-                for place, handed, devices in zip(some, flat[::2], flat[1::2], strict=True):
+                continue
+            flat = unpacked(answer[0])
+            for place, handed, devices in zip(some, flat[::2], flat[1::2], strict=True):
+                if handed is False:
+                    left.setdefault(shard, []).append(place)
+                else:
                     answers[place] = RouteResult(handed, tuple(devices or ()), is_hidden=devices is False)
-        return answers
+        return left

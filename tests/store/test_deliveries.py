@@ -20,6 +20,7 @@ from presence.store.script_arguments import Shape
 from tests.store.driving import Hand, login
 from tests.store.servers import Server
 from tests.support.proxy import Proxy
+from tests.support.script_texts import changed, little_room
 
 KEYS = Keys()
 PATIENCE_S = 10.0
@@ -67,6 +68,10 @@ def receive(channel: ControlChannel) -> list[ControlMessage]:
         return channel.next()
     finally:
         limit.cancel()
+
+
+def calls_of_scripts(client: Any) -> int:
+    return sum(each["calls"] for name, each in client.info("commandstats").items() if "_eval" in name)
 
 
 def delivered(channel: ControlChannel) -> list[Delivery]:
@@ -196,6 +201,24 @@ def test_a_full_call_is_delivered_completely(post: Deliveries, hands: Hands, cha
     messages = [message(f"u{n % 100}", "x" * 2000) for n in range(512)]
     assert post.deliver("a", messages, {}) == [RouteResult(1, ("",))] * 512
     assert [each.frame for each in delivered(channels["b"])] == [each.frame for each in messages]
+
+
+def test_recipients_with_large_records_take_several_calls_and_get_all_in_order(
+    post: Deliveries, hands: Hands, channels: Channels, server: Server
+) -> None:
+    hands["b"].apply(*(login(f"u{n}", f"s{n}") for n in range(10)))
+    to = [*(f"u{n}" for n in range(10)), "absent", *(f"u{n}" for n in range(10))]
+    with changed(little_room()):
+        post.deliver("a", [message("absent")], {})
+        before = calls_of_scripts(server.client)
+        answers = post.deliver("a", [message(each, n) for n, each in enumerate(to)], {})
+        assert 3 <= calls_of_scripts(server.client) - before <= 10, "600 bytes of records each"
+    assert answers == [RouteResult(0) if each == "absent" else RouteResult(1, ("",)) for each in to]
+    received: dict[str, list[Any]] = {each: [] for each in to if each != "absent"}
+    while sum(map(len, received.values())) < 20:
+        for each in delivered(channels["b"]):
+            received[each.uid].append(protocol.decode(each.frame[4:]).payload["body"])
+    assert received == {f"u{n}": [n, n + 11] for n in range(10)}
 
 
 def test_the_outcome_of_a_message_is_reported_and_it_arrives_once(

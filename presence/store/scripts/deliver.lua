@@ -12,7 +12,8 @@
 -- A user who is invisible gets messages of callers that are no nodes only.
 -- Returns [answer, replication id of now]; answer is MessagePack: one flat array, of two values for each message: the
 -- number of devices of other nodes it was sent to, and all devices that the record has there, as an array. Both leave
--- out fenced nodes, whose sessions are about to be swept.
+-- out fenced nodes, whose sessions are about to be swept. The number is false of a
+-- message that was not sent, because the records of all recipients are too large together: all of one recipient are or none.
 --
 -- Each node gets one packed message, whose first byte distinguishes it from JSON. It is MessagePack: one flat array, of
 -- uid, devices (an array) and frame for each message.
@@ -26,8 +27,8 @@ local function is_fenced_cached(id)
   return fenced[id]
 end
 
-local targets = {}  -- recipient -> {{node id, devices}...} on other nodes
-local devices = {}  -- recipient -> all of these devices; false: the caller is not to know of any
+local targets = {[false] = {}}  -- recipient -> {{node id, devices}...} on other nodes; false: one who is left out
+local devices = {[false] = false}  -- recipient -> all of these devices; false: the caller is not to know of any
 local function find_targets(recipient, uid, only)
   local by_node, found, all = {}, {}, {}
   local record, ages_ms = read_record(uid), here[uid] or {}
@@ -46,18 +47,28 @@ local function find_targets(recipient, uid, only)
   targets[recipient], devices[recipient] = is_hidden and {} or found, not is_hidden and all
 end
 
-local uids = {}
-for i = 1, #messages, 2 do uids[#uids + 1] = messages[i] end
-read_ahead(uids)
+local uids, n, is_served = {}, 0, {}  -- recipients, each once; those whom this call does not leave out
+for i = 1, #messages, 2 do
+  local uid = messages[i]
+  if not is_served[uid] then
+    n = n + 1
+    uids[n], is_served[uid] = uid, true
+  end
+end
+for i = read_ahead(uids) + 1, n do is_served[uids[i]] = nil end
 
-local recipients = {}  -- of each message: the uid, or uid and device, of which neither has a space
+local recipients = {}  -- of each message: the uid, or uid and device, of which neither has a space; or false
 local per_node = {}  -- node id -> its packed message
 for i = 1, #messages, 2 do
   local uid, recipient = messages[i], messages[i]
   local only = type(messages[i + 1]) == 'table' and messages[i + 1][4]
   if only then recipient = uid .. ' ' .. only end
+  if not is_served[uid] then
+    recipient = false
+  elseif not targets[recipient] then
+    find_targets(recipient, uid, only)
+  end
   recipients[#recipients + 1] = recipient
-  if not targets[recipient] then find_targets(recipient, uid, only) end
   for _, target in ipairs(targets[recipient]) do
     local packed = per_node[target[1]]
     if not packed then
@@ -86,7 +97,7 @@ if problem and not is_sent then return problem end
 
 local answer = {}
 for i, recipient in ipairs(recipients) do
-  local handed = 0
+  local handed = recipient and 0
   for _, target in ipairs(targets[recipient]) do
     if was_received[target[1]] then handed = handed + #target[2] end
   end
