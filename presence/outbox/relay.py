@@ -26,7 +26,7 @@ from presence.outbox.event_counts import Transitions
 from presence.outbox.outage_log import Failures, Outages, first_of
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions, ReconcilerTask
-from presence.outbox.replies import NodeNotice, Probe, Reply, Superseded
+from presence.outbox.replies import NodeNotice, Probe, Reply, ReplyStatus, Superseded
 from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Retirement
 from presence.outbox.store import Store
@@ -262,8 +262,9 @@ class Relay:
             had_outage = self._breakers[writer.shard].record_success(sent_at, now)
             if node == self.node:  # else the opening under the new id will tell what was applied
                 superseded += writer.accept_reply(step, answer)
-                self._counters.batches += isinstance(step, Batch)
-                self._counters.items += len(step.items) if isinstance(step, Batch) else 0
+                if isinstance(step, Batch) and answer.status is ReplyStatus.OK:
+                    self._counters.batches += 1
+                    self._counters.items += len(step.items)
             if had_outage:
                 writer.redis_recovered(now)
         self._failed(failed, sent_at)

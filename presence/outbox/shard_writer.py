@@ -141,7 +141,7 @@ class ShardWriter:
         self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._in_flight: Batch | None = None
         self._cut_off: tuple[Item, ...] = ()  # items too many for the batch in flight; they are the next ones
-        self._fitting = 0  # how many items the last batch that had too many might have had
+        self._fitting = 0  # how many items the next batch may have of these
         self._is_cutting = False  # from a refusal for them until all of them are written
         self._unconfirmed: _InFlightBatch | None = None  # until the next opening's answer
         self._opened_at = -math.inf
@@ -236,6 +236,8 @@ class ShardWriter:
             self._cursor = None if reply.cursor == "0" else reply.cursor
             return ()
         self._in_flight, self._is_cutting = None, bool(self._cut_off)
+        if self._cut_off:
+            self._fitting *= 2  # perhaps only the first records were large
         if step.complete:
             self._resync_unfinished = self.lost_to_fence = False
             if self.phase is Phase.RESYNCING:

@@ -40,6 +40,7 @@ class FakeStore:
         self.counters: dict[int, Counter] = {}
         self.fenced: set[str] = set()
         self.room = BATCH_ITEMS  # of a batch, in items
+        self.large = ""  # a user whose record is too large for others beside it
         self.applied: list[Change] = []
         self.batches: list[Batch] = []
         self.probed: list[int] = []  # shards
@@ -74,8 +75,8 @@ class FakeStore:
             opened = Opened((CounterSnapshot(present or Counter(step.opening.before, 0, 0)),), {})
         elif present is None or present.n + 1 != step.counter.n:
             return Reply(ReplyStatus.UNKNOWN, "history")
-        elif len(step.items) > self.room:
-            return Reply(ReplyStatus.HEAVY, "history", fitting=self.room)
+        elif len(step.items) > (room := 1 if _is_of(self.large, step) else self.room):
+            return Reply(ReplyStatus.HEAVY, "history", fitting=room)
         self.counters[step.shard] = step.counter
         self.batches.append(step)
         self.applied += [item.change for item in step.items]
@@ -102,6 +103,10 @@ class FakeStore:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _is_of(uid: str, batch: Batch) -> bool:
+    return any(item.change.uid == uid for item in batch.items)
 
 
 def login(uid: str, session: str = "s") -> Change:
@@ -230,6 +235,19 @@ async def test_items_too_many_for_a_batch_follow_it_immediately_and_in_order(
     assert relaying.applied == uids
     assert [len(batch.items) for batch in relaying.fake.batches[before:]] == [3, 3, 1]
     assert relaying.outbox.pending == 0
+    assert relaying.relay.statistics().items == 7, "each counts once"
+
+
+async def test_items_behind_one_user_with_a_large_record_are_not_sent_one_by_one(
+    clock: MockClock, relaying: Relaying
+) -> None:
+    await trio.sleep(GATHER_S)
+    before, uids = len(relaying.fake.batches), [f"u{number}0" for number in range(40)]
+    relaying.fake.large = uids[0]
+    relaying.outbox.extend(map(login, uids))
+    await trio.sleep(GATHER_S * 9 / 8)
+    assert relaying.applied == uids
+    assert [len(batch.items) for batch in relaying.fake.batches[before:]] == [1, 2, 4, 8, 16, 9]
 
 
 class YieldCountingRuntime(InlineCallsRuntime):
