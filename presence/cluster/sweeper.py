@@ -129,7 +129,11 @@ class Sweeper:
             if damaged := self._walk.answered(reply.cursor, reply.damaged):
                 _log.error("records unreadable in Redis", shard=writer.shard, uids=damaged)
 
-        await self._perform([writer.reindex_step(self._walk.cursor, REINDEX_USERS)], on_reply)
+        try:
+            await self._perform([writer.reindex_step(self._walk.cursor, REINDEX_USERS)], on_reply)
+        except StoreError:
+            self._walk.skip_shard()  # it must not keep the walk from the others
+            raise
 
     async def _fence(self, expired: Sequence[PeerNode]) -> None:
         """Fence nodes in each shard in which they are not known to be fenced."""

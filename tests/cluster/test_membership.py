@@ -76,6 +76,7 @@ class Redis:
     calls: list[Claim | Step] = field(default_factory=list)
     walk: list[Reindex] = field(default_factory=list)
     unreadable: tuple[str, ...] = ()
+    refusing: set[int] = field(default_factory=set)  # shards that refuse the walk
     node: str = "me"
     former_ids: set[str] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
@@ -104,6 +105,8 @@ class Redis:
     def apply(self, steps: Sequence[Step]) -> list[Reply]:
         if walk := [each for each in steps if isinstance(each, Reindex)]:
             self.walk += walk
+            if walk[0].shard in self.refusing:
+                raise StoreError("WRONGTYPE")
             return [Reply(ReplyStatus.OK, "r", damaged=self.unreadable)]
         self.calls += steps
         counts = (EventCount("offline", Code.NODE_DOWN, ENDED),)
@@ -459,6 +462,14 @@ async def test_one_node_walks_over_all_shards_again_and_again(clock: MockClock, 
         await live(redis, LEASE_S + 4.5)
         nursery.cancel_scope.cancel()
     assert redis.walk == []
+
+
+async def test_a_shard_that_refuses_the_walk_does_not_keep_it_from_the_others(
+    clock: MockClock, redis: Redis
+) -> None:
+    redis.rows, redis.refusing = {"you": LeaseRow("1", "1")}, {0}
+    await live(redis, LEASE_S + 4.5)
+    assert [each.shard for each in redis.walk][:4] == [0, 1, 0, 1]
 
 
 def test_users_whose_records_stay_unreadable_are_reported_once() -> None:
