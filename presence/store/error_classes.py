@@ -59,8 +59,9 @@ _OF_SLOT: Final = frozenset({"ASK", "CLUSTERDOWN", "MOVED", "TRYAGAIN"})
 # Codes of error replies that last until an operator changes a setting, here or in Redis.
 _OPERATORS: Final = frozenset({"DENIED", "NOAUTH", "NOPERM", "WRONGPASS"})
 
-# Redis before 7 wraps the reply to a script's command; Redis 7 that to an EXEC.
-_WRAPPED: Final = re.compile(r"(?:@user_script: ?\d+: -|discarded because of: )([A-Z]+) ")
+# Redis before 7 wraps the reply to a script's command, with a hyphen unless it has run it. Redis 7 wraps that
+# to an EXEC.
+_WRAPPED: Final = re.compile(r"(?:@user_script: ?\d+: -?|discarded because of: )([A-Z]{2,}) ")
 # A missing permission inside a script has no code in Valkey and Redis 7.0.
 _NO_PERMISSION: Final = re.compile(r"ACL failure in script|The user executing the script can't ")
 _CODE: Final = re.compile(r"[A-Z]+")

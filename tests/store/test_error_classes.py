@@ -40,6 +40,8 @@ CODES = {
 }
 WRAPPED = {
     "ERR Error running script (call to f_1c): @user_script:7: -OOM command not allowed": "OOM",
+    "ERR Error running script (call to f_1c): @user_script:7: WRONGTYPE Operation against a key": "WRONGTYPE",
+    "ERR Error running script (call to f_1c): @user_script:7: A table is nil": "ERR",
     "OOM command not allowed. script: 1c, on @user_script:7.": "OOM",
     "EXECABORT Transaction discarded because of: READONLY You can't write": "READONLY",
     "EXECABORT Transaction discarded because of previous errors.": "EXECABORT",
