@@ -143,6 +143,8 @@ class FollowUpScheduler:
         (answer,) = self._scripting.evaluate([reindex_call(keys, self._walk_shard, self._walk_cursor)])
         if isinstance(answer, Exception):
             self._note_failure(answer)
+            if isinstance(answer, StoreError):  # it must not keep the walk from the other shards
+                self._walk_next_shard(keys)
             return
         cursor, restored, missing_bytes, recounts = msgpack.unpackb(answer)
         if self._walk_cursor == "0":
@@ -152,7 +154,10 @@ class FollowUpScheduler:
         self.counters.restored += restored
         if cursor == "0":
             self._recount(keys)
-            self._walk_shard = (self._walk_shard + 1) % keys.shards
+            self._walk_next_shard(keys)
+
+    def _walk_next_shard(self, keys: Keys) -> None:
+        self._walk_shard, self._walk_cursor = (self._walk_shard + 1) % keys.shards, "0"
 
     def _recount(self, keys: Keys) -> None:
         """Correct the counted memory of a shard after a walk."""

@@ -10,7 +10,9 @@ import pytest
 from presence.common.errors import StoreError
 from presence.config.followup_rules import MAX_PAYLOAD_BYTES
 from presence.followups import FollowUps, keys, scheduler
+from presence.followups.scheduler import REINDEX_INTERVAL_S, FollowUpScheduler
 from presence.store.client import Redis
+from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.timers.interface import TimerError, TimerFull
 from tests.followups.shards import Shard
@@ -223,6 +225,23 @@ def test_a_return_before_the_first_run_of_a_scheduler_cancels(
     shard.go_offline("ann")
     shard.run_scheduler(after_ms=2 * MINUTE_MS)
     assert shard.delivered() == []
+
+
+def test_a_shard_that_refuses_the_walk_does_not_keep_it_from_the_others(client: Redis, url: str) -> None:
+    client.hset(Keys().meta, mapping={"version": 1, "shards": 2})
+    uids = {Keys(shards=2).shard(uid): uid for uid in ("ann", "bob", "cid")}
+    now = 0.0
+    with FollowUps(url) as followups:
+        for uid in uids.values():
+            followups.add(uid, after=60, name="cart")
+    index = [f"{Keys(shards=2).followup_queue(shard)}:of" for shard in (0, 1)]
+    client.delete(*index)
+    client.set(index[0], "foreign")
+    with closing(FollowUpScheduler(url, rules=(), clock=lambda: now)) as walking:
+        for _ in range(3):
+            walking.run_once()
+            now += REINDEX_INTERVAL_S
+        assert walking.counters.restored == 1
 
 
 @pytest.mark.parametrize("lost", ["due", "of", "both"])
