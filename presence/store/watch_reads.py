@@ -29,7 +29,8 @@ from presence.watching.user_states import (
 # Clients are shown nobody as last seen this near to the retention, or before. Scripts forget offline users
 # later, by the clock of Redis. So an invisible user is shown like an offline one, whatever clock is ahead.
 FORGOTTEN_EARLIER_MS: Final = 3_600_000
-STATES_PER_TURN: Final = 100  # decoded without a turn for other tasks: a millisecond or two
+STATES_PER_TURN: Final = 100  # decoded without a turn for other tasks: a millisecond or two,
+BYTES_PER_TURN: Final = 262_144  # as are so many of records
 REPLAY_PAGE: Final = 200  # entries; some 60 KB, which the loop parses in four milliseconds
 _NO_KEY: Final = "no such key"
 
@@ -90,8 +91,11 @@ def read_snapshot(
         pipe.xinfo_stream(keys.events(shard))
         records, scores, lefts, stream = _answers(pipe)
     states = {}
+    unyielded = 0  # bytes
     for number, (uid, record, score, left) in enumerate(zip(uids, records, scores, lefts, strict=True), 1):
-        if number % STATES_PER_TURN == 0:
+        unyielded += len(record or b"")
+        if number % STATES_PER_TURN == 0 or unyielded >= BYTES_PER_TURN:
+            unyielded = 0
             let_others_run()
         found = online_state(record) or offline_state(score, left)
         states[uid] = _state(found, forgotten_ms)._replace(devices=_devices(found) if detail else None)

@@ -1,13 +1,15 @@
-"""What the reads for queries and watches show of users who have been away for long."""
+"""Reads for queries and watches: users who have been away for long, and turns for other tasks."""
 
+import json
 import time
 from collections.abc import Mapping
 
 import pytest
 
 from presence.core.profiles import Profile
+from presence.store import watch_reads
 from presence.store.keys import Keys
-from presence.store.watch_reads import StoredStates, forgotten_before_ms, read_snapshot
+from presence.store.watch_reads import BYTES_PER_TURN, StoredStates, forgotten_before_ms, read_snapshot
 from presence.watching.user_states import WatchedState
 from tests.store.driving import Hand, end, login, update
 from tests.store.servers import Server
@@ -51,3 +53,16 @@ def test_a_user_invisible_for_long_is_shown_like_one_offline_for_long(
     assert {remembered[uid].last_seen_ms for uid in AWAY} == {since_ms}
     assert {forgotten[uid].shown()["last_seen_ms"] for uid in AWAY} == {None}
     assert all(forgotten[uid] == forgotten["nobody"] for uid in AWAY)
+
+
+def test_large_records_are_read_with_turns_for_other_tasks(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = list[None]()
+    monkeypatch.setattr(watch_reads, "let_others_run", lambda: turns.append(None))
+    uids = [f"u{number}" for number in range(20)]
+    session = {"session": "s", "node": "a", "login_ms": 1, "meta": "x" * BYTES_PER_TURN}
+    text = json.dumps({"id": "1-1", "since_ms": 1, "sessions": {"": session}})
+    server.client.hset(KEYS.online(0), mapping=dict.fromkeys(uids, text))
+    read_snapshot(server.client, KEYS, 0, uids)
+    assert len(turns) == len(uids)
