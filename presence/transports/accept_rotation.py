@@ -26,7 +26,7 @@ import structlog
 
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime, run_in_thread
-from presence.common.threads import NoThread
+from presence.common.scarcity import scarcity
 
 PERIOD_S: Final = 0.25  # at most; less with more than eight workers: a burst should not fill one of them
 ROUND_S: Final = 2.0  # at most, in which each worker has its period
@@ -65,9 +65,9 @@ class AcceptRotation:
             index = _ANY if is_crowd else self._number
             try:
                 await run_in_thread(partial(self._attach, index))  # the kernel waits there for milliseconds
-            except NoThread:  # the others' indexes hold meanwhile
-                continue
             except OSError as error:  # closed, or a system without such programs
+                if scarcity(error):  # of threads or of memory: the others' indexes hold meanwhile
+                    continue
                 log.debug("accept rotation ended", error=error.strerror)
                 return
 

@@ -1,5 +1,7 @@
 """The accept rotation: which listener of a shared port gets a connection."""
 
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from presence.common.clock import Clock
 from presence.transports import accept_rotation, sockets
 from presence.transports.accept_rotation import CROWD, PERIOD_S, ROUND_S, AcceptRotation
 from tests.support.no_threads import forbid_threads
+from tests.support.waiting import WAIT_TIMEOUT_S, until
 
 CONNECTIONS = 40  # by chance all at one of two listeners: once in 2**39
 
@@ -109,8 +112,27 @@ async def test_the_rotation_outlives_a_lack_of_threads(
             forbid_threads(context)
             nursery.start_soon(AcceptRotation([listeners[0]], 0, 1, Clock()).run)
             await trio.sleep(2 * PERIOD_S)
-        await trio.sleep(2 * PERIOD_S)
-        assert connect(listeners) == [CONNECTIONS, 0]
+        await until(lambda: connect(listeners) == [CONNECTIONS, 0], look_s=PERIOD_S)
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_rotation_outlives_a_lack_of_memory_in_the_kernel(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach, refused, attached = accept_rotation.attach, 0, trio.Event()
+
+    def scarce(listener: socket.socket, index: int) -> None:
+        nonlocal refused
+        if not refused:
+            refused += 1
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        attach(listener, index)
+        trio.from_thread.run_sync(attached.set)
+
+    monkeypatch.setattr(accept_rotation, "attach", scarce)
+    with listening(2) as listeners, trio.fail_after(WAIT_TIMEOUT_S):
+        nursery.start_soon(AcceptRotation([listeners[0]], 0, 1, Clock()).run)
+        await attached.wait()
         nursery.cancel_scope.cancel()
 
 
