@@ -36,11 +36,19 @@ def scarcity(error: BaseException) -> str:
         isinstance(error, SystemError) and str(error).endswith(_NO_ERROR_SET)
     ):
         return f"out of memory: {_REMEDIES[errno.ENOMEM]}"
-    if isinstance(error, OSError) and error.errno in _REMEDIES:
+    if isinstance(error, OSError) and error.errno in _REMEDIES and not _is_full_output(error):
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror}: {_REMEDIES[error.errno]}"
     number = _number_in(error)
     return f"{error}: {_REMEDIES[number]}" if number else ""
+
+
+def _is_full_output(error: OSError) -> bool:
+    """Whether Python could not write because the reader of a pipe that does not wait is slow.
+
+    The kernel gives this the number of a lack of processes.
+    """
+    return hasattr(error, "characters_written")
 
 
 def _number_in(error: BaseException) -> int:

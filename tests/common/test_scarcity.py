@@ -38,3 +38,12 @@ def test_a_lack_is_named_in_one_line(error: BaseException, words: str) -> None:
 )
 def test_another_error_is_none(error: BaseException) -> None:
     assert scarcity(error) == ""
+
+
+def test_a_slow_reader_of_a_pipe_that_does_not_wait_is_none() -> None:
+    """The error number is that of a lack of processes."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with open(reader, "rb"), pytest.raises(BlockingIOError) as caught, open(writer, "w") as output:
+        output.write("x" * 1_000_000)
+    assert scarcity(caught.value) == ""
