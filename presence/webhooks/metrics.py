@@ -20,6 +20,9 @@ _DELAY_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 
 MAX_SCRAPES: Final = 8  # at the same time, each with a thread and a descriptor; others are refused
 SCRAPE_TIMEOUT_S: Final = 5.0  # of a connection that sends or reads nothing
+MAX_SCRAPE_S: Final = (
+    10.0  # of any connection: one that sends or reads little by little must not keep a place
+)
 STOP_POLL_S: Final = 0.1
 ACCEPT_PAUSE_S: Final = 0.1  # after a failed accept, as without a descriptor: the connection is still waiting
 
@@ -102,6 +105,7 @@ class _Server(WSGIServer):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._places = BoundedSemaphore(MAX_SCRAPES)
+        self._began_at: dict[socket.socket, float] = {}  # of connections with a place: monotonic seconds
 
     def get_request(self) -> tuple[Any, Any]:
         try:
@@ -114,10 +118,11 @@ class _Server(WSGIServer):
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        self._began_at[request] = time.monotonic()
         try:
             threads.start(Thread(target=self._answer, args=(request, client_address), daemon=True))
         except BaseException:
-            self._places.release()
+            self._free_place(request)
             raise
 
     def _answer(self, request: Any, client_address: Any) -> None:
@@ -126,7 +131,19 @@ class _Server(WSGIServer):
                 self.finish_request(request, client_address)
         finally:
             self.shutdown_request(request)
-            self._places.release()
+            self._free_place(request)
+
+    def _free_place(self, request: Any) -> None:
+        del self._began_at[request]
+        self._places.release()
+
+    def service_actions(self) -> None:
+        """Close what takes too long; `serve_forever` calls this every `STOP_POLL_S`."""
+        now = time.monotonic()
+        for request, began_at in self._began_at.copy().items():
+            if now - began_at > MAX_SCRAPE_S:
+                with suppress(OSError):  # it has just ended
+                    request.shutdown(socket.SHUT_RDWR)  # its thread reads the end, or fails to write
 
     def handle_error(self, *_: object) -> None:
         """Print nothing: the request is closed."""

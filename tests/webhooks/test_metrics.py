@@ -49,6 +49,25 @@ def test_idle_connections_take_few_threads_and_are_closed(port: int, monkeypatch
         assert wait_for(lambda: scrape(port))
 
 
+def test_a_connection_that_sends_little_by_little_is_closed(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MAX_SCRAPE_S", 0.3, raising=False)
+    with socket.create_connection((HOST, port)) as slow:
+        slow.settimeout(0.05)
+
+        def is_closed() -> bool:
+            try:
+                slow.sendall(b"x")
+                return slow.recv(1) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        assert wait_for(is_closed)
+
+
 def test_a_lack_of_threads_closes_a_connection_and_prints_no_traceback(
     port: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
