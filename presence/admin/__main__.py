@@ -8,7 +8,7 @@ from typing import Final
 
 from presence.admin import startup
 from presence.common.logs import configure
-from presence.common.scarcity import scarcity
+from presence.common.scarcity import fault_fields
 from presence.store.embedded import die_with_parent
 
 # The server that started us decides when to stop.
@@ -35,10 +35,7 @@ def main() -> int:
 
             run(start, line)
         except Exception as error:  # the server starts another
-            if lack := scarcity(error):
-                structlog.get_logger().error("admin process failed", error=lack)
-            else:
-                structlog.get_logger().exception("admin process failed")
+            structlog.get_logger().error("admin process failed", **fault_fields(error))
             return 1
     return 0
 

@@ -18,7 +18,7 @@ from presence.admin.sse import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text
 from presence.common.runtime import run_in_thread
-from presence.common.scarcity import scarcity
+from presence.common.scarcity import fault_fields
 from presence.reader import PresenceReader
 from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health
@@ -76,10 +76,8 @@ class Sampler:
                 await self._sample()
                 is_logged = False
             except Exception as error:  # a value of unknown form must not stop the page
-                if not is_logged and (lack := scarcity(error)):
-                    log.error("cannot build snapshot from workers", error=lack)  # noqa: TRY400 - it is complete
-                elif not is_logged:
-                    log.exception("cannot build snapshot from workers")
+                if not is_logged:
+                    log.error("cannot build snapshot from workers", **fault_fields(error))  # noqa: TRY400 - it has the error
                 is_logged = True
             self._viewer_came = trio.Event()
             with trio.move_on_after(SAMPLE_INTERVAL_S if self._viewers else UNSEEN_INTERVAL_S):

@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from presence.common.logs import RateLimited
-from presence.common.scarcity import scarcity
+from presence.common.scarcity import fault_fields
 
 LOG_INTERVAL_S: Final = 10.0  # between two tracebacks of one kind of work
 
@@ -57,5 +57,4 @@ class Faults:
     def record(self, work: str, error: Exception) -> None:
         """Log and count an exception that was caught; one that means a scarcity needs no traceback."""
         self.counts[work] = self.counts.get(work, 0) + 1
-        lack = scarcity(error)
-        self._log.error(f"{work} failed", **({"error": lack} if lack else {"exc_info": error}))
+        self._log.error(f"{work} failed", **fault_fields(error))

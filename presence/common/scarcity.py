@@ -6,7 +6,7 @@ disk space as `OSError`, and of any of them during an import as `ImportError`.
 
 import errno
 import os
-from typing import Final
+from typing import Any, Final
 
 _REMEDIES: Final = {
     errno.EMFILE: "a higher limit of open files (ulimit -n) is needed",
@@ -41,6 +41,12 @@ def scarcity(error: BaseException) -> str:
         return f"{place}{error.strerror}: {_REMEDIES[error.errno]}"
     number = _number_in(error)
     return f"{error}: {_REMEDIES[number]}" if number else ""
+
+
+def fault_fields(error: BaseException) -> dict[str, Any]:
+    """Return the log fields of a fault: what is lacking, in one line, or else the traceback."""
+    lack = scarcity(error)
+    return {"error": lack} if lack else {"exc_info": error}
 
 
 def _is_full_output(error: OSError) -> bool:

@@ -27,7 +27,7 @@ import structlog
 
 from presence.common.backoff import backoff_s
 from presence.common.logs import DirectWriter
-from presence.common.scarcity import scarcity
+from presence.common.scarcity import fault_fields
 from presence.prefork import control_pipe
 from presence.prefork.control_pipe import ALIVE, STOP_SIGNALS, SilenceWatch, interval_s
 from presence.prefork.systemd import SILENT, Notifier, Watchdog
@@ -472,18 +472,14 @@ class Arbiter:
             status = FAILED
             try:
                 self._detach()
-                os.closerange(
-                    3, FEW_DESCRIPTORS
-                )  # a dead disk may hold this process, and must not hold a port
+                # A dead disk may hold this process, and must not hold a port.
+                os.closerange(3, FEW_DESCRIPTORS)
                 signal.alarm(REREAD_TIMEOUT_S)  # SIGALRM ends it, also when this process has ended
                 reread()
                 status = 0
             except Exception as error:
-                if lack := scarcity(error):
-                    log.error("settings not reread", error=lack)  # noqa: TRY400 - the error is complete
-                    status = 0  # it has been logged
-                else:
-                    log.exception("settings reread failed")
+                log.error("settings not reread", **fault_fields(error))  # noqa: TRY400 - it has the error
+                status = 0  # it has been logged
             finally:
                 os._exit(status)
 

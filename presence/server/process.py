@@ -19,7 +19,7 @@ from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.logs import LogWriter
 from presence.common.redis_url import redacted
 from presence.common.runtime import AbandonableThread, ThreadTimeout
-from presence.common.scarcity import scarcity
+from presence.common.scarcity import fault_fields
 from presence.config.settings import Settings
 from presence.prefork.arbiter import CannotContinue
 from presence.prefork.control_pipe import STOP_SIGNALS
@@ -123,10 +123,7 @@ class Signals:
         except ThreadTimeout as error:
             log.error("settings not reread", error=str(error))  # noqa: TRY400 - the error is complete
         except Exception as error:
-            if lack := scarcity(error):
-                log.error("settings not reread", error=lack)  # noqa: TRY400 - the error is complete
-            else:
-                log.exception("settings reread failed")
+            log.error("settings not reread", **fault_fields(error))  # noqa: TRY400 - it has the error
 
     async def _requests(
         self, signals: AsyncIterator[int], reload: Callable[[], None], nursery: trio.Nursery

@@ -16,7 +16,7 @@ import structlog
 
 from presence.common import logs
 from presence.common.logs import DirectWriter
-from presence.common.scarcity import scarcity
+from presence.common.scarcity import fault_fields
 from presence.config.settings import Settings
 from presence.prefork.arbiter import Arbiter
 from presence.prefork.control_pipe import ControlPipe
@@ -103,8 +103,5 @@ def _work(
                 settings, redis_url, lifecycle, family=family, stats_socket=stats_socket, worker=number
             )
         except Exception as error:
-            if lack := scarcity(error):
-                structlog.get_logger().error("server failed", error=lack)
-            else:
-                structlog.get_logger().exception("server failed")
+            structlog.get_logger().error("server failed", **fault_fields(error))
             return process.FAILED

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from presence.common.logs import RateLimited
-from presence.common.scarcity import scarcity
+from presence.common.scarcity import fault_fields
 from presence.core.engine import Engine
 from presence.core.registry import Peer, Session
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
@@ -297,9 +297,7 @@ class ConnectionReader:
     def _log_failure(self, error: Exception) -> None:
         counters = self._connections.counters
         counters.failures += 1
-        lack = scarcity(error)
-        why = {"error": lack} if lack else {"exc_info": error}
-        self._log.error("connection failed", failures=counters.failures, **why)
+        self._log.error("connection failed", failures=counters.failures, **fault_fields(error))
 
     def _peer_closed(self, fd: int, peer: Peer) -> None:
         """Handle the end of input: the client closed its side or reset the connection."""

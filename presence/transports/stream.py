@@ -17,7 +17,7 @@ from trio.abc import HalfCloseableStream, Stream
 
 from presence.common import networks
 from presence.common.logs import RateLimited
-from presence.common.scarcity import scarcity
+from presence.common.scarcity import fault_fields
 from presence.core.admission import Admission
 from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
@@ -305,9 +305,7 @@ class StreamTransport:
 
     def _log_failure(self, error: Exception) -> None:
         self._counters.failures += 1
-        lack = scarcity(error)
-        why = {"error": lack} if lack else {"exc_info": error}
-        self._log.error("connection failed", failures=self._counters.failures, **why)
+        self._log.error("connection failed", failures=self._counters.failures, **fault_fields(error))
 
     def _after_reading(self, connection: _Connection) -> None:
         """Handle the end of the reader: a guest that is neither hung up nor lost has timed out."""

@@ -109,3 +109,22 @@ def test_settings_that_change_while_they_are_reread_are_read_again(
         os.kill(server.process.pid, signal.SIGHUP)
         wait_for(lambda: len(server.logged("hangs")) == 2)
         assert not server.logged("settings not reread")
+
+
+FAILS = HANGS.replace("time.sleep(60)", 'raise LookupError("a mistake")')
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_mistake_while_settings_are_reread_is_logged_once(
+    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAILS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running_server("--redis", redis_server.url, "--workers", str(workers)) as server:
+        for number in range(1, 3):
+            os.kill(server.process.pid, signal.SIGHUP)
+            wait_for(lambda wanted=number: len(server.logged("hangs")) == wanted)  # type: ignore[misc] # bound now
+            wait_for(lambda wanted=number: len(server.logged("settings not reread")) >= wanted)  # type: ignore[misc] # bound now
+        assert server.stop() == 0
+    lines = server.logged("settings not reread")
+    assert ["a mistake" in str(line.get("exception")) for line in lines] == [True, True]
