@@ -21,8 +21,11 @@ from presence.admin.access import NO_OPERATOR, AccessRules
 from presence.admin.http_metrics import OTHER, HttpMetrics
 from presence.admin.responses import ApiError, not_found
 from presence.auth.operator_tokens import OperatorToken, Role
+from presence.common.faults import LOG_INTERVAL_S
+from presence.common.logs import RateLimited
 from presence.common.networks import limit_key
 from presence.common.rate_limit import KeyedRateLimiter
+from presence.common.scarcity import fault_fields
 
 # Wrong tokens of an address; then it gets 429, also with a right one, which would tell it from wrong ones.
 GUESSES_PER_S: Final = 0.2  # 17,000 a day; a program with an old token that asks every 15 s gets no 429
@@ -98,6 +101,7 @@ class AuthMiddleware:
         self._access = access
         self._metrics = metrics
         self._audit = audit
+        self._log = RateLimited(log, interval_s=LOG_INTERVAL_S)
         self._guesses: KeyedRateLimiter[str] = KeyedRateLimiter(GUESSES_PER_S, GUESSES_BURST, MAX_GUESSERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,8 +116,9 @@ class AuthMiddleware:
             if error.reason:
                 self._metrics.count_refusal(error.reason)
             await answer.fail(error, scope, receive)
-        except Exception:
-            log.exception("admin request failed", path=endpoint.template if endpoint else None)
+        except Exception as error:
+            path = endpoint.template if endpoint else None
+            self._log.error("admin request failed", path=path, **fault_fields(error))
             await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
 
     def _find(self, scope: Scope) -> tuple[Endpoint | None, list[str]]:

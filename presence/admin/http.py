@@ -29,7 +29,10 @@ from starlette.types import ASGIApp, Message, Scope
 
 from presence.admin.http_metrics import HttpMetrics
 from presence.admin.responses import ApiError, busy
+from presence.common.faults import LOG_INTERVAL_S
+from presence.common.logs import RateLimited
 from presence.common.networks import limit_key
+from presence.common.scarcity import fault_fields
 
 MAX_CONNECTIONS: Final = 512
 REQUEST_TIMEOUT_S: Final = 5.0  # from the accept, or the previous response, to a complete head
@@ -97,6 +100,7 @@ class _Server:
         self.write_s = write_s
         self.waiting: dict[_HttpConnection, trio.CancelScope] = {}
         self.is_ending = False
+        self.log = RateLimited(log, interval_s=LOG_INTERVAL_S)
 
     def end_idle(self) -> None:
         """Accept no further requests."""
@@ -120,8 +124,8 @@ class _Server:
         self.metrics.connections += 1
         try:
             await _HttpConnection(self, stream, address).run()
-        except Exception:
-            log.exception("admin connection failed")
+        except Exception as error:
+            self.log.error("admin connection failed", **fault_fields(error))  # noqa: TRY400 - it has the error
         finally:
             self.metrics.connections -= 1
             await trio.aclose_forcefully(stream)
@@ -256,8 +260,8 @@ class _HttpConnection:
                 nursery.start_soon(self._watch)
                 try:
                     await self._server.app(scope, receive, send)
-                except Exception:
-                    log.exception("admin response failed")
+                except Exception as error:
+                    self._server.log.error("admin response failed", **fault_fields(error))  # noqa: TRY400 - it has the error
                     await self._refuse(ApiError(500, "internal", "see the server's log"))
                 nursery.cancel_scope.cancel()
 

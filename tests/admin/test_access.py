@@ -336,6 +336,26 @@ async def test_unauthenticated_requests_do_not_fill_the_log(
     assert sum(line["event"] == "audit" for line in logged) == 3
 
 
+@pytest.mark.parametrize(
+    ("error", "has_traceback"), [(MemoryError(), False), (LookupError("a mistake"), True)]
+)
+async def test_many_internal_errors_are_one_log_line(
+    logged: list[Any], error: Exception, has_traceback: bool
+) -> None:
+    async def fails(_request: Request) -> Response:
+        raise error
+
+    async with operators() as running:
+        verbs = running.app.endpoints
+        (place,) = [at for at, verb in enumerate(verbs) if verb.template == "/v1/nodes"]
+        verbs[place] = auth_middleware.Endpoint("GET", "/v1/nodes", verbs[place].need, fails)
+        for _ in range(10):
+            assert (await running.ask("/v1/nodes")).status == 500
+    (line,) = logged
+    assert line["event"] == "admin request failed"
+    assert bool(line.get("exc_info")) is has_traceback
+
+
 async def test_an_internal_error_is_logged_and_not_revealed(logged: list[Any]) -> None:
     secret = "details of a failure"
 

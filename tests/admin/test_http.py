@@ -333,6 +333,16 @@ async def test_an_error_of_the_application_is_a_response_and_a_log_line() -> Non
     assert [line["log_level"] for line in lines] == ["error"]
 
 
+async def test_many_errors_of_the_application_are_one_log_line() -> None:
+    with capture_logs() as lines:
+        async with serving() as stage:
+            for _ in range(10):
+                async with await stage.connect() as stream:
+                    wrong = b"GET /wrong HTTP/1.1\r\nHost: h\r\n\r\n"
+                    assert (await response(stream, wrong)).startswith(b"HTTP/1.1 500")
+    assert [line["event"] for line in lines] == ["admin response failed"]
+
+
 async def test_head_has_no_body_and_expect_100_is_answered() -> None:
     async with serving() as stage, await stage.connect() as stream:
         await stream.send_all(b"HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n")
