@@ -21,6 +21,7 @@ import structlog
 
 from presence.admin.startup import RELOAD, Start
 from presence.common.backoff import backoff_s
+from presence.common.scarcity import scarcity
 from presence.config.settings import Settings, admin_host, admin_port
 from presence.prefork.arbiter import exit_fields
 from presence.prefork.control_pipe import SilenceWatch, interval_s
@@ -79,9 +80,10 @@ class AdminProcess:
     def supervise(self) -> float:
         """Restart the process if it has exited, with a delay if it keeps exiting, and kill it if it hangs.
 
-        Does not block.
+        Does not block. Call it also when the process has exited.
+
         Returns:
-            Within how many seconds to call this again, and when the process has exited.
+            Within how many seconds to call this again.
         """
         if self._process is not None:
             self._read_heartbeats()
@@ -123,7 +125,7 @@ class AdminProcess:
     def _start(self) -> None:
         try:
             ours, theirs = socket.socketpair()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._defer_start(error)
             return
         try:
@@ -134,7 +136,7 @@ class AdminProcess:
                 pass_fds=self._descriptors,
                 start_new_session=True,  # Ctrl-C on the terminal is handled by the server
             )
-        except OSError as error:  # out of memory or processes: clients have priority
+        except (OSError, MemoryError) as error:  # out of memory or processes: clients have priority
             ours.close()
             self._defer_start(error)
             return
@@ -162,10 +164,10 @@ class AdminProcess:
             pause_s=restart_delay_s(self._failures),
         )
 
-    def _defer_start(self, error: OSError) -> None:
+    def _defer_start(self, error: Exception) -> None:
         self._failures += 1
         self._start_at = time.monotonic() + max(RETRY_S, restart_delay_s(self._failures))
-        log.error("cannot start admin process", error=error.strerror or str(error))
+        log.error("cannot start admin process", error=scarcity(error) or str(error))
 
     def _close_all_but(self, own: socket.socket | None) -> None:
         for each in (*self._listeners, *(end for line in self._lines for end in line)):

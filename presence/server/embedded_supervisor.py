@@ -99,10 +99,10 @@ class EmbeddedSupervisor:
         now = time.monotonic()
         try:
             self._redis.restart()
-        except OSError as error:  # out of memory or processes: clients are served meanwhile
+        except (OSError, MemoryError) as error:  # out of memory or processes: clients are served meanwhile
             self._start_at = now + backoff_s(self._failures, BACKOFF_FIRST_S, BACKOFF_LIMIT_S)
             self._failures += 1
-            log.error("cannot start embedded Redis", error=error.strerror or str(error))  # noqa: TRY400
+            log.error("cannot start embedded Redis", error=scarcity(error) or str(error))  # noqa: TRY400
             return
         self._is_running, self._has_answered, self._started_at = True, False, now
         self._watch = SilenceWatch(self._hang_timeout_s, now)

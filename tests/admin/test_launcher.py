@@ -29,15 +29,16 @@ HANGS = "import sys, time; sys.stdin.buffer.raw.read(9); time.sleep(60)"
 
 
 class Machine:
-    """Starts `program` in place of any command; "": no process can be started."""
+    """Starts `program` in place of any command; "": no process can be started, because of `lack`."""
 
     def __init__(self) -> None:
         self.program = ENDS
+        self.lack: Exception = BlockingIOError("no room for one more process")
         self.started: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, _command: list[str], **how: object) -> "subprocess.Popen[bytes]":
         if not self.program:
-            raise BlockingIOError("no room for one more process")
+            raise self.lack
         process = POPEN([sys.executable, "-S", "-c", self.program], **how)  # type: ignore[call-overload] # as asked
         self.started.append(process)
         return self.started[-1]
@@ -56,10 +57,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
         each.wait()
 
 
+@pytest.mark.parametrize("lack", [BlockingIOError(11, "no room"), MemoryError()], ids=repr)
 def test_a_server_runs_without_the_admin_process_until_it_can_be_started(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, lack: Exception
 ) -> None:
-    machine.program = ""
+    machine.program, machine.lack = "", lack
     admin = machine.serve(workers=2)
     admin.reload()
     assert 0 < admin.supervise() <= launcher.RETRY_S

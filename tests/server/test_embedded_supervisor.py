@@ -121,14 +121,18 @@ def test_a_server_that_exits_at_each_start_is_given_up(
     assert lines[-1]["event"] == "embedded Redis cannot be restarted"
 
 
-def test_a_lack_of_processes_is_waited_out(
+@pytest.mark.parametrize(
+    "lack", [BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), MemoryError()], ids=repr
+)
+def test_a_lack_of_processes_or_memory_is_waited_out(
     redis: EmbeddedRedis,
     watcher: EmbeddedSupervisor,
     pass_time: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
+    lack: Exception,
 ) -> None:
     def refuse() -> None:
-        raise BlockingIOError("no room for one more process")
+        raise lack
 
     redis.process.kill()
     redis.process.wait()
