@@ -179,14 +179,14 @@ class EmbeddedRedis:
         Call it in the thread that made this object: if the thread ends, the kernel ends the server.
 
         Raises:
-            OSError: there is no memory or no process for it.
+            OSError, MemoryError: there is no memory or no process for it.
         """
         self.process = self._start()
 
     def _wait_until_ready(self, on_loading: Callable[[float], None]) -> None:
         give_up_at = time.monotonic() + START_TIMEOUT_S
         report_at = time.monotonic() + LOADING_REPORT_S
-        while (answer := self._persistence()) is None or answer.get("loading") != "0":
+        while (answer := self._persistence()) is None or answer["loading"] != "0":
             now = time.monotonic()
             if answer is not None:  # it answers while it loads, however much it has to load
                 give_up_at = now + START_TIMEOUT_S
@@ -208,13 +208,14 @@ class EmbeddedRedis:
         return " / ".join(lines[-3:]) or "no output"
 
     def _persistence(self) -> dict[str, str] | None:
-        """Return what the server says of its data; None: it does not answer."""
+        """Return what the server says of its data; None: it does not say."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
             probe.settimeout(1.0)
             probe.connect(self.path)
             probe.sendall(b"INFO persistence\r\n")
             answer = probe.recv(65_536).decode(errors="replace")
-            return dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
+            found = dict(line.split(":", 1) for line in answer.splitlines() if ":" in line)
+            return found if "loading" in found else None
         return None
 
     def stop(self) -> None:

@@ -134,9 +134,9 @@ def test_a_server_may_load_for_longer_than_it_may_stay_silent(
         client.mset({f"key-{n}": "x" * 100 for n in range(1000)})
         client.bgrewriteaof()
         wait_for(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
-    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 1.0)
     monkeypatch.setattr(embedded, "LOADING_REPORT_S", 0.2)
-    slow = ("--key-load-delay", "1500", "--loading-process-events-interval-bytes", "1024")
+    slow = ("--key-load-delay", "2500", "--loading-process-events-interval-bytes", "1024")
     reported: list[float] = []
     with (
         embedded_redis(tmp_path, slow, on_loading=reported.append) as server,
@@ -145,3 +145,27 @@ def test_a_server_may_load_for_longer_than_it_may_stay_silent(
         assert client.dbsize() == 1000
     assert len(reported) > 2
     assert 0 < reported[0] < reported[-1] <= 100
+
+
+REFUSES = """#!{python}
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[sys.argv.index("--unixsocket") + 1])
+listener.listen()
+while True:
+    with listener.accept()[0] as client:
+        client.recv(100)
+        client.sendall(b"-ERR not now\\r\\n")
+"""
+
+
+def test_a_server_that_answers_with_errors_only_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "refuses"
+    program.write_text(REFUSES.format(python=sys.executable))
+    program.chmod(0o700)
+    monkeypatch.setattr(embedded, "find_binary", lambda: str(program))
+    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 1.0)
+    with pytest.raises(EmbeddedError, match="did not start"):
+        EmbeddedRedis()
