@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 
 from presence.cli.errors import OK
 from presence.cli.options import (
@@ -141,7 +142,8 @@ def _url(text: str) -> str:
     try:
         parts = urlsplit(text)
         valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
+        httpx2.URL(text).host.encode("idna")  # or each request would fail
+    except (ValueError, httpx2.InvalidURL):
         valid = False
     if not valid or not text.isprintable():
         raise argparse.ArgumentTypeError("must be a URL such as https://example.com/presence")

@@ -40,13 +40,19 @@ def test_an_unfit_secret_is_refused(
         ("--url", "ftp://127.0.0.1/"),
         ("--url", "http:///events"),
         ("--url", "http://127.0.0.1:99999/"),
+        ("--url", "http://receiver..example/"),
+        ("--url", f"http://{'a' * 64}.example/"),
+        ("--url", "http://\u2488com/"),
         ("--url", "http://127.0.0.1:1/", "--types", "online,ofline"),
         ("--url", "http://127.0.0.1:1/", "--batch", "0"),
         ("--url", "http://127.0.0.1:1/", "--metrics", "9090"),
     ],
 )
 def test_unfit_arguments_are_refused(words: tuple[str, ...], tmp_path: Path) -> None:
-    assert run("--secret-file", str(tmp_path / "secret"), *words) == 2
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    path.write_text(SECRET)
+    assert run("--secret-file", str(path), *words) == 2
 
 
 def test_without_redis_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
