@@ -37,11 +37,17 @@ class RuntimeDirectory:
     def __init__(self) -> None:
         _remove_stale()
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parents()[0]))
+        try:
+            self._hold_lock()
+        except BaseException:  # without a lock no later start would remove it
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
+
+    def _hold_lock(self) -> None:
         unfinished = self.path / f"{_LOCK}.new"  # so that no process finds a lock not held yet
         self._lock = unfinished.open("w")
-        close_after_fork(
-            self._lock
-        )  # a worker that drains does not keep the directory of a killed supervisor
+        # A worker that drains does not keep the directory of a killed supervisor.
+        close_after_fork(self._lock)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unfinished.rename(self.path / _LOCK)
 

@@ -1,5 +1,6 @@
 """Embedded servers: what happens when the process is killed."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -9,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -45,6 +47,16 @@ def test_files_of_a_killed_server_are_ignored_and_removed_by_the_next_start(fold
     with embedded_redis() as server:
         assert not left.exists()
         assert server.process.poll() is None
+    assert list(folder.iterdir()) == []
+
+
+def test_a_start_without_a_descriptor_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        EmbeddedRedis()
     assert list(folder.iterdir()) == []
 
 
