@@ -130,9 +130,7 @@ class Reply:
     done: bool = False  # of a sweep: whether the node owns nothing more in the shard
     owned: tuple[SessionName, ...] = ()  # of a comparison: sessions that the node owns on record
     missing: tuple[int, ...] = ()  # of a comparison: indexes of compared sessions without a record
-    uncompared: int = (
-        0  # of a comparison: sessions, the last ones, that were too many for the call
-    )
+    uncompared: int = 0  # of a comparison: sessions, the last ones, that were too many for the call
     restored: int = 0  # of a reindexing: sessions that the index lacked
     damaged: tuple[str, ...] = ()  # of a reindexing: some users whose records are unreadable
 

@@ -310,7 +310,8 @@ def test_an_end_leaves_nothing_in_the_index_where_another_login_has_repaired_the
     a: Hand, b: Hand, server: Server
 ) -> None:
     a.apply(login("u", "s1"))
-    server.client.hset(KEYS.online(0), "u", server.client.hget(KEYS.online(0), "u")[:60])
+    kept: Any = server.client.hget(KEYS.online(0), "u")
+    server.client.hset(KEYS.online(0), "u", kept[:60])
     b.apply(login("u", "s2", "desk"))
     a.apply(end("u", "s1"))
     b.apply(end("u", "s2", "desk"))
