@@ -71,6 +71,7 @@ VALUES: Final[dict[str, HashDamage]] = {
     "number too large": _numbers,
     "foreign bytes": lambda _value: b"\xff\xfe\x00\xc1",
 }
+LOST: Final = "the end of a period whose beginning is lost"
 DAMAGES: Final = ("deleted", "another type", *VALUES)
 
 
@@ -305,7 +306,8 @@ class Stage:
             client.xtrim(key, maxlen=0, approximate=False)
         elif damage == "truncated":
             ids = [entry_id for entry_id, _ in client.xrevrange(key, count=max(1, client.xlen(key) // 2))]
-            client.xdel(key, *ids)
+            if ids:
+                client.xdel(key, *ids)
         elif damage == "number too large":
             client.xadd(key, {"v": "1", "type": "foreign", "uid": "ann", "at_ms": "1e999", "code": "1e999"})
         else:
@@ -321,7 +323,11 @@ class Stage:
         if rows:
             self.read_up_to = rows[-1][0].decode()
         found = [{name: value.decode("utf-8", "replace") for name, value in row.items()} for _, row in rows]
-        return [(e[b"type"], e.get(b"uid", ""), e.get(b"reason", "")) for e in found if b"type" in e]
+        return [
+            (e[b"type"], e.get(b"uid", ""), LOST if e.get(b"since_id") == "0-0" else e.get(b"reason", ""))
+            for e in found
+            if b"type" in e
+        ]
 
     def check_entries(self, kind: Kind, entries: list[tuple[str, str, str]]) -> list[str]:
         """Return what is wrong with the entries of a cell."""
@@ -329,7 +335,7 @@ class Stage:
         for type, uid, reason in entries:
             if type not in {"online", "offline"}:
                 continue
-            if self.last.get(uid) == type and not (kind.loses and reason in {"returned", "node_down"}):
+            if self.last.get(uid) == type and not (kind.loses and reason in {"returned", "node_down", LOST}):
                 wrong.append(f"{type} of {uid} ({reason}) after another one")
             self.last[uid] = type
         counts = Counter((type, uid) for type, uid, _ in entries if uid not in {"visitor", "other"})
