@@ -158,7 +158,8 @@ class Stage:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, strictly(answer.read())
         except urllib.error.HTTPError as error:
-            return error.code, strictly(error.read())
+            with error:
+                return error.code, strictly(error.read())
 
 
 def _first(words: list[str]) -> list[str]:
@@ -388,12 +389,12 @@ LAYERS: Final[dict[str, Layer]] = {
 
 
 def refused_by_the_protocol(stage: Stage, name: str) -> None:
-    phone = Phone(stage.server.address)
     packet = protocol.Packet(Kind.LOGIN, 1, {"uid": name})
     try:
         data = protocol.codec.encode_unchecked(packet)
     except UnicodeEncodeError:  # nothing that could be sent
         return
+    phone = Phone(stage.server.address)
     phone.send(data)
     answer = phone.next()
     assert answer.payload["code"] in {Code.PROTOCOL_ERROR, Code.TOO_LARGE}
