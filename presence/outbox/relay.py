@@ -258,6 +258,7 @@ class Relay:
             if not isinstance(answer, Reply):
                 failures.append(answer)
                 failed.append(writer)
+                writer.answer_lost()
                 continue
             had_outage = self._breakers[writer.shard].record_success(sent_at, now)
             if node == self.node:  # else the opening under the new id will tell what was applied

@@ -140,6 +140,7 @@ class ShardWriter:
         self._last_entry_id = NO_ENTRY_ID  # the highest seen in this shard
         self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._in_flight: Batch | None = None
+        self._has_copies = False  # whether Redis may yet get a former call with the batch in flight
         self._cut_off: tuple[Item, ...] = ()  # items too many for the batch in flight; they are the next ones
         self._fitting = 0  # how many items the next batch may have of these
         self._is_cutting = False  # from a refusal for them until all of them are written
@@ -218,11 +219,12 @@ class ShardWriter:
         if items or complete:
             counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
             self._in_flight = Batch(self.shard, counter, self._replication_id, items, now, complete=complete)
+            self._has_copies = False
 
     def accept_reply(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
         """Handle the answer to the step of `next_step`; return sessions that lost to another node's."""
         self._note_entry_id(reply.last_id)
-        if reply.status is ReplyStatus.HEAVY and isinstance(step, Batch):
+        if reply.status is ReplyStatus.HEAVY and isinstance(step, Batch) and not self._has_copies:
             self._fitting = reply.fitting
             self._cut_off = step.items[reply.fitting :] + self._cut_off
             self._in_flight = replace(step, items=step.items[: reply.fitting], complete=False)
@@ -249,6 +251,14 @@ class ShardWriter:
             self._replication_id = reply.replication_id
         self._acknowledged = step.counter
         return superseded
+
+    def answer_lost(self) -> None:
+        """Note that a call failed which Redis may have carried out, or may carry out yet.
+
+        A batch is repeated as it is, so a late copy changes nothing. One with too many items cannot be: then a
+        new generation makes Redis refuse the copies.
+        """
+        self._has_copies = True
 
     def accept_probe(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
         """Compare a probe with the acknowledged state; return the notices that were not read yet."""

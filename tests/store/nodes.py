@@ -95,6 +95,9 @@ class ManualNode:
         if not planned:
             return False
         self.lost[loss] += 1
+        if loss is not Loss.NONE:
+            for writer, _ in planned:
+                writer.answer_lost()
         if loss is Loss.REQUEST:
             return True
         replies = self.store.apply([step for _, step in planned])

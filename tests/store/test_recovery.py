@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from presence.outbox.replies import Reply, ReplyStatus
 from tests.store.driving import brief_events, check_alternation, events, online_sessions, owned, rows, written
 from tests.store.nodes import Loss, ManualNode
 from tests.store.servers import Server
@@ -95,6 +96,27 @@ def test_without_frozen_batches_lost_answers_would_duplicate(server: Server) -> 
     node.store.apply([replace(frozen, counter=again.counter)])
     node.store.close()
     assert brief_events(server.client).count(("offline", "u", "idle_timeout")) == 3
+
+
+def test_a_late_copy_of_a_batch_that_had_too_many_items_is_refused(server: Server) -> None:
+    node = ManualNode(server.url)
+    for number in range(6):
+        node.login(f"u{number}")
+        node.login(f"u{number}", "phone")
+    node.settle()
+    for number in range(6):
+        node.end(f"u{number}")
+        node.login(f"u{number}")
+    node.round(Loss.REQUEST)
+    late = node.writers[0].next_step(node.now)
+    assert late is not None
+    with changed(little_room()):
+        node.settle()
+    (answer,) = node.store.apply([late])
+    node.store.close()
+    assert isinstance(answer, Reply)
+    assert answer.status is ReplyStatus.UNKNOWN
+    assert_converged(node, server)
 
 
 COMMANDS = st.one_of(
