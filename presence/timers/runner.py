@@ -31,8 +31,11 @@ import trio
 from presence.common import logs
 from presence.common.backoff import jittered
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.faults import LOG_INTERVAL_S
 from presence.common.redis_url import redacted
-from presence.common.runtime import Caller, TrioThreadCaller, TrioWakeEvent
+from presence.common.runtime import Caller, TrioThreadCaller, TrioWakeEvent, run_in_thread
+from presence.common.scarcity import fault_fields
+from presence.common.threads import NoThread
 from presence.outbox.outage_log import Outage
 from presence.prefork.control_pipe import ControlPipe
 from presence.timers import handlers
@@ -94,6 +97,7 @@ class Runner:
             first_s=RETRY_FIRST_S,
             limit_s=RETRY_MAX_S,
         )
+        self._lack_log = logs.RateLimited(log, interval_s=LOG_INTERVAL_S)
         self._capacity_freed = TrioWakeEvent()
         self._leases = Leases(
             timer, options.leasing.lease_s, self._redis, self._outage, self._capacity_freed.set
@@ -205,9 +209,7 @@ class Runner:
                 if self._handler.is_async:
                     await self._handler.function(due)
                 else:
-                    await trio.to_thread.run_sync(
-                        self._handler.call, due, limiter=self._thread_limiter, abandon_on_cancel=True
-                    )
+                    await run_in_thread(partial(self._handler.call, due), self._thread_limiter)
         except BaseException as error:  # also a handler that exits or cancels itself has failed
             if _is_cancelled(error):  # the drain has timed out: return the event
                 self.counters.returned += 1
@@ -216,6 +218,13 @@ class Runner:
                 else:
                     self._running_threads.append((due, None))
                 raise
+            if isinstance(error, NoThread) and not self._handler.is_async:
+                # It was not called, which is no attempt. Others may take the event; this worker waits first.
+                self.counters.returned += 1
+                self._leases.give_back([due])
+                self._lack_log.warning("handler lacks a thread", **fault_fields(error))
+                await trio.sleep(jittered(RETRY_FIRST_S))
+                return
             self._leases.retry(due, self._note_failure(due, error))
         else:
             if not limit.cancelled_caught:

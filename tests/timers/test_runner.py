@@ -20,6 +20,8 @@ from presence.timers.interface import Due, Event, TimerError
 from presence.timers.leases import MAX_IN_FLIGHT
 from presence.timers.runner import START_TIMEOUT_S, Runner, WorkerOptions
 from presence.timers.shared_timer import Leasing
+from tests.support.no_threads import forbid_threads
+from tests.support.waiting import WAIT_TIMEOUT_S, until
 
 Handle = Callable[[Due], Awaitable[None]]
 LEASE_S = 30.0
@@ -470,6 +472,29 @@ async def test_a_plain_handler_runs_in_its_own_thread() -> None:
         runner.stop()
     assert threads != [threading.get_ident()]
     assert timer.reported == [("done", "e0")]
+
+
+async def test_a_plain_handler_without_a_thread_has_not_used_an_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer, handled = a_timer(attempts_max=100), trio.Event()  # which counts those given back, unlike others
+    token = trio.lowlevel.current_trio_token()
+
+    def plain(_due: Due) -> None:
+        token.run_sync_soon(handled.set)
+
+    with capture_logs() as logged, trio.fail_after(WAIT_TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            runner = Runner(timer, handler(plain), options(), InlineCaller())
+            with monkeypatch.context() as lacking:
+                forbid_threads(lacking)
+                nursery.start_soon(runner.run)
+                await until(lambda: timer.reported.count(("give_back", "e0")) >= 3)
+            await handled.wait()
+            runner.stop()
+    assert {what for what, _ in timer.reported} == {"give_back", "done"}
+    assert (runner.counters.failed, runner.counters.dead) == (0, 0)
+    assert [line["event"] for line in logged].count("handler lacks a thread") == 1
 
 
 @pytest.mark.parametrize("is_stuck", [True, False], ids=["timed out", "outlasts the drain"])
