@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from presence.common.runtime_dir import RuntimeDirectory, live_directories
+from presence.common.scarcity import scarcity
 from presence.config.settings import Settings
 
 _FILE: Final = "server.json"
@@ -52,11 +53,11 @@ class Announcement:
             unfinished.touch(mode=0o600)
             unfinished.write_text(json.dumps(asdict(server)), "utf-8")
             unfinished.rename(self._directory.path / _FILE)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             import structlog  # noqa: PLC0415 - commands work without it
 
             log = structlog.get_logger("presence.server.server")
-            log.warning("commands cannot find this server", error=error.strerror or str(error))
+            log.warning("commands cannot find this server", error=scarcity(error) or str(error))
 
     def withdraw(self) -> None:
         """Make the server unknown again."""
