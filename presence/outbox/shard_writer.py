@@ -255,8 +255,8 @@ class ShardWriter:
     def answer_lost(self) -> None:
         """Note that a call failed which Redis may have carried out, or may carry out yet.
 
-        A batch is repeated as it is, so a late copy changes nothing. One with too many items cannot be: then a
-        new generation makes Redis refuse the copies.
+        A batch is repeated as it is, so a late copy changes nothing. One with too many items cannot be: then
+        a new generation makes Redis refuse the copies.
         """
         self._has_copies = True
 
