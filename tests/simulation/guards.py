@@ -258,8 +258,8 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/shown_state",
-                "if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end",
-                "",
+                "(candidate.login_ms > session.login_ms\n",
+                "(false\n",
             ),
         ),
         seed=1,
