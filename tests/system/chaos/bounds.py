@@ -88,7 +88,12 @@ class Bounds:
     def __init__(self, setup: Setup, troubles: Iterable[Trouble]) -> None:
         self._setup = setup
         self._troubles = [*troubles]
-        self._silent = {place: self._silences(place) for place in {each.place for each in self._troubles}}
+        self._away = self._matching(
+            lambda each: each.kind in {ChaosFaultKind.REDIS_KILL, ChaosFaultKind.REDIS_STOP}
+        )  # all the time
+        self._silent = {
+            place: self._disturbed_spans(place) for place in {each.place for each in self._troubles}
+        }
 
     def _matching(self, matters: Callable[[Trouble], bool]) -> list[Trouble]:
         return [each for each in self._troubles if matters(each)]
@@ -138,7 +143,7 @@ class Bounds:
         # Taken for dead by its peers, which is right if it was out of reach for so long.
         ends += [
             begin + survived_silence_s(setup)
-            for begin, end in self._silent.get(login.place, ())
+            for begin, end in self._silences(login.place, at)
             if end >= login.sent_at and end + CONVERGED_S > at  # by then it is back
         ]
         return min(ends)
@@ -157,28 +162,33 @@ class Bounds:
     def _is_death(self, trouble: Trouble, login: DeviceLogin) -> bool:
         return trouble.kind in NODE_DEATHS and trouble.place == login.place and trouble.end >= login.sent_at
 
-    def _silences(self, place: int) -> list[tuple[float, float]]:
+    def _silences(self, place: int, at: float) -> list[tuple[float, float]]:
         """Return the spans in which a node may have renewed no lease, if they are long enough for its death.
 
-        While Redis is unreachable no node counts, so each span begins that much later.
+        While Redis is unreachable no node counts, so each span begins that much later, as far as that was
+        before a moment.
         """
+        spans = [
+            (begin + _overlap_s(begin, min(end, at), self._away), end)
+            for begin, end in self._silent.get(place, ())
+        ]
+        return [
+            (begin, end)
+            for begin, end in spans
+            if end - begin >= survived_silence_s(self._setup) - self._setup.lease
+        ]
+
+    def _disturbed_spans(self, place: int) -> list[tuple[float, float]]:
+        """Return the spans in which a node or its path was disturbed; close ones are one."""
         of_node = self._matching(lambda each: each.place == place and each.scope in {Place.NODE, Place.PATH})
         outages = self._matching(lambda each: each.kind in OUTAGES)
-        away = self._matching(
-            lambda each: each.kind in {ChaosFaultKind.REDIS_KILL, ChaosFaultKind.REDIS_STOP}
-        )  # all the time
         spans: list[tuple[float, float]] = []
         for each in sorted(of_node, key=lambda each: each.begin):
             if spans and _longest_gap_s(spans[-1][1], each.begin, outages) <= JOIN_S:
                 spans[-1] = (spans[-1][0], max(spans[-1][1], each.end))
             else:
                 spans.append((each.begin, each.end))
-        spans = [(begin + _overlap_s(begin, end, away), end) for begin, end in spans]
-        return [
-            (begin, end)
-            for begin, end in spans
-            if end - begin >= survived_silence_s(self._setup) - self._setup.lease
-        ]
+        return spans
 
     def claim(self, login: DeviceLogin, at: float) -> Claim:
         """Return what speaks for a session at an offline event of its user; see the rule `false`."""

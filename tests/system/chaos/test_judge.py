@@ -187,6 +187,13 @@ def test_a_node_that_was_stopped_for_long_is_taken_for_dead(case: Case) -> None:
     assert case.rules == []
 
 
+def test_an_outage_of_redis_after_a_node_was_taken_for_dead_changes_nothing(case: Case) -> None:
+    case.trouble(ChaosFaultKind.STOP_LONG, 103.0, 114.0)
+    case.trouble(ChaosFaultKind.REDIS_STOP, 110.8, 113.0)
+    case.offline("s1", 110.5, Code.NODE_DOWN)
+    assert case.rules == []
+
+
 def test_a_node_that_was_stopped_for_a_short_time_is_not(case: Case) -> None:
     case.trouble(ChaosFaultKind.STOP, 103.0, 107.0)
     case.offline("s1", 110.5, Code.NODE_DOWN)
