@@ -31,7 +31,7 @@ class History:
         self._pending: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """Add a point: of a second, or of several while nobody looks.
+        """Add a point: of one second, or of several while no page is open.
 
         After the clock was set back, it replaces the points that are later.
         """

@@ -2,8 +2,9 @@
 
 The other half of the protocol is `store/scripts/apply.lua`. A *generation* is opened by an empty batch and
 continues with batches numbered 1, 2, 3 …. One batch is in flight at a time and is frozen once it was sent, so
-that it can safely be sent again after a lost answer. A refusal, or a probe that finds another state than the
-acknowledged one, begins a *resync*, which is a new generation:
+that it can safely be sent again after a lost answer. A batch that is refused as *heavy* is sent in parts. Any
+other refusal, or a probe that finds another state than the acknowledged one, begins a *resync*, which is a
+new generation:
 
 1. Open. The answer has the last value of the previous counter, read in the same atomic call. It shows whether
    the batch in flight was applied (then it is done, and its events are counted now), and whether Redis lost

@@ -26,8 +26,9 @@ from presence.watching.user_states import (
     read_entry,
 )
 
-# Clients are shown nobody as last seen this near to the retention, or before. Scripts forget offline users
-# later, by the clock of Redis. So an invisible user is shown like an offline one, whatever clock is ahead.
+# So much before the retention ends, clients are no longer told when a user was last seen. Scripts forget
+# offline users later, by the clock of Redis. So invisible and offline users look alike, whichever clock is
+# ahead.
 FORGOTTEN_EARLIER_MS: Final = 3_600_000
 STATES_PER_TURN: Final = 100  # decoded without a turn for other tasks: a millisecond or two,
 BYTES_PER_TURN: Final = 262_144  # as are so many of records
@@ -41,7 +42,7 @@ class StoredStates:
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
         keys: key names.
-        retention_ms: how long it is told when an offline user was last seen.
+        retention_ms: for how long clients are told when an offline user was last seen.
     """
 
     def __init__(self, url: str, keys: Keys, *, retention_ms: float = math.inf) -> None:

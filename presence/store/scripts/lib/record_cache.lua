@@ -16,7 +16,7 @@ local left = {}     -- uid -> how the user went offline, see lib/shard.lua; fals
 local owned = {}    -- node id -> {field of its sessions -> value; false: to be removed}
 
 local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack
-local RECORDS_A_READ = 64
+local RECORDS_A_READ = 64  -- so that little is read beyond RECORD_BYTES
 local RECORD_BYTES = 1024 * 1024  -- of the records that a call may work on: at most some 20 ms
 
 -- Reads the records of several users, each named once, in order. Returns how many of them this call may work on: all, or
