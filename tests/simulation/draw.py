@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from presence.cluster.membership import RENEWALS_PER_LEASE
 from presence.config.settings import Settings
 from presence.protocol.constants import Status
 from tests.simulation.plan import (
@@ -21,6 +22,7 @@ FOREVER: Final = float("inf")
 QUIET_SLACK_S: Final = 8.0
 SEEDS_PER_CROWD: Final = 100  # one of so many seeds has thousands of users
 SEEDS_PER_BANS: Final = 5  # in one of so many seeds an operator bans users
+SEEDS_PER_FENCE_SET_ANEW: Final = 20  # in one of so many Redis loses a fence, and another observer sets it
 COMBINED_SHARE: Final = 0.25  # of seeds: faults that only together try a guard
 STATUS_SHARE: Final = 0.5  # of seeds: devices that show how they are
 NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
@@ -43,6 +45,8 @@ def draw_plan(seed: int) -> SimulationPlan:
     random = Random(f"shows {seed}")
     plan = _with_statuses(random, plan) if random.random() < STATUS_SHARE else plan
     bans = _bans(random, plan) if seed % SEEDS_PER_BANS == 2 else ()
+    if seed % SEEDS_PER_FENCE_SET_ANEW == 4:
+        plan = replace(plan, faults=_with_a_fence_set_anew(Random(f"fences {seed}"), plan))
     return replace(plan, bans=bans, end_at=heal_at + _quiet_s(plan) * 1.04)
 
 
@@ -226,6 +230,33 @@ def _ends_at_a_loss(random: Random, nodes: int, settings: Settings, heal_at: flo
         SimulatedFault(at, FaultKind.CLIENTS_CUT, min(1.1 * t, heal_at - at), random.randrange(nodes)),
         SimulatedFault(min(flush_at, heal_at - 1.0), FaultKind.FLUSH, 0.0),
     ]
+
+
+def _with_a_fence_set_anew(random: Random, plan: SimulationPlan) -> tuple[SimulatedFault, ...]:
+    """Return the faults of a plan and, if there is room, what makes two observers set one fence.
+
+    Redis goes back to before the fence of a process that was cut from it, and the process returns under its
+    old id. Just before that was to be swept, an observer that could not set the fence before sets it anew.
+    """
+    lease, idle_timeout = plan.settings.lease, plan.settings.idle_timeout
+    dead_s = lease + idle_timeout
+    latest = plan.heal_at - dead_s - 8.0
+    if plan.nodes < 3 or latest < 12.0:
+        return plan.faults
+    at = random.uniform(12.0, latest)
+    swept_at = at + dead_s - random.uniform(0.0, lease / RENEWALS_PER_LEASE)
+    back_at = swept_at - random.uniform(6.0, 9.0)
+    snapshot_at = at + random.uniform(0.2, 0.6) * lease
+    whose, late = random.sample(range(plan.nodes), 2)
+    kind = random.choice((FaultKind.REDIS_BACK, FaultKind.REDIS_BACK_SAME))
+    set_anew_at = swept_at - random.uniform(0.2, 2.0)
+    added = [
+        SimulatedFault(at, FaultKind.CUT_LEASES, 1.5 * dead_s, whose, amount=1.0),
+        SimulatedFault(at, FaultKind.CUT_SHARDS, back_at - at, whose, amount=1.0),
+        SimulatedFault(at, FaultKind.CUT_SWEEPS, set_anew_at - at, late, amount=1.0),
+        SimulatedFault(back_at, kind, 0.3, amount=back_at - snapshot_at),
+    ]
+    return tuple(sorted((*plan.faults, *added), key=lambda fault: fault.at))
 
 
 _COMBINATIONS: Final = (_blind_observers, _death_in_an_outage, _loss_around_a_stray, _ends_at_a_loss)

@@ -200,7 +200,7 @@ GUARDS: Final = (
     Guard(
         "lost-fences",
         attributes={(failure_detector.FailureDetector, "forget_lost_fences"): lambda *_: None},
-        seed=91043,
+        seed=304,
     ),
     Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _answered_always}, seed=6),
     Guard("tombstone", _TOMBSTONE, seed=459),
@@ -215,7 +215,7 @@ GUARDS: Final = (
         ),
         seed=11,
     ),
-    Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next_step"): _never_retire}, seed=4),
+    Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next_step"): _never_retire}, seed=23),
     Guard(
         "profile-with-registration",
         (SourceChange("apply", "if profile ~= '' then show_as(entry, profile) end", ""),),
