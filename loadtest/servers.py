@@ -33,6 +33,15 @@ BINARY = "TESTS_REDIS_BINARY"  # environment variable: path of the Redis to test
 PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes one before a server does
 
 
+def read_entry(line: str) -> dict[str, Any]:
+    """Return the entry of a line of a log; an error that says the line if it is cut off, or foreign."""
+    try:
+        entry = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        entry = None
+    return entry or {"event": line.strip(), "level": "error"}
+
+
 @dataclass(frozen=True)
 class Setup:
     """The servers' settings that the promises are made of, in seconds, and the number of shards."""
@@ -128,9 +137,7 @@ class PresenceServer:
                 if line.startswith("ready "):
                     self._ready.put(line.strip())
                     continue
-                entry = (
-                    json.loads(line) if line.startswith("{") else {"event": line.strip(), "level": "error"}
-                )
+                entry = read_entry(line)
                 self.lines.append(entry)
                 if self._forwards_errors and entry["level"] == "error":
                     sys.stderr.write(line)
