@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 DEFAULT_PORT, DEFAULT_TLS_PORT = 7400, 7443
+MAX_PORT = 65_535
+TRIAL_TIMEOUT_S = 1.0  # of a connection to each address of a name that has several
 SCHEMES = {"": False, "tcp": False, "presence": False, "presences": True}
 """What may stand before a host, and whether it means TLS."""
 _LINGER_0_S = struct.pack("ii", 1, 0)
@@ -29,16 +31,19 @@ def parse_host(host: str) -> Target:
     """Return the target of ``HOST``, ``HOST:PORT`` or ``[V6]:PORT``, maybe after one of `SCHEMES`.
 
     Raises:
-        ValueError: the port is no number, or another scheme stands before it.
+        ValueError: there is no host, the port is none, or another scheme stands before them.
     """
     scheme, _, rest = host.rpartition("://")
     if scheme not in SCHEMES:
         raise ValueError(f"{host}: devices connect to presence:// and, over TLS, presences://")
     is_tls = SCHEMES[scheme]
-    name, _, port = rest.rstrip("/").rpartition(":")
-    if not name or name.endswith(":"):
-        return Target(rest.rstrip("/").strip("[]"), DEFAULT_TLS_PORT if is_tls else DEFAULT_PORT, is_tls)
-    if not port.isdigit():
+    rest = rest.rstrip("/")
+    name, colon, port = rest.rpartition(":")
+    if not colon or rest.endswith("]") or (":" in name and not name.startswith("[")):  # without a port
+        name, port = rest, str(DEFAULT_TLS_PORT if is_tls else DEFAULT_PORT)
+    if not name.strip("[]"):
+        raise ValueError(f"{host}: there is no host")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= MAX_PORT):
         raise ValueError(f"{host}: {port} is not a port")
     return Target(name.strip("[]"), int(port), is_tls)
 
@@ -61,6 +66,8 @@ def tls_context(ca: str = "", *, insecure: bool = False) -> ssl.SSLContext:
 def resolve(host: str, port: int) -> tuple[str, int]:
     """Return the address as numbers, so that no connection needs a lookup.
 
+    Of several addresses it is the first that accepts a connection; if none does, the first.
+
     Raises:
         ValueError: the name is unknown.
     """
@@ -68,7 +75,11 @@ def resolve(host: str, port: int) -> tuple[str, int]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ValueError(f"{host}: {error.strerror or error}") from None
-    return str(found[0][4][0]), port
+    addresses = [*dict.fromkeys(str(each[4][0]) for each in found)]
+    for address in addresses if len(addresses) > 1 else ():
+        with contextlib.suppress(OSError), socket.create_connection((address, port), TRIAL_TIMEOUT_S):
+            return address, port
+    return addresses[0], port
 
 
 def source_addresses(host: str, count: int) -> Iterator[str | None]:

@@ -23,17 +23,19 @@ from presence.loadtest.client_loop import (
     backoff_s,
 )
 from presence.loadtest.judge import DeviceFinding, JudgedSession, Sent
-from presence.loadtest.options import JOINT_ACTION_ROW, JOINT_ACTIONS, STORM_RETURN_S
+from presence.loadtest.options import JOINT_ACTION_ROW, JOINT_ACTIONS, JOINT_RETURN_ROW, STORM_RETURN_S
 from presence.protocol import Code, Kind, Packet
 
 if TYPE_CHECKING:  # it needs gevent, which devices do without
     from presence.loadtest.run import DeviceRun
 
-ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refuses, it does not delay
+ANSWER_TIMEOUT_S = 10.0  # for any request: a server at its limits refuses, it does not delay
 KEEPALIVES_PER_ANSWER = 3  # every third keepalive asks for an answer, as the specification advises
 LATE_KEEPALIVE_S = 0.25  # later than this, the load generator is at its limits
 FLAP_SHARE = 0.9  # of flaps are within the grace: a tunnel, another cell; the rest are longer
 ANSWERED = "keepalive, answered"
+NOT_ANSWERED = "not answered"
+ENDED = "the server ended a session without a reason that the device gave"
 LATE = "(load generator late with a keepalive)"
 SILENCE_WEIGHTS = {"brief": 2, "taken over": 1, "edge": 1, "long": 4}
 
@@ -65,13 +67,14 @@ class Device(LoopClient):
         self._keepalives_sent = random.randrange(KEEPALIVES_PER_ANSWER)
         self._login: JudgedSession | None = None  # that was sent and is not answered yet
         self._session: JudgedSession | None = None  # the present or last one
-        self._requests: dict[int, tuple[str, float]] = {}
+        self._requests: dict[int, tuple[str, float]] = {}  # not answered yet, in the order of their sending
         self._keepalive_s = 0.0
         self._keepalive_due = 0.0
         self._attempts = self._connects = 0
         self._is_connecting = False
         self._abandoned_fd = NO_CONNECTION  # a connection that is silent until the next login is granted
         self._is_stopped = False
+        self._is_in_joint_action = False
 
     def start(self, within_s: float) -> None:
         """Log in some time."""
@@ -127,9 +130,13 @@ class Device(LoopClient):
             self._drop_pending_login(time.monotonic())
             self._login_failed("the login was not answered")
 
-    def _drop_pending_login(self, now: float) -> None:
+    def _drop_pending_login(self, now: float, *, is_refused: bool = False) -> None:
+        """Forget a login that was not granted; unless it was refused, the server may have granted it."""
         if self._login is not None:
-            self._judge.connection_closed(self._login, Sent(now, now))
+            if is_refused:
+                self._judge.login_refused(self._login)
+            else:
+                self._judge.connection_closed(self._login, Sent(now, now))
             self._login = None
 
     def _login_failed(self, why: str) -> None:
@@ -144,6 +151,9 @@ class Device(LoopClient):
         )
         self._run.record_time("login", now - session.login.start)
         self._close_abandoned()  # the server has let it go already, or does so now
+        if self._is_in_joint_action:
+            self._run.record_time(JOINT_RETURN_ROW)
+            self._is_in_joint_action = False
         if self._session is None:
             self._run.peers.append(self.uid)
         self._session = session
@@ -162,7 +172,7 @@ class Device(LoopClient):
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         retry_after_s = float((payload or EMPTY_PAYLOAD).get("retry_after", 0.0))
         if self._login is not None:
-            self._drop_pending_login(now)
+            self._drop_pending_login(now, is_refused=payload is not None)
             if payload:
                 is_limit = payload["code"] == Code.BUSY  # a promise, too: over its limits the server refuses
                 failure = None if is_limit else self._refusal(payload)
@@ -195,9 +205,11 @@ class Device(LoopClient):
     ) -> None:
         """The connection of a session has ended, with a goodbye or without."""
         assert self._session is not None
+        self._report_unanswered(now)
         if payload:
             if payload["code"] != Code.IDLE_TIMEOUT:
-                self._run.report_exchange(f"goodbye {payload['reason']}", None)
+                failure = None if payload["code"] == Code.SERVER_DRAIN else ENDED
+                self._run.report_exchange(f"goodbye {payload['reason']}", None, failure)
             else:
                 self._run.report_promise(self._judge.goodbye_read(self._session, now))
                 self._judge.connection_closed(self._session, Sent(now, now))
@@ -228,9 +240,10 @@ class Device(LoopClient):
         now = time.monotonic()
         if now - due > LATE_KEEPALIVE_S:
             self._run.record_time(LATE, now - due)
+        self._report_unanswered(now)
         self._keepalives_sent += 1
         if self._keepalives_sent % KEEPALIVES_PER_ANSWER == 0:
-            if KEEPALIVE_ID in self._requests:
+            if self._requests.pop(KEEPALIVE_ID, None):
                 self._run.report_exchange(ANSWERED, None, failure="not answered until the next was asked")
             if sent := self._send_packet(KEEPALIVE_WITH_ID):
                 self._requests[KEEPALIVE_ID] = ANSWERED, sent.start
@@ -266,6 +279,15 @@ class Device(LoopClient):
         if sent := self._send_packet(protocol.encode(packet._replace(id=id))):
             self._requests[id] = name, sent.start
         return sent
+
+    def _report_unanswered(self, now: float) -> None:
+        """Report the requests that the server should have answered by now."""
+        while self._requests:
+            id, (name, started) = next(iter(self._requests.items()))
+            if now - started < ANSWER_TIMEOUT_S:
+                return  # those behind it were sent later
+            del self._requests[id]
+            self._run.report_exchange(name, None, failure=NOT_ANSWERED)
 
     @property
     def peers(self) -> Sequence[str]:
@@ -308,6 +330,7 @@ class Device(LoopClient):
             return
         if name in JOINT_ACTIONS.values():
             self._run.record_time(JOINT_ACTION_ROW)
+            self._is_in_joint_action = True
         if self._actions[name](self, session):
             self._schedule_action(session)
 
@@ -384,6 +407,7 @@ class Device(LoopClient):
         """Close the connection without a logout; return when."""
         assert self._session is not None
         started = time.monotonic()
+        self._report_unanswered(started)
         self.close(reset=reset)
         self._judge.connection_closed(self._session, Sent(started, time.monotonic()))
         return started

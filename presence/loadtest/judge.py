@@ -23,7 +23,7 @@ import heapq
 import math
 from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -66,6 +66,9 @@ class JudgedSession:
     closed: Sent | None = None
     is_ended: bool = False  # whether an offline event was seen, or was missed and reported
     offline_due: float | None = None  # when an offline event must have come; None: none has to
+    successor: "JudgedSession | None" = None  # the device's next login, unless that was refused
+    # Older sessions of the device, and when their offline events are due if this login is refused
+    suspended: "tuple[tuple[JudgedSession, float], ...]" = ()
     # Of its last packets, two numbers each; the garbage collector need not scan them
     packet_times: "array[float]" = field(init=False)
 
@@ -202,21 +205,36 @@ class DeviceJudge:
     # What a device did
 
     def login_sent(self, uid: str, login: Sent) -> JudgedSession:
-        """A login was sent; the device is back from what its older sessions were due to."""
+        """A login was sent; unless it is refused, the device is back from what older sessions were due to."""
         device = self._devices.setdefault(uid, JudgedDevice(uid))
+        session = JudgedSession(device, login)
         for old in device.sessions:
             if old.offline_due is not None and login.start < old.offline_due and not old.logout:
+                session.suspended += ((old, old.offline_due),)
                 old.offline_due = None
         device.count_login(login.start, self._deadlines.flap_returns)
-        session = JudgedSession(device, login)
+        if device.sessions:
+            device.sessions[-1].successor = session
         device.sessions.append(session)
         return session
+
+    def login_refused(self, session: JudgedSession) -> None:
+        """The server refused a login: it never was a session, and what was due before it still is."""
+        sessions = session.device.sessions
+        sessions.remove(session)
+        if sessions:
+            sessions[-1].successor = None
+        for old, due in session.suspended:
+            if not old.is_ended:
+                old.offline_due = due
+                self._schedule_check(due, old)
 
     def login_answered(
         self, session: JudgedSession, at: float, session_id: str, idle_timeout: float, server_ms: int
     ) -> None:
         """The server's ok to the login was read at `at`."""
         session.answered_at = at
+        session.suspended = ()
         session.id = session_id
         session.idle_timeout = idle_timeout
         self.clock.sample(session.login.start, at, server_ms)
@@ -245,6 +263,7 @@ class DeviceJudge:
     def connection_closed(self, session: JudgedSession, closed: Sent) -> None:
         """The device closed its connection without a logout."""
         session.closed = closed
+        session.suspended = ()
         if session.answered_at is not None:
             grace_s = math.inf if session.device.may_have_longer_grace else self._deadlines.grace_s
             grace_ends_at = _grace_ends_at(session, closed.end, grace_s)
@@ -441,15 +460,21 @@ def _grace_ends_at(session: JudgedSession, closed: float, grace_s: float) -> flo
 
 def _overtaken_after(session: JudgedSession) -> float | None:
     """Return the seconds from a logout to a login that may have overtaken it, or None."""
-    sessions = list(session.device.sessions)
-    later = sessions[sessions.index(session) + 1 :]
-    if session.logout is None or not later or _same_node(session, later[0]):
+    successor = session.successor
+    if session.logout is None or successor is None or _same_node(session, successor):
         return None
     # The user must have stayed online until now, or until a later session ended, whose event counts for both.
-    if session.device.online_id is None and not any(each.is_ended for each in later):
+    if session.device.online_id is None and not any(each.is_ended for each in _later(session)):
         return None
-    pause_s = later[0].login.start - session.logout.start
+    pause_s = successor.login.start - session.logout.start
     return pause_s if pause_s <= OVERTAKEN_S else None
+
+
+def _later(session: JudgedSession) -> Iterator[JudgedSession]:
+    """Yield the device's later sessions; its `sessions` may have lost this one."""
+    while (successor := session.successor) is not None:
+        yield successor
+        session = successor
 
 
 def _same_node(first: JudgedSession, second: JudgedSession) -> bool:
@@ -461,8 +486,4 @@ def _same_node(first: JudgedSession, second: JudgedSession) -> bool:
 
 def _came_back(session: JudgedSession, decided: float) -> bool:
     """Whether a later login of the device had surely been answered when the event was decided."""
-    sessions = session.device.sessions
-    return any(
-        later.answered_at is not None and later.answered_at <= decided
-        for later in list(sessions)[list(sessions).index(session) + 1 :]
-    )
+    return any(later.answered_at is not None and later.answered_at <= decided for later in _later(session))

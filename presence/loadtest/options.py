@@ -9,10 +9,13 @@ import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from presence import protocol
+
 SCENARIOS = ("mixed", "steady", "ramp", "storm", "silence", "flapping")  # see README.md
 JOINT_ACTIONS = {"storm": "storm", "silence": "all silent"}  # what all do
 JOINT_ACTION_ROW = "joint action"  # of the report: how many devices took part
-PROOFS = {"storm": JOINT_ACTION_ROW, "silence": "goodbye idle_timeout"}
+JOINT_RETURN_ROW = "joint action, returned"  # how many of these have logged in again
+PROOFS = {"storm": JOINT_RETURN_ROW, "silence": "goodbye idle_timeout"}
 """The row without which a scenario has judged nothing."""
 STORM_RETURN_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
 RAMP_STEPS = 10
@@ -24,6 +27,12 @@ LIMITS = {
     "goodbye idle_timeout": "offline_p99_max",
 }
 """The options that limit rows of the report."""
+_ABOVE_0 = ("tick", "action_every", "together_every")
+_AT_LEAST_0 = (
+    *("disconnect_grace", "flap_returns", "slack", "idle_timeout_wish", "silence_share", "away_share"),
+    *("logout_share", "source_addresses", "connections", "consumers", "login_p99_max", "answer_p99_max"),
+    *("offline_p99_max", "failures_max"),
+)
 
 
 class Act(NamedTuple):
@@ -142,15 +151,25 @@ def add_options(parser: Any) -> None:
 
 
 def check_options(options: Any) -> None:
-    """Refuse options that contradict each other.
+    """Refuse options that make no sense, or contradict each other; a page may change them between two runs.
 
     Raises:
-        ValueError: they do.
+        ValueError: there are such options.
     """
     if not options.redis_url and not options.no_events:
         raise ValueError("give --redis-url, to judge the server's events, or --no-events, to do without them")
     if options.no_events and options.consumers:
         raise ValueError("--consumers reads events, so it needs --redis-url instead of --no-events")
+    for name in (*_ABOVE_0, *_AT_LEAST_0):
+        value = getattr(options, name)
+        is_enough = value > 0 if name in _ABOVE_0 else value >= 0
+        if not (is_enough and math.isfinite(value)):
+            least = "above 0" if name in _ABOVE_0 else "0 or more"
+            raise ValueError(f"--{name.replace('_', '-')} must be {least}, not {value:g}")
+    try:
+        protocol.encode(protocol.login("anyone", id=1, idle_timeout=options.idle_timeout_wish or None))
+    except protocol.EncodeError as error:
+        raise ValueError(f"--idle-timeout-wish {options.idle_timeout_wish:g}: {error}") from None
     scenario(options)
 
 
@@ -193,6 +212,9 @@ def exceeded_limits(entries: Mapping[tuple[str, str], Any], failures: int, optio
         p99_ms = entry.get_response_time_percentile(0.99)
         if p99_ms > limit_s * 1000:
             over.append(f"{name}: p99 {p99_ms:g} ms, {limit_s * 1000:g} allowed")
+    limited = {name for name, option in LIMITS.items() if option == "offline_p99_max"}
+    if options.offline_p99_max and not limited & {name for name, _ in entries}:
+        over.append("--offline-p99-max has judged nothing: no device was offline in time before the end")
     return over
 
 

@@ -19,7 +19,7 @@ from presence.common.redis_url import redacted
 from presence.loadtest.client_loop import ClientLoop, PlainPoll, Poller
 from presence.loadtest.connection import parse_host, resolve, source_addresses, tls_context
 from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
-from presence.loadtest.options import scenario
+from presence.loadtest.options import check_options, scenario
 from presence.loadtest.report import Examples
 from presence.loadtest.tokens import DeviceTokens
 from presence.store.client import RedisError
@@ -61,6 +61,7 @@ class DeviceRun:
         self._requests: Any = environment.events.request
         self._stats = environment.stats
         options: Any = environment.parsed_options
+        check_options(options)
         self.options = options
         self.scenario = scenario(options)
         self.tokens = tokens
@@ -112,6 +113,12 @@ class DeviceRun:
         finally:  # an interrupt may hit it here, and the process closes the run once more when it quits
             self.is_closing = False
         return self.judge.close()
+
+    def release(self) -> None:
+        """Give up what a closed run still has, once its devices are stopped."""
+        self.loop.__exit__()
+        if self._connections is not None:
+            self._connections.close()
 
     def _start_part(self, part: Callable[..., None], *arguments: str) -> None:
         """Run a part of this run; one that ends by an error fails the run, because nothing replaces it."""

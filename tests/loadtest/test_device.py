@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from presence import protocol
+from presence.loadtest import device
 from presence.loadtest.client_loop import KEEPALIVE_WITH_ID, NO_CONNECTION, ClientLoop
 from presence.loadtest.device import Device
 from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
@@ -19,6 +20,7 @@ from presence.protocol import Code, Kind
 T_S = 1.0
 TIMEOUT_S = 5.0
 OPTIONS = {"idle_timeout_wish": 0.0, "tick": 0.1, "slack": 0.1, "disconnect_grace": 0.2}
+UNASKED = "the server ended a session without a reason that the device gave"
 GRANTED = {"session": "s-1", "idle_timeout": T_S, "keepalive": 0.02, "time_ms": 0, "v": 1}
 
 
@@ -108,6 +110,35 @@ def test_a_refused_login_is_a_failure_unless_the_server_is_busy(
     world.accept().close()
 
 
+def test_a_refused_login_leaves_due_what_was_due(world: World) -> None:
+    with world.accept():
+        world.wait_for_report("login")
+        world.device._lose_connection(world.session, within_share=1.0)
+    due = world.session.offline_due
+    with world.accept(protocol.error(1, Code.BUSY, "no")):
+        world.wait_for_report("login refused, busy")
+    assert [found.broken for found in world.judge.overdue(due)] == ["no offline event in time"]
+
+
+@pytest.mark.parametrize("world", ["message"], indirect=True)
+def test_a_request_that_is_never_answered_is_a_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "ANSWER_TIMEOUT_S", 0.2)
+    world.peers.append("bob")
+    with world.accept():
+        world.wait_for_report("message", "not answered")
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [(Code.SERVER_DRAIN, None), (Code.KICKED, UNASKED), (Code.SLOW_CONSUMER, UNASKED)],
+)
+def test_a_goodbye_without_a_reason_that_the_device_gave_is_a_failure(
+    world: World, code: Code, failure: str | None
+) -> None:
+    with world.accept(protocol.ok(1, **GRANTED), protocol.goodbye(code)):
+        world.wait_for_report(f"goodbye {code.reason}", failure)
+
+
 def test_a_server_that_does_not_listen_is_named_with_the_reason(world: World) -> None:
     world.listener.close()
     world.wait_for_report("login", "no connection to localhost:7400: Connection refused")
@@ -157,7 +188,13 @@ def test_a_device_that_loses_its_connection_reconnects(world: World) -> None:
 
 
 @pytest.mark.parametrize(("world", "counted"), [("away", 0), ("storm", 1)], indirect=["world"])
-def test_a_joint_action_has_a_row(world: World, counted: int) -> None:
+def test_a_joint_action_has_a_row_and_the_return_from_it_another(world: World, counted: int) -> None:
+    def rows() -> list[int]:
+        return [world.reported.count((name, None)) for name in ("joint action", "joint action, returned")]
+
     with world.accept():
         assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.closed)
-    assert world.reported.count(("joint action", None)) == counted
+    assert rows() == [counted, 0]
+    with world.accept():
+        assert world.loop.run(TIMEOUT_S, lambda: world.reported.count(("login", None)) == 2)
+    assert rows()[1] == counted

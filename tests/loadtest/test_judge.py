@@ -7,6 +7,7 @@ import pytest
 from presence.loadtest.judge import (
     NO_EVENT_AT_ALL,
     OVERTAKEN_S,
+    SESSIONS_KEPT,
     DeviceFinding,
     DeviceJudge,
     EventDeadlines,
@@ -52,6 +53,9 @@ class World:
 
     def ask_in(self, at: float) -> None:
         self.session = self.judge.login_sent("ann", Sent(at, at))
+
+    def refused(self) -> None:
+        self.judge.login_refused(self.session)
 
     def beat(self, at: float) -> None:
         self.judge.packet_sent(self.session, Sent(at, at))
@@ -150,6 +154,23 @@ def broken(findings: list[DeviceFinding]) -> list[str | None]:
             ["offline although the device had come back"],
         ),
         ([("close", 2.0), ("ask_in", 7.2), ("lost", 2.0 + GRACE + 0.5)], [None]),  # perhaps too late
+        # A login that was refused brings nobody back
+        (
+            [("close", 2.0), ("ask_in", 4.0), ("refused",), ("overdue", 2.1 + GRACE + TICK + SLACK)],
+            [MISSING],
+        ),
+        ([("close", 2.0), ("ask_in", 4.0), ("refused",), ("lost", 2.0 + GRACE + 0.5)], [None]),
+        (
+            [("close", 2.0), ("ask_in", 4.0), ("refused",), ("log_in", 4.5, "s-2"), ("overdue", 60.0)],
+            [],
+        ),
+        (
+            [
+                *[("close", 2.0), ("lost", 2.0 + GRACE + 0.5), ("ask_in", 8.0), ("refused",)],
+                ("online", 8.01, "s-2"),
+            ],
+            ["online without a login"],
+        ),
         ([("lose", 2.0), ("overdue", 60.0)], []),  # a server that is gone owes nothing
         # A login that waited until the server accepted its connection: the time counts from its answer
         (
@@ -248,6 +269,16 @@ def test_a_device_that_reconnects_often_still_needs_an_event(returns: int, last_
     assert found.broken == MISSING
     assert found.detail.endswith(" + tick 1 + slack 0.5 s, that is 0.100 s ago")
     assert ("; the event was due within T 10 +" in found.detail) is (returns == RETURNS)
+
+
+def test_a_missing_event_is_found_when_many_logins_have_followed() -> None:
+    world = World()
+    world.log_out(3.0)
+    world.logged_out()
+    for number in range(SESSIONS_KEPT + 1):
+        world.log_in(3.01 + number / 100, f"s-{number + 2}")
+        world.close(3.01 + number / 100)
+    assert world.overdue(3.6) == [MISSING]
 
 
 def test_the_delay_counts_from_the_last_packet_and_from_the_deadline() -> None:

@@ -1,13 +1,14 @@
 """Which hosts the load test accepts, and what makes a run fail besides a broken promise."""
 
-from argparse import Namespace
+import socket
+from argparse import ArgumentParser, Namespace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from presence.loadtest.connection import parse_host
-from presence.loadtest.options import check_options, exceeded_limits, unjudged_scenario
+from presence.loadtest.connection import parse_host, resolve
+from presence.loadtest.options import add_options, check_options, exceeded_limits, unjudged_scenario
 
 
 @pytest.mark.parametrize(
@@ -17,16 +18,35 @@ from presence.loadtest.options import check_options, exceeded_limits, unjudged_s
         ("tcp://10.0.0.1:99/", ("10.0.0.1", 99, False)),
         ("presence://[::1]:99", ("::1", 99, False)),
         ("presences://[::1]", ("::1", 7443, True)),
+        ("2001:db8::1:7", ("2001:db8::1:7", 7400, False)),  # not port 7
     ],
 )
 def test_forms_of_a_host(host: str, address: tuple[str, int, bool]) -> None:
     assert parse_host(host) == address
 
 
-@pytest.mark.parametrize("host", ["http://10.0.0.1:99", "10.0.0.1:http"])
+@pytest.mark.parametrize(
+    "host",
+    ["http://10.0.0.1:99", "10.0.0.1:http", "10.0.0.1:0", "10.0.0.1:65536", "[::1]:²", "presence://", ":99"],
+)
 def test_an_invalid_host_is_refused(host: str) -> None:
-    with pytest.raises(ValueError, match=r"presences://|not a port"):
+    with pytest.raises(ValueError, match=r"presences://|not a port|no host"):
         parse_host(host)
+
+
+def test_of_a_names_addresses_the_one_with_the_server_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup = socket.getaddrinfo
+
+    def addresses(host: str, *given: Any, **more: Any) -> list[Any]:
+        if host != "two.example.org":
+            return lookup(host, *given, **more)
+        return [found for each in ("127.0.0.9", "127.0.0.1") for found in lookup(each, *given, **more)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert resolve("two.example.org", port) == ("127.0.0.1", port)
+    assert resolve("two.example.org", port) == ("127.0.0.9", port)  # as good as the other
 
 
 @pytest.mark.parametrize(
@@ -66,7 +86,8 @@ def test_a_run_over_a_limit_fails(
     [
         ("mixed", [], []),
         ("storm", ["login"], ["--together-every"]),
-        ("storm", ["joint action"], []),
+        ("storm", ["joint action"], ["T + tick"]),  # the run ended before they were back
+        ("storm", ["joint action, returned"], []),
         ("silence", ["joint action"], ["T + tick"]),  # the run ended before the server had to decide
         ("silence", ["goodbye idle_timeout"], []),
     ],
@@ -84,3 +105,43 @@ def test_a_run_needs_redis_or_does_without_events() -> None:
     neither = Namespace(redis_url="", no_events=False, consumers=0)
     with pytest.raises(ValueError, match=r"--redis-url.+--no-events"):
         check_options(neither)
+
+
+def options_of(*words: str) -> Namespace:
+    class Parser(ArgumentParser):
+        """Locust's, which also reads environment variables."""
+
+        def add_argument(
+            self, *names: Any, env_var: str = "", include_in_web_ui: bool = True, **more: Any
+        ) -> Any:
+            return super().add_argument(*names, **more)
+
+    parser = Parser()
+    add_options(parser)
+    return parser.parse_args([*words, "--no-events"])
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "name", [name for name, value in vars(options_of()).items() if type(value) in {int, float}]
+)
+def test_a_number_that_makes_no_sense_is_refused(name: str, value: str) -> None:
+    options = options_of()
+    check_options(options)
+    setattr(options, name, float(value))  # as a page does
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} |parts of 1"):
+        check_options(options)
+
+
+@pytest.mark.parametrize("name", ["tick", "action_every", "together_every"])
+def test_a_time_that_cannot_be_0_is_refused(name: str) -> None:
+    options = options_of(f"--{name.replace('_', '-')}", "0")
+    with pytest.raises(ValueError, match="above 0"):
+        check_options(options)
+
+
+def test_a_limit_for_offline_events_fails_a_run_without_any() -> None:
+    limits = {"failures_max": 0, "login_p99_max": 0.0, "answer_p99_max": 0.0}
+    found = [exceeded_limits({}, 0, Namespace(**limits, offline_p99_max=limit)) for limit in (0.0, 1.0)]
+    assert found[0] == []
+    assert "--offline-p99-max has judged nothing" in found[1][0]
