@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import gevent
 import psutil
-from locust import LoadTestShape, User, argument_parser, events, runners, task
+from locust import LoadTestShape, User, argument_parser, events, log, runners, task
 from locust.env import Environment
 from locust.exception import StopUser
 from locust.runners import MasterRunner, WorkerRunner
@@ -62,6 +62,7 @@ class LoadUser(User):
         examples: cases of broken promises, for the report.
         not_due: offline events that were not due yet when the run ended, of all workers for a master.
         judged_run: number of the run that this process has judged to its end; 0: none.
+        has_begun: whether there was a run, or one that could not begin.
         roster: the workers, of a master.
     """
 
@@ -74,6 +75,7 @@ class LoadUser(User):
     examples: ClassVar = Examples()
     not_due: ClassVar[int] = 0
     judged_run: ClassVar[int] = 0
+    has_begun: ClassVar[bool] = False
     roster: ClassVar = Roster()
     devices: Sequence[Device] = ()
 
@@ -175,15 +177,18 @@ def _prepare(environment: Environment, **_: Any) -> None:
             if not (is_worker or options.no_events):
                 with open_client(options.redis_url) as client:
                     client.ping()
+        _prepare_runner(environment, options)
     except ValueError as error:
         refused = str(error)
     except RedisError as error:
         refused = f"cannot reach Redis at {redacted(options.redis_url)}: {error}"
+    except OSError as error:
+        refused = f"--json-report {options.json_report}: {error.strerror or error}"
     else:
-        _prepare_runner(environment, options)
         return
     if not is_worker:
-        _write_report(environment, [refused])
+        with contextlib.suppress(OSError):
+            _write_report(environment, [refused])
     sys.exit(refused)
 
 
@@ -204,7 +209,10 @@ def _prepare_runner(environment: Environment, options: Any) -> None:
 
 def _start_run(environment: Environment, **_: Any) -> None:
     """Follow the streams before the first device logs in."""
-    LoadUser.current_run, LoadUser.not_due = None, 0
+    if LoadUser.current_run is not None:
+        LoadUser.current_run.release()
+        gc.unfreeze()
+    LoadUser.current_run, LoadUser.not_due, LoadUser.has_begun = None, 0, True
     LoadUser.examples.take()  # those of the last run
     if isinstance(environment.runner, MasterRunner):
         run = LoadUser.roster.begin(environment.runner.clients, time.monotonic())
@@ -271,16 +279,25 @@ def _set_exit_code(environment: Environment, **_: Any) -> None:
         return  # the master knows all
     stats, options = environment.stats, environment.parsed_options
     assert options is not None
+    if not (options.headless or LoadUser.has_begun):
+        return  # a page on which no run was begun; the report still says that nothing was judged
     reasons = failure_reasons(stats, options)
+    if LoadUser.current_run is not None and LoadUser.current_run.is_open:
+        reasons.append(NOT_ENDED)
+    if log.unhandled_greenlet_exception:
+        reasons.append("an error in the load test itself, which is in the log: not all was judged")
     if isinstance(environment.runner, MasterRunner):
         reasons += LoadUser.roster.failures()
         if options.processes:
             _kill_silent_children({each.pid for each in LoadUser.roster.missing()})
     if environment.runner is not None:
         reasons += [f"exception in a user: {each['msg']}" for each in environment.runner.exceptions.values()]
+    try:
+        _write_report(environment, reasons)
+    except OSError as error:
+        reasons.append(f"--json-report {options.json_report}: {error.strerror or error}")
     for reason in reasons:
         logger.error("failed: %s", reason)
-    _write_report(environment, reasons)
     if reasons:
         environment.process_exit_code = options.exit_code_on_error
     elif stats.total.num_failures and environment.runner is not None and not environment.runner.exceptions:

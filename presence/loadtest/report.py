@@ -37,9 +37,9 @@ def failure_reasons(stats: RequestStats, options: Any) -> list[str]:
     """Return why a run fails, the most frequent errors first; empty if it passes."""
     reasons = exceeded_limits(stats.entries, stats.total.num_failures, options)
     login = stats.entries.get(("login", "device"))
-    if options.headless and (login is None or login.num_requests == login.num_failures):
+    if login is None or login.num_requests == login.num_failures:
         reasons.append("no device logged in")
-    elif options.headless:
+    else:
         reasons += unjudged_scenario(stats.entries, options)
         if not options.no_events and ("online", "event") not in stats.entries:
             reasons.append("no event of any device was judged: the run was too short, or read nothing")

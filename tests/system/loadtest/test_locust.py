@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadtest.check import check_control
@@ -262,6 +263,15 @@ class WebUi:
         stats = self._wait_for("stopped")
         return {row["name"]: row["num_requests"] for row in stats["stats"]}
 
+    def count_of_runs(self) -> int:
+        """Return how many descriptors runs have: epoll sets, and connections to Redis."""
+        sets = [
+            each
+            for each in Path(f"/proc/{self.process.pid}/fd").iterdir()
+            if "eventpoll" in str(each.readlink())
+        ]
+        return len(sets) + len(psutil.Process(self.process.pid).net_connections("unix"))
+
     def _wait_for(self, *states: str) -> dict[str, Any]:
         give_up = time.monotonic() + 20
         while (stats := self.get("/stats/requests"))["state"] not in states and time.monotonic() < give_up:
@@ -287,12 +297,61 @@ def test_the_web_ui_starts_one_run_after_another(redis_server: EmbeddedRedis, tm
             form = ui.page("/")
             assert "answer_p99_max" in form
             assert not any(name in form for name in ("redis_url", "token_command", redis_server.url))
+            descriptors: list[int] = []
             for _ in range(2):
                 run = {"user_count": 20, "spawn_rate": 20, "host": host, "run_time": "4s"}
                 assert ui.run(**run, token_command=f"touch {tmp_path}/{{uid}}")["online"] >= 20
+                descriptors.append(ui.count_of_runs())
     assert ui.process.returncode == 0
+    assert descriptors[1] == descriptors[0]
     assert not [*tmp_path.iterdir()]  # a page chooses no command to run
     assert len({event["uid"] for event in read_events(redis_server.url)}) == 40
+
+
+def verdict_of(path: Path, *words: str) -> tuple[int, str, list[str]]:
+    """Run locust to its end; return exit status, verdict and reasons."""
+    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--json-report", str(path), *words]
+    ended = subprocess.run(command, cwd=ROOT, check=False, timeout=60)
+    report = json.loads(path.read_text())
+    return ended.returncode, report["verdict"], report["reasons"]
+
+
+def test_a_page_whose_run_had_no_device_does_not_pass(tmp_path: Path) -> None:
+    page = ("--web-host", "127.0.0.1", "--web-port", str(free_port()), "--autostart", "--autoquit", "0")
+    load = ("--host", "127.0.0.1:1", "--no-events", "--users", "1", "--run-time", "1s")
+    found = verdict_of(tmp_path / "report.json", *page, *load, "--failures-max", "1000")
+    assert found[:2] == (1, "failed")
+    assert "no device logged in" in found[2]
+
+
+def test_a_page_without_a_run_has_judged_nothing(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    with web_ui("--no-events", "--json-report", str(report)) as ui:
+        pass
+    assert ui.process.returncode == 0
+    assert json.loads(report.read_text())["verdict"] == "failed"
+
+
+def test_a_report_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "report.json"
+    load = ("--headless", "--host", "127.0.0.1:1", "--no-events", "--run-time", "30s")
+    command = [sys.executable, "-m", "presence.loadtest", *load, "--json-report", str(path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=20)
+    assert run.returncode == 1
+    assert f"--json-report {path}: No such file or directory" in run.stderr
+
+
+def test_an_error_in_the_judge_fails_the_run(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    faulty = tmp_path / "faulty.py"
+    faulty.write_text(
+        "from presence.loadtest.locustfile import DeviceUser\n"
+        "from presence.loadtest.run import DeviceRun\n"
+        "DeviceRun._read_rest = None\n"
+    )
+    with running_server("--redis", redis_server.url, *SERVER) as server:
+        report = run_locust(server.host, redis_server.url, *DEVICES, users=2, seconds=2, locustfile=faulty)
+    assert report.status == 1
+    assert "the run ended before it was judged" in report.reasons
 
 
 def test_the_readmes_quick_start_works(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
