@@ -222,17 +222,25 @@ class LoopClient:
             return 0
         try:
             if self._tls is None:
-                sock = socket.socket(fileno=self.fd)
-                sock.setblocking(False)
-                self._tls = self.context.wrap_socket(
-                    sock, do_handshake_on_connect=False, server_hostname=self.server_name
-                )
+                self._tls = self._wrap(self.context)
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return _READ
         except ssl.SSLWantWriteError:
             return _WRITE
         return 0
+
+    def _wrap(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        sock = socket.socket(fileno=self.fd)
+        try:
+            sock.setblocking(False)
+            sock.getpeername()  # raises OSError if it was reset meanwhile
+            return context.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=self.server_name)
+        except BaseException:
+            sock.close()  # `wrap_socket` may have taken the descriptor over, and has closed it then
+            fd, self.fd = self.fd, NO_CONNECTION
+            self.loop.forget(fd)
+            raise
 
     def flush(self) -> None:
         """Send what the kernel now takes."""
@@ -459,6 +467,13 @@ class ClientLoop:
         self._opening.discard(fd)
         self.poller.unregister(fd)
 
+    def forget(self, fd: int) -> None:
+        """Forget a connection that is closed already."""
+        with contextlib.suppress(OSError):  # an epoll set has forgotten it
+            self.poller.unregister(fd)
+        del self._by_fd[fd]
+        self._opening.discard(fd)
+
     def set_events(self, fd: int, events: int) -> None:
         self.poller.modify(fd, events)
 
@@ -540,16 +555,21 @@ class LoopThread:
         self._thread.start()
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: object, *exc_info: object) -> None:
         self._is_closing = True
         self._thread.join()
+        if kind is None and self._failure is not None:
+            raise RuntimeError(f"the clients' thread died: {self._failure!r}") from self._failure
 
     def call(self, action: Callable[[], T]) -> T:
-        """Call an action in the loop's thread, between two turns; return its result."""
-        if self._failure is not None:
-            raise self._failure
+        """Call an action in the loop's thread, between two turns; return its result.
+
+        Raises:
+            RuntimeError: the thread has died, before the call or during it.
+        """
         future: Future[T] = Future()
         self._commands.put((action, future))
+        self._fail_commands()
         return future.result(COMMAND_TIMEOUT_S)
 
     def connect_all(self, clients: Iterable[LoopClient], per_second: float, within_s: float) -> None:
@@ -560,6 +580,7 @@ class LoopThread:
         while (online := sum(each.is_logged_in for each in every)) < len(every):
             if time.monotonic() > give_up:
                 raise RuntimeError(f"only {online} of {len(every)} clients could log in")
+            self.call(lambda: None)  # it notices that the thread has died
             time.sleep(COMMAND_POLL_INTERVAL_S)
 
     def _run(self) -> None:
@@ -570,7 +591,19 @@ class LoopThread:
                     self._run_command()
         except BaseException as error:
             self._failure = error
+            self._fail_commands()
             raise
+
+    def _fail_commands(self) -> None:
+        """Answer the commands that the dead thread has left."""
+        while self._failure is not None:
+            try:
+                _, future = self._commands.get_nowait()
+            except Empty:
+                return
+            error = RuntimeError(f"the clients' thread died: {self._failure!r}")
+            error.__cause__ = self._failure
+            future.set_exception(error)
 
     def _run_command(self) -> None:
         with contextlib.suppress(Empty):

@@ -63,11 +63,11 @@ class DeviceTokens:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=True
             )
-        except (OSError, subprocess.SubprocessError) as error:
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             on_token("", _reason(error))
-        else:
-            self._cache[uid] = done.stdout.strip()
-            on_token(self._cache[uid], "")
+            return
+        self._cache[uid] = done.stdout.strip()
+        on_token(self._cache[uid], "" if self._cache[uid] else "--token-command printed nothing")
 
 
 def _reason(error: Exception) -> str:
@@ -76,6 +76,8 @@ def _reason(error: Exception) -> str:
         return f"--token-command ended with status {error.returncode}"
     if isinstance(error, subprocess.TimeoutExpired):
         return f"--token-command took longer than {COMMAND_TIMEOUT_S:.0f} s"
+    if isinstance(error, UnicodeDecodeError):
+        return "--token-command printed what is no text"
     return f"--token-command: {error}"
 
 
