@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from loadtest.processes import run_locust
+from loadtest.arguments import above_0, from_1
+from loadtest.processes import LocustFailed, exit_on_sigterm, run_locust
 from loadtest.servers import PresenceServer
 from loadtest.unguarded import WITHOUT_STALL_GUARD
 
@@ -108,23 +109,28 @@ def check_control(users: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.check", description=__doc__)
-    parser.add_argument("--users", type=int, default=2000, help="devices")
+    parser.add_argument("--users", type=from_1, default=2000, help="devices")
     parser.add_argument(
-        "--seconds", type=float, default=180.0, help="of the run; the control has its own measures"
+        "--seconds", type=above_0, default=180.0, help="of the run; the control has its own measures"
     )
-    parser.add_argument("--idle-timeout", type=float, default=10.0, help="T, seconds")
-    parser.add_argument("--workers", type=int, default=1, help="of the server")
-    parser.add_argument("--processes", type=int, default=1, help="of the load generator")
+    parser.add_argument("--idle-timeout", type=above_0, default=10.0, help="T, seconds")
+    parser.add_argument("--workers", type=from_1, default=1, help="of the server")
+    parser.add_argument("--processes", type=from_1, default=1, help="of the load generator")
     parser.add_argument("--only", choices=["run", "control"], help="leave the other out")
     arguments = parser.parse_args()
     passed = True
-    if arguments.only != "control":
-        passed = check_run(arguments)
-    if arguments.only != "run":
-        passed = check_control(min(arguments.users, CONTROL_USERS)) and passed
+    try:
+        if arguments.only != "control":
+            passed = check_run(arguments)
+        if arguments.only != "run":
+            passed = check_control(min(arguments.users, CONTROL_USERS)) and passed
+    except LocustFailed as error:
+        print(f"loadtest.check: {error}")
+        passed = False
     print("loadtest.check: " + ("passed" if passed else "FAILED"))
     return 0 if passed else 1
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

@@ -36,10 +36,10 @@ PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes o
 def read_entry(line: str) -> dict[str, Any]:
     """Return the entry of a line of a log; an error that says the line if it is cut off, or foreign."""
     try:
-        entry = json.loads(line) if line.startswith("{") else None
+        entry = json.loads(line) if line.startswith("{") else {}
     except ValueError:
-        entry = None
-    return entry or {"event": line.strip(), "level": "error"}
+        entry = {}
+    return entry if {"event", "level"} <= entry.keys() else {"event": line.strip(), "level": "error"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class PresenceServer:
         self.process = subprocess.Popen(
             [*serve, *operators, *flags],
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # a reader that ends would stop the server as soon as the pipe is full
             env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")},
             preexec_fn=before,  # noqa: PLW1509 - it takes no lock
         )
@@ -114,9 +115,13 @@ class PresenceServer:
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
-        ready = ""
-        with contextlib.suppress(queue.Empty):
+        try:
             ready = self._ready.get(timeout=START_TIMEOUT_S)
+        except queue.Empty:
+            ready = ""
+        except BaseException:  # an interrupt: no ``with`` block has begun that would stop it
+            self.stop()
+            raise
         if not ready:
             self.process.kill()
             self.process.wait()
@@ -239,7 +244,11 @@ class LocalRedis:
         ]
         self.url = f"unix://{self.path}"
         self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings together
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._remove()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -254,13 +263,19 @@ class LocalRedis:
         """
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            self._await_start()
+        except BaseException:
+            self.kill()
+            raise
+        self.client.connection_pool.disconnect()
+
+    def _await_start(self) -> None:
         give_up = time.monotonic() + REDIS_START_TIMEOUT_S
         while not self.is_answering():
             if self.process.poll() is not None or time.monotonic() > give_up:
-                self.kill()
                 raise RuntimeError(f"Redis did not start: {self._log.read_text(errors='replace')[-500:]}")
             time.sleep(REDIS_POLL_INTERVAL_S)
-        self.client.connection_pool.disconnect()
 
     def is_answering(self, within_s: float = 1.0) -> bool:
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
@@ -286,8 +301,11 @@ class LocalRedis:
 
     def close(self) -> None:
         """Kill it, and remove its folder unless that was given."""
-        self.client.close()
         self.kill()
+        self._remove()
+
+    def _remove(self) -> None:
+        self.client.close()
         if self._owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 

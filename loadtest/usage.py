@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -25,6 +25,8 @@ import psutil
 REDIS_NAMES = ("valkey-server", "redis-server")
 SAMPLE_INTERVAL_S: Final = 0.1
 WINDOW_SAMPLES: Final = 10  # a second: a process that was stopped may also have to catch up
+PROGRAM_TIMEOUT_S: Final = 10.0  # until a program has said its version: facts must not cost the results
+NOT_INSTALLED: Final = "not installed"
 _PACKAGES = ("presence-server", "trio", "msgpack", "uvloop")
 _PROGRAMS = {"gcc": "--version", "mosquitto": "-h", "nats-server": "--version"}
 
@@ -165,9 +167,16 @@ def machine_facts() -> dict[str, str]:
         "processor": f"{os.cpu_count()} x {_processor()}",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        **{name: version(name) for name in _PACKAGES},
+        **{name: _version(name) for name in _PACKAGES},
         **{name: _program(name, flag) for name, flag in _PROGRAMS.items()},
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return NOT_INSTALLED
 
 
 def _processor() -> str:
@@ -178,9 +187,14 @@ def _processor() -> str:
 
 def _program(name: str, flag: str) -> str:
     if not (path := shutil.which(name)):
-        return "not installed"
-    result = subprocess.run([path, flag], capture_output=True, text=True, check=False)
-    words = (result.stdout or result.stderr).splitlines()[0].split()
+        return NOT_INSTALLED
+    try:
+        result = subprocess.run(
+            [path, flag], capture_output=True, text=True, check=False, timeout=PROGRAM_TIMEOUT_S
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return "?"
+    words = (result.stdout or result.stderr).partition("\n")[0].split()
     return next((word.lstrip("v") for word in reversed(words) if word.lstrip("v")[:1].isdigit()), "?")
 
 
