@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import Task
 
+from loadtest.arguments import from_1
 from loadtest.bench.inprocess import TICK_S, InProcessNode
 from loadtest.outcome import markdown
 from loadtest.usage import redis_cpu_seconds
@@ -134,8 +135,8 @@ def _types(client: Any, keys: Keys) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.expiry", description=__doc__)
-    parser.add_argument("--sessions", type=int, default=100_000, help="how many end (default 100,000)")
-    parser.add_argument("--shards", type=int, default=1, help="shards of the data (default 1)")
+    parser.add_argument("--sessions", type=from_1, default=100_000, help="how many end (default 100,000)")
+    parser.add_argument("--shards", type=from_1, default=1, help="shards of the data (default 1)")
     arguments = parser.parse_args()
     keys = Keys("presence-bench", arguments.shards)
     tune_interpreter()

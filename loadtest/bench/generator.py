@@ -52,20 +52,21 @@ class Dialect:
     keepalives: dict[str, bytes]  # the packet for each kind of keepalive that there is
     answer: bytes  # what the server sends for each answered keepalive
     logout: bytes = b""  # what a client sends at last; "" if nothing
-    is_logout_answered: bool = False  # whether the server answers that
+    # As `is_login_answered`; None: the server does not answer it
+    is_logout_answered: Callable[[bytes], bool] | None = None
 
 
 def _presence_login(uid: str) -> bytes:
     return protocol.encode(protocol.login(uid, id=1))
 
 
-def _presence_welcome(data: bytes) -> bool:
+def _presence_ok(data: bytes) -> bool:
     end = protocol.frame_end(data, 0, protocol.FRAME_LIMIT_BYTES)
     if not end:
         return False
     answer = protocol.decode(data[protocol.HEADER_BYTES : end])
     if answer.kind != protocol.Kind.OK:
-        raise ConnectionRefusedError(f"login refused: {answer}")
+        raise ConnectionRefusedError(f"refused: {answer}")
     return True
 
 
@@ -100,11 +101,11 @@ _ACKNOWLEDGED = protocol.encode(protocol.keepalive(7))
 
 PRESENCE = Dialect(
     _presence_login,
-    _presence_welcome,
+    _presence_ok,
     {UNANSWERED: protocol.KEEPALIVE, ANSWERED: _ACKNOWLEDGED},
     protocol.keepalive_answer(_ACKNOWLEDGED),
     logout=protocol.encode(protocol.logout(id=2)),
-    is_logout_answered=True,
+    is_logout_answered=_presence_ok,
 )
 MQTT = Dialect(_mqtt_login, _mqtt_welcome, {ANSWERED: b"\xc0\x00"}, b"\xd0\x00", logout=b"\xe0\x00")
 NATS = Dialect(_nats_login, _nats_welcome, {ANSWERED: b"PING\r\n"}, b"PONG\r\n")

@@ -78,6 +78,7 @@ class Trips:
     load: KeepaliveLoad
     probe: str
     trips_ms: list[float]
+    complaints: list[str] = field(default_factory=list)  # why the round trips are not valid
 
 
 @dataclass
@@ -109,9 +110,10 @@ class Results:
 
     def complaints(self) -> list[str]:
         """Return what makes a figure invalid, and where it happened."""
+        measured: list[Cpu | Trips] = [*self.cpu, *self.trips]
         return [
             f"{each.server}, {each.load} over {each.load.connections:,}, round {each.round}: {complaint}"
-            for each in self.cpu
+            for each in measured
             for complaint in each.complaints
         ]
 

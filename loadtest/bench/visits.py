@@ -15,15 +15,13 @@ Needs Linux and the ``loadtest`` and ``embedded`` extras.
 import argparse
 import contextlib
 import json
-import multiprocessing
 import select
 import socket
-import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,22 +29,33 @@ from pathlib import Path
 import psutil
 
 from loadtest import usage
+from loadtest.arguments import above_0, from_0, from_1
 from loadtest.bench import plots
-from loadtest.bench.generator import ANSWERED, CORE_LIMIT, DIALECTS, LATE_S, Dialect, KeepaliveGenerator
-from loadtest.bench.prober import ALWAYS
+from loadtest.bench.generator import (
+    ANSWERED,
+    COMMAND_TIMEOUT_S,
+    CORE_LIMIT,
+    DIALECTS,
+    LATE_S,
+    Dialect,
+    GeneratorReport,
+    KeepaliveGenerator,
+)
+from loadtest.bench.prober import ALWAYS, Probed, probing
 from loadtest.bench.progress import Bar
 from loadtest.bench.report import median
 from loadtest.bench.servers import OWN, Contender, contenders, installed, running, with_workers
 from loadtest.outcome import markdown, percentile
+from loadtest.processes import WorkerProcess
 from presence.loadtest.connection import raise_file_limit, source_addresses
 
+RATES = (50.0, 200.0, 1000.0, 3000.0)  # visits per second
 STAY_S = 0.5  # from the answer to the login until the logout
 WARM_UP_S = 2.0
 START_S = 4.0  # of a server, a guess for the progress bar
 LAST_ANSWERS_TIMEOUT_S = 2.0
 OTHERS_INTERVAL_S = 3.0  # of the keepalives of other connections
 PROBE_SETTLE_S = 3.5
-PROBE_TIMEOUT_S = 30.0
 VISITS_PER_SOURCE = 4_000  # addresses in turn, because the kernel's search for a port gets slow
 SOURCES = 250
 BIND_ADDRESS_NO_PORT = 24  # linux/in.h
@@ -85,6 +94,7 @@ class VisitGenerator:
         self._begun: dict[int, tuple[socket.socket, float]] = {}  # by descriptor, until the login is answered
         self._leaving: dict[int, socket.socket] = {}  # until the logout is answered
         self._staying: deque[tuple[float, socket.socket]] = deque()  # by the time of the logout
+        self._lost: set[int] = set()  # of these, the descriptors of those that the server has closed
         self._login_ms: list[float] = []
         self._finished = 0
 
@@ -117,37 +127,51 @@ class VisitGenerator:
         self._number += 1
         sock = socket.socket()
         begun = time.monotonic()
-        if source is not None:
-            sock.setsockopt(socket.IPPROTO_IP, BIND_ADDRESS_NO_PORT, 1)
-            sock.bind((source, 0))
-        sock.connect(self._address)
-        sock.setblocking(False)
-        sock.send(self._dialect.login(f"visitor-{self._number % self._users}"))
+        try:
+            if source is not None:
+                sock.setsockopt(socket.IPPROTO_IP, BIND_ADDRESS_NO_PORT, 1)
+                sock.bind((source, 0))
+            sock.connect(self._address)
+            sock.setblocking(False)
+            sock.send(self._dialect.login(f"visitor-{self._number % self._users}"))
+        except OSError:
+            sock.close()
+            raise
         self._begun[sock.fileno()] = (sock, begun)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _log_out(self, sock: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        fd = sock.fileno()
+        try:
+            if fd in self._lost:
+                raise ConnectionResetError
             sock.send(self._dialect.logout)
-            if self._dialect.is_logout_answered:
-                self._leaving[sock.fileno()] = sock
-                return
-        self._close(sock)
-
-    def _close(self, sock: socket.socket) -> None:
+        except OSError:  # it was not the visitor who ended this visit
+            self._lost.discard(fd)
+            sock.close()
+            return
+        if self._dialect.is_logout_answered is not None:
+            self._leaving[fd] = sock
+            return
         sock.close()
         self._finished += 1
 
     def _handle_answers(self, wait_s: float) -> None:
         for fd, _ in self._epoll.poll(wait_s, 256):
-            if (sock := self._leaving.pop(fd, None)) is not None:
-                with contextlib.suppress(OSError):
-                    sock.recv(4096)  # closing with unread input would send a reset
-                self._close(sock)
+            if fd in self._leaving:
+                self._handle_logout_answer(self._leaving.pop(fd))
             elif fd in self._begun:
                 self._handle_login_answer(fd)
             else:
-                self._epoll.unregister(fd)  # closed by the server before the logout
+                self._epoll.unregister(fd)
+                self._lost.add(fd)
+
+    def _handle_logout_answer(self, sock: socket.socket) -> None:
+        is_answered = self._dialect.is_logout_answered
+        with contextlib.suppress(OSError):  # also ConnectionRefusedError: it is another answer
+            answer = sock.recv(4096)  # closing with unread input would send a reset
+            self._finished += is_answered is None or is_answered(answer)
+        sock.close()
 
     def _handle_login_answer(self, fd: int) -> None:
         sock, begun = self._begun[fd]
@@ -202,15 +226,15 @@ class Plan:
 def measure(contender: Contender, number: int, plan: Plan, bar: Bar) -> list[Visits]:
     """Measure one server from start to end."""
     bar.begin(f"round {number}: {contender.name}", plan.planned_s())
-    found, first, spawn = [], 0, multiprocessing.get_context("spawn")
+    found, first = [], 0
     with (
         running(contender) as server,
-        ProcessPoolExecutor(1, spawn) as generator,
-        ProcessPoolExecutor(1, spawn) as others,
+        WorkerProcess() as generator,
+        WorkerProcess() as others,
     ):
         address = server.host, server.port
         if plan.others:
-            others.submit(connect_others, address, contender.dialect, plan.others).result()
+            others.submit(connect_others, address, contender.dialect, plan.others).result(COMMAND_TIMEOUT_S)
         time.sleep(START_S / 2)  # until the start is over
         for rate in plan.rates:
             for seconds, is_measured in ((WARM_UP_S, False), (plan.seconds, True)):
@@ -218,13 +242,12 @@ def measure(contender: Contender, number: int, plan: Plan, bar: Bar) -> list[Vis
                 redis = [each.pid for each in psutil.Process(server.pid).children() if each.pid not in pids]
                 before = _spent(pids), _spent(redis), sum(map(usage.count_wakes, pids))
                 load = generator.submit(play, address, contender.dialect, first, rate, seconds)
-                with _probing(address, bool(plan.others) and is_measured, seconds) as trips_ms:
+                wrong: list[str] = []
+                with _probing(address, seconds, wanted=bool(plan.others) and is_measured) as probed:
                     if plan.others:
-                        others.submit(keep_others, plan.others / OTHERS_INTERVAL_S, seconds).result()
-                    while not load.done():
-                        time.sleep(0.1)
-                        bar.tick()
-                report = load.result()
+                        keepalives = others.submit(keep_others, plan.others / OTHERS_INTERVAL_S, seconds)
+                        wrong += keepalives.result(seconds + COMMAND_TIMEOUT_S).complaints(ANSWERED)
+                    report = _await(load, seconds + COMMAND_TIMEOUT_S, bar)
                 first += report.visits
             after = _spent(pids), _spent(redis), sum(map(usage.count_wakes, pids))
             cpu, redis_cpu, wakes = ((b - a) / report.visits for a, b in zip(before, after, strict=True))
@@ -238,8 +261,8 @@ def measure(contender: Contender, number: int, plan: Plan, bar: Bar) -> list[Vis
                     wakes=wakes,
                     login_p50_ms=percentile(report.login_ms, 0.5),
                     login_p99_ms=percentile(report.login_ms, 0.99),
-                    keepalive_p99_ms=percentile(trips_ms, 0.99),
-                    complaints=complaints(report),
+                    keepalive_p99_ms=percentile(probed.trips_ms[ALWAYS], 0.99),
+                    complaints=[*complaints(report), *wrong, *probed.complaints()],
                 )
             )
     cells = ", ".join(
@@ -258,25 +281,28 @@ def connect_others(address: tuple[str, int], dialect: str, connections: int) -> 
     _others[0].connect(connections)
 
 
-def keep_others(rate: float, seconds: float) -> None:
+def keep_others(rate: float, seconds: float) -> GeneratorReport:
     """Let the other connections send keepalives that ask for an answer."""
-    _others[0].send_keepalives(ANSWERED, rate, seconds)
+    return _others[0].send_keepalives(ANSWERED, rate, seconds)
 
 
-@contextlib.contextmanager
-def _probing(address: tuple[str, int], wanted: bool, seconds: float) -> Iterator[list[float]]:
-    """Measure round trips of keepalives meanwhile, in ms; the list is filled at the end."""
-    trips_ms: list[float] = []
+def _await(load: "Future[VisitReport]", within_s: float, bar: Bar) -> VisitReport:
+    """Return the report; raises TimeoutError if the generator's process does not answer."""
+    give_up_at = time.monotonic() + within_s
+    while not load.done() and time.monotonic() < give_up_at:
+        time.sleep(0.1)
+        bar.tick()
+    return load.result(0)
+
+
+def _probing(
+    address: tuple[str, int], seconds: float, *, wanted: bool
+) -> contextlib.AbstractContextManager[Probed]:
+    """Measure round trips of keepalives meanwhile; without any if none are wanted."""
     if not wanted:
-        yield trips_ms
-        return
+        return contextlib.nullcontext(Probed({ALWAYS: []}))
     settle_s = min(PROBE_SETTLE_S, seconds / 2)
-    command = [sys.executable, "-m", "loadtest.bench.prober", address[0], str(address[1])]
-    command += [str(settle_s), str(seconds - settle_s)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as prober:
-        yield trips_ms
-        output, _ = prober.communicate(timeout=seconds + PROBE_TIMEOUT_S)
-    trips_ms += json.loads(output)["trips_ms"][ALWAYS]
+    return probing(*address, settle_s, seconds - settle_s)
 
 
 def _spent(pids: Iterable[int]) -> float:
@@ -348,17 +374,28 @@ def draw(found: Sequence[Visits], servers: Sequence[Contender], folder: Path) ->
 
 
 def choose_servers(names: str, workers: int, also: Sequence[str]) -> list[Contender]:
-    """Return the servers to measure."""
+    """Return the servers to measure; raises SystemExit if a name is unknown, or none can be measured here."""
     known = contenders(512)
     every = [known[OWN], with_workers(known[OWN], workers), known["floor"], known["mosquitto"]]
-    for name, python in (each.split("=", 1) for each in also):
+    for name, equals, python in (each.partition("=") for each in also):
+        if not (name and equals and python):
+            raise SystemExit(f"--also {name}{equals}{python}: give NAME=PYTHON")
         other = installed(name, python)
         every += [other, with_workers(other, workers)]
+    if unknown := sorted({*names.split(",")} - {each.name for each in every}) if names else []:
+        known_names = ", ".join(each.name for each in every)
+        raise SystemExit(f"no such server: {', '.join(unknown)}; there are {known_names}")
     chosen = [each for each in every if not names or each.name in names.split(",")]
     for each in chosen:
         if why := each.missing():
             print(f"{each.name} is skipped: {why}", file=sys.stderr)
-    return [each for each in chosen if not each.missing()]
+    if not (found := [each for each in chosen if not each.missing()]):
+        raise SystemExit("none of these servers can be measured here")
+    return found
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(map(above_0, text.split(",")))
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -368,13 +405,13 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--rates", default="50,200,1000,3000", help="visits per second (50,200,1000,3000)")
-    add("--seconds", type=float, default=8.0, help="of measuring, a rate and round (8)")
-    add("--rounds", type=int, default=3)
-    add("--workers", type=int, default=6, help="of the server with several (6)")
+    add("--rates", type=_rates, default=RATES, help="visits per second (50,200,1000,3000)")
+    add("--seconds", type=above_0, default=8.0, help="of measuring, a rate and round (8)")
+    add("--rounds", type=from_1, default=3)
+    add("--workers", type=from_1, default=6, help="of the server with several (6)")
     add("--servers", default="", help="comma-separated names (all)")
     add("--also", action="append", default=[], metavar="NAME=PYTHON", help="another installation")
-    add("--others", type=int, default=0, help="further connections that send keepalives (0)")
+    add("--others", type=from_0, default=0, help="further connections that send keepalives (0)")
     add("--out", type=Path, default=Path("bench-results"), help="folder (bench-results)")
     add("--pictures", action="store_true", help=f"write the plot into {PICTURES.name}/ too, without --also")
     return parser.parse_args(words)
@@ -384,7 +421,7 @@ def main(words: Sequence[str] | None = None) -> int:
     usage.require_linux()
     raise_file_limit()
     given = parse(words)
-    plan = Plan(tuple(float(rate) for rate in given.rates.split(",")), given.seconds, given.others)
+    plan = Plan(given.rates, given.seconds, given.others)
     servers = choose_servers(given.servers, given.workers, given.also)
     found: list[Visits] = []
     with Bar(given.rounds * len(servers) * plan.planned_s()) as bar:

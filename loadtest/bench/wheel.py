@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from loadtest.arguments import from_1
 from loadtest.outcome import markdown
 from presence.core.wheel import TimingWheel
 
@@ -153,7 +154,7 @@ def measure(size: int, rounds: int) -> Wheel:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.wheel", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
+    parser.add_argument("--rounds", type=from_1, default=3, help="alternating rounds (default 3)")
     arguments = parser.parse_args()
     print(wheel_table([measure(size, arguments.rounds) for size in SIZES]))
 

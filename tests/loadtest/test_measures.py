@@ -2,15 +2,25 @@
 
 import dataclasses
 import math
+import socket
+import threading
 from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtest.bench import visits
-from loadtest.bench.generator import ANSWERED, UNANSWERED, GeneratorReport
+from loadtest import usage
+from loadtest.bench import __main__ as bench
+from loadtest.bench import prober, visits
+from loadtest.bench.generator import ANSWERED, PRESENCE, UNANSWERED, GeneratorReport
+from loadtest.bench.report import KeepaliveLoad, Results, Trips
+from loadtest.compare import __main__ as compare
 from loadtest.compare.player import ComparePlan, CompareRow, Schedule, Telling, judge
 from loadtest.usage import WINDOW_SAMPLES, Stolen
+from presence import protocol
+from presence.loadtest.client_loop import KEEPALIVE_ID
+from presence.protocol import Code, Kind
 
 FINE = GeneratorReport(wanted=1000, sent=1000, answers=1000, rate=1000.0, core_share=0.3, late_max_s=0.01)
 
@@ -48,6 +58,131 @@ def test_a_load_of_visits_that_was_not_as_ordered_reports_it(changed: dict[str, 
     complaints = visits.complaints(dataclasses.replace(fine, **changed))
     assert bool(complaints) is bool(word)
     assert all(word in each for each in complaints)
+
+
+class VisitedServer:
+    """A server of visits that answers the login, and then does as it is told."""
+
+    def __init__(self, *then: bytes | None) -> None:
+        self._then = then  # what it sends after the logout; None: it closes before that
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> "VisitedServer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._thread.join()
+        self.listener.close()
+
+    def _serve(self) -> None:
+        for then in self._then:
+            connection, _ = self.listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(protocol.encode(protocol.ok(1)))
+                if then is not None:
+                    connection.recv(4096)
+                    connection.sendall(then)
+
+
+@pytest.mark.parametrize(
+    ("then", "finished"),
+    [
+        (protocol.encode(protocol.ok(2)), 1),
+        (protocol.encode(protocol.goodbye(Code.KICKED)), 0),
+        (b"", 0),  # it closes instead of an answer
+        (None, 0),  # it closes before the logout
+    ],
+)
+def test_a_visit_that_the_server_ends_is_not_finished(
+    monkeypatch: pytest.MonkeyPatch, then: bytes | None, finished: int
+) -> None:
+    monkeypatch.setattr(visits, "STAY_S", 0.05)
+    with VisitedServer(then) as server:
+        generator = visits.VisitGenerator(server.listener.getsockname(), PRESENCE)
+        report = generator.play(rate=100.0, seconds=0.01)
+    assert (report.visits, len(report.login_ms), report.finished) == (1, 1, finished)
+
+
+def test_a_name_of_a_server_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SystemExit, match="no such server: presense"):
+        visits.choose_servers("presence,presense", 2, ())
+    with pytest.raises(SystemExit, match="give NAME=PYTHON"):
+        visits.choose_servers("", 2, ["python3"])
+
+
+@pytest.mark.parametrize(
+    "words", [["--rounds", "0"], ["--rates", "0"], ["--seconds", "nan"], ["--connections", "-1"]]
+)
+def test_a_benchmark_of_nothing_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.parse(words)
+
+
+class EchoServer:
+    """What a prober sees: logins are granted, answers come when the test says so."""
+
+    def __init__(self, loop: prober.Prober) -> None:
+        self.probe = prober._Probe(loop, prober.ALWAYS, 0)
+
+    def answer(self, now: float) -> None:
+        self.probe.on_packet(Kind.OK, KEEPALIVE_ID, {}, now)
+
+
+def test_a_late_answer_belongs_to_its_own_probe() -> None:
+    with prober.Prober(("127.0.0.1", 1)) as loop:
+        server = EchoServer(loop)
+        server.probe.ask(10.0)
+        server.probe.ask(10.5)
+        server.answer(10.6)
+        server.answer(10.7)
+        assert loop.trips_ms[prober.ALWAYS] == pytest.approx([600.0, 200.0])
+
+
+@pytest.mark.parametrize(("unanswered", "words"), [(1, []), (2, ["2 of 101 probes stayed unanswered"])])
+def test_round_trips_without_the_probes_that_were_not_answered_are_not_valid(
+    unanswered: int, words: list[str]
+) -> None:
+    probed = prober.Probed({prober.ALWAYS: [1.0] * 60, prober.LOGIN: [9.0] * 39}, unanswered)
+    assert probed.complaints() == words
+    trips = Trips("presence", 1, KeepaliveLoad(ANSWERED, 9.0, 7), prober.ALWAYS, [1.0], probed.complaints())
+    assert len(Results({}, {}, trips=[trips]).complaints()) == len(words)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, []),
+        ({"error": "it fell"}, ["presence wheel at 3: it fell"]),
+        ({"refused": 2}, ["presence wheel at 3: Redis refused 2 calls"]),
+    ],
+)
+def test_a_technique_whose_calls_were_refused_has_no_valid_figures(
+    changed: dict[str, Any], words: list[str]
+) -> None:
+    assert compare.invalid([CompareRow(ComparePlan("wheel", 3), **changed)]) == words
+
+
+@pytest.mark.parametrize("words", [["--idle-timeout", "0"], ["--users", "0"], ["--seconds", "1"]])
+def test_a_comparison_that_cannot_be_played_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        compare.parse(words)
+
+
+def test_a_program_without_a_version_costs_no_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "nats-server"
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(usage, "_PACKAGES", ("presence-server", "no-such-package"))
+    facts = usage.machine_facts()
+    assert (facts["nats-server"], facts["gcc"], facts["no-such-package"]) == (
+        *("?", "not installed", "not installed"),
+    )
 
 
 @pytest.mark.parametrize(
