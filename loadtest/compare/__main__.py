@@ -9,25 +9,27 @@ report against the touches: early, false, missed, how late.
 
 Each technique at each size has a process, and if it needs one a Redis, of its own; those that together do
 not load two cores run side by side. ``--idle-timeout 3`` makes a run ten times shorter. A technique that
-ends with an error makes the exit status 1. Needs Linux and the ``loadtest`` and ``embedded`` extras.
+ends with an error, or whose calls Redis refuses, makes the exit status 1. Needs Linux and the ``loadtest``
+and ``embedded`` extras.
 """
 
 import argparse
 import contextlib
 import math
-import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from matplotlib.axes import Axes
 
+from loadtest.arguments import above_0, at_least_0, from_1
 from loadtest.bench.plots import INK, figure, save
-from loadtest.compare.player import ComparePlan, CompareRow, draw_schedule, run
+from loadtest.compare.player import TAIL_SHARE, ComparePlan, CompareRow, draw_schedule, run
 from loadtest.compare.techniques import BATCHED, IN_REDIS, NAMES, NOTHING
 from loadtest.outcome import markdown, print_progress
+from loadtest.processes import WorkerProcess, exit_on_sigterm
 from loadtest.servers import LocalRedis
 from loadtest.usage import require_linux
 
@@ -63,6 +65,7 @@ PANELS: Final[dict[str, Callable[[CompareRow], float]]] = {
 }
 SIZES: Final = (1_000, 10_000, 100_000)
 MAX_PARALLEL_USERS: Final = 40_000  # users of techniques in Redis who are played side by side;
+END_TIMEOUT_S: Final = 60.0  # of a process, beyond its time: then it was stopped
 LIGHT: Final = 10  # so many users in the process of a technique without Redis weigh as one,
 TOGETHER: Final = 6  # and so many whose touches are made together
 
@@ -85,8 +88,16 @@ def as_markdown(rows: Sequence[CompareRow]) -> str:
     for users in sorted({row.plan.users for row in found}):
         cells = (_cells(row) for row in found if row.plan.users == users)
         parts += [f"## {users:,} users", markdown(HEAD, cells)]
-    errors = [f"* {name(row)} at {row.plan.users:,}: {row.error}" for row in rows if row.error]
-    return "\n\n".join([*parts, *errors, NOTES]) + "\n"
+    return "\n\n".join([*parts, *(f"* {each}" for each in invalid(rows)), NOTES]) + "\n"
+
+
+def invalid(rows: Iterable[CompareRow]) -> list[str]:
+    """Return why rows are not valid: a run that ended with an error, or calls that Redis did not take."""
+    return [
+        f"{name(row)} at {row.plan.users:,}: {row.error or f'Redis refused {row.refused:,} calls'}"
+        for row in rows
+        if row.error or row.refused
+    ]
 
 
 def name(row: CompareRow) -> str:
@@ -150,15 +161,20 @@ def _panel(
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.compare", description=__doc__)
     add = parser.add_argument
-    add("--users", type=int, nargs="+", default=SIZES, help="N, each in turn (1000 10000 100000)")
+    add("--users", type=from_1, nargs="+", default=SIZES, help="N, each in turn (1000 10000 100000)")
     add("--kinds", nargs="+", choices=NAMES, default=list(NAMES), metavar="KIND", help=", ".join(NAMES))
-    add("--idle-timeout", type=float, default=30.0, metavar="S", help="T (30); all else scales with it")
-    add("--seconds", type=float, default=0.0, help="length of a run (2 T)")
+    add("--idle-timeout", type=above_0, default=30.0, metavar="S", help="T (30); all else scales with it")
+    add("--seconds", type=at_least_0, default=0.0, help="length of a run (2 T)")
     add("--seed", type=int, default=1, help="draws who beats when, and who falls silent (1)")
     add("--single", action="store_true", help="leave out the runs in which touches are made together")
     add("--out", type=Path, metavar="FILE", help="the tables, as Markdown")
     add("--plot", type=Path, metavar="PNG", help="cost and error against N")
-    return parser.parse_args(words)
+    given = parser.parse_args(words)
+    try:
+        draw_schedule(plans(given)[0])
+    except ValueError as error:
+        parser.error(str(error))
+    return given
 
 
 def plans(given: argparse.Namespace) -> list[ComparePlan]:
@@ -195,10 +211,11 @@ def play(plan: ComparePlan) -> CompareRow:
     """Play a plan in a process of its own. One that ends with an error has a row that says so."""
     with (
         LocalRedis() if plan.kind in IN_REDIS else contextlib.nullcontext() as redis,
-        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
+        WorkerProcess() as process,
     ):
+        within_s = plan.seconds + TAIL_SHARE * plan.idle_timeout_s + END_TIMEOUT_S
         try:
-            return pool.submit(run, plan, redis.url if redis else "").result()
+            return process.submit(run, plan, redis.url if redis else "").result(within_s)
         except Exception as error:  # whatever ends a technique is reported
             return CompareRow(plan, error=str(error) or type(error).__name__)
 
@@ -207,7 +224,6 @@ def main(words: Sequence[str] | None = None) -> int:
     require_linux()
     given = parse(words)
     wanted = plans(given)
-    draw_schedule(wanted[0])  # a run that is too short is refused immediately
     rows: list[CompareRow] = []
     every = rounds(wanted)
     for number, some in enumerate(every, 1):
@@ -221,8 +237,9 @@ def main(words: Sequence[str] | None = None) -> int:
         given.out.write_text(text)
     if given.plot:
         plot(rows, given.plot)
-    return 1 if any(row.error for row in rows) else 0
+    return 1 if invalid(rows) else 0
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     raise SystemExit(main())

@@ -16,15 +16,16 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 
+from loadtest.arguments import above_0, from_1
 from loadtest.networks.crowd import play
 from loadtest.networks.link import NETWORKS
 from loadtest.networks.phone import PhoneRecord
 from loadtest.networks.verdict import NetworkOutcome, OfflineMoment, TimeoutSetting, failures, judge
 from loadtest.outcome import markdown, print_progress
+from loadtest.processes import WorkerProcess, exit_on_sigterm
 from loadtest.records import Data
 from loadtest.servers import PresenceServer
 from presence.store.keys import Keys
@@ -44,12 +45,11 @@ def measure(
     """Return the outcome on each network, for each setting.
 
     Raises:
-        SystemExit: a process of phones has ended, or does not answer.
+        SystemExit: a server has ended, or a process of phones, or that does not answer.
     """
     found = {}
     with contextlib.ExitStack() as stack:
-        workers = stack.enter_context(ProcessPoolExecutor(len(settings), get_context("spawn")))
-        running: list[tuple[TimeoutSetting, Data, Future[list[PhoneRecord]]]] = []
+        running: list[tuple[TimeoutSetting, Data, PresenceServer, Future[list[PhoneRecord]]]] = []
         for setting in settings:
             data = stack.enter_context(Data())
             flags = [
@@ -59,20 +59,21 @@ def measure(
                 f"{setting.grace:g}",
             ]
             server = stack.enter_context(PresenceServer("--redis", data.url, *flags))
-            future = workers.submit(play, server.address, phones, seconds, seed)
-            running.append((setting, data, future))
+            process = stack.enter_context(WorkerProcess())
+            future = process.submit(play, server.address, phones, seconds, seed)
+            running.append((setting, data, server, future))
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
             print_progress(f"{left_s:.0f} s left")
             time.sleep(min(PROGRESS_S, left_s))
-        for setting, data, future in running:
+        for setting, data, server, future in running:
+            lost = f"the phones of T = {setting.idle_timeout:g} s cannot be judged"
             try:
                 records = future.result(END_TIMEOUT_S)
             except (BrokenExecutor, TimeoutError) as error:
-                lost = f"the phones of T = {setting.idle_timeout:g} s cannot be judged"
-                for process in (workers._processes or {}).values():  # one that is stopped never ends
-                    process.kill()
                 raise SystemExit(f"their process is gone: {lost}") from error
+            if server.process.poll() is not None:
+                raise SystemExit(f"their server is gone: {lost}")
             read_at = time.monotonic()
             events = [
                 OfflineMoment(each.uid, each.written_at)
@@ -90,8 +91,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--phones", type=int, default=40, help="on each network, for each setting")
-    add("--minutes", type=float, default=15.0)
+    add("--phones", type=from_1, default=40, help="on each network, for each setting")
+    add("--minutes", type=above_0, default=15.0)
     add("--seed", default=f"{time.time():.0f}", help="of the networks and the deaths")
     add("--out", type=Path, help="file for the table")
     return parser.parse_args(words)
@@ -116,4 +117,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

@@ -87,7 +87,10 @@ class Link:
             end = begin + self._chance.uniform(*self.network.blackout_s)
             self.blackouts.append((begin, end))
             self._drawn_until = end
-        return next((end for begin, end in reversed(self.blackouts) if begin <= moment < end), None)
+        for begin, end in reversed(self.blackouts):  # one after the other: the last that has begun decides
+            if begin <= moment:
+                return end if moment < end else None
+        return None
 
     def connects_at(self, moment: float) -> float:
         """Return when a connection is made that is asked for at that moment."""

@@ -52,10 +52,12 @@ class NetworkOutcome:
         false: such events otherwise.
         delays_s: from the death of a phone to its offline event.
         unnoticed: phones that died without an offline event within `noticed_s`.
+        online: phones that came online at least once.
         returns: logins after the first.
     """
 
     phones: int = 0
+    online: int = 0
     hours: float = 0.0
     missed: int = 0
     false: int = 0
@@ -91,6 +93,7 @@ def judge(
         outcome = outcomes.setdefault(record.network, NetworkOutcome())
         outcome.phones += 1
         outcome.hours += (record.ended_at - record.born_at) / 3600
+        outcome.online += record.logins > 0
         outcome.returns += max(0, record.logins - 1)
         after = [at for at in by_uid.get(record.uid, []) if at >= record.ended_at]
         for at in by_uid.get(record.uid, []):
@@ -100,6 +103,7 @@ def judge(
                 outcome.false += not is_long
         if record.is_dead and after:
             outcome.delays_s.append(after[0] - record.ended_at)
+            outcome.unnoticed += after[0] - record.ended_at > setting.noticed_s
         elif record.is_dead and record.logins and record.uid not in by_uid:  # else it may have been offline
             outcome.unnoticed += record.ended_at + setting.noticed_s < read_at
     return outcomes
@@ -110,9 +114,11 @@ def failures(outcomes: Mapping[str, NetworkOutcome], expected: Iterable[str]) ->
     found = [f"{name}: no phone was ever alive" for name in expected if name not in outcomes]
     for name, outcome in outcomes.items():
         if outcome.unnoticed:
-            found.append(f"{name}: {outcome.unnoticed} dead phones have no offline event")
+            found.append(f"{name}: {outcome.unnoticed} dead phones have no offline event in time")
         if not outcome.hours:
             found.append(f"{name}: no phone was ever alive")
+        elif not outcome.online:
+            found.append(f"{name}: no phone ever came online")
     return found
 
 

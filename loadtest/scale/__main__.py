@@ -37,8 +37,10 @@ import time
 from pathlib import Path
 
 from loadtest import usage
+from loadtest.arguments import above_0, at_least_0, from_1
 from loadtest.bench.servers import floor, running
 from loadtest.outcome import print_progress
+from loadtest.processes import exit_on_sigterm
 from loadtest.report import ScenarioReport
 from loadtest.scale.fleet import Fleet
 from loadtest.scale.play import MB, Reader, ScaleRun
@@ -102,36 +104,46 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--connections", type=int, default=100_000)
-    add("--workers", type=int, default=6, help="of the server, and C floors")
+    add("--connections", type=from_1, default=100_000)
+    add("--workers", type=from_1, default=6, help="of the server, and C floors")
     add(
-        "--processes", type=int, default=6, help="of the load generator; each needs a descriptor a connection"
+        "--processes",
+        type=from_1,
+        default=6,
+        help="of the load generator; each needs a descriptor a connection",
     )
-    add("--beat", type=float, nargs="+", default=[12.0, 28.0], help="seconds between beats, a hold for each")
-    add("--hold", type=float, default=180.0, help="seconds that each interval is held")
+    add("--beat", type=above_0, nargs="+", default=[12.0, 28.0], help="seconds between beats, one hold each")
+    add("--hold", type=above_0, default=180.0, help="seconds that each interval is held")
     add(
         "--silent",
-        type=int,
+        type=from_1,
         help="about how many fall silent at the end, beside others that stay; else all do, twice",
     )
-    add("--slack", type=float, default=1.0, help="seconds beyond T and tick until an event must be read")
-    add("--last-beat", type=float, default=2.0, help="seconds in which all send one last beat")
-    add("--logins", type=float, default=4000.0, help="a second, while all log in")
-    add("--idle-timeout", type=float, default=30.0, help="the server's T, seconds")
-    add("--batch-window-ms", type=int, help="the server's, if not its default")
-    add("--tick", type=float, default=1.0, help="the server's tick, seconds")
+    add("--slack", type=at_least_0, default=1.0, help="seconds beyond T and tick until an event must be read")
+    add("--last-beat", type=above_0, default=2.0, help="seconds in which all send one last beat")
+    add("--logins", type=above_0, default=4000.0, help="a second, while all log in")
+    add("--idle-timeout", type=above_0, default=30.0, help="the server's T, seconds")
+    add("--batch-window-ms", type=from_1, help="the server's, if not its default")
+    add("--tick", type=above_0, default=1.0, help="the server's tick, seconds")
     add("--redis", help="URL of a Redis that is there; without it the server brings its own")
-    add("--floor-hold", type=float, default=60.0, help="seconds that the C floors are held; 0: no floors")
+    add("--floor-hold", type=at_least_0, default=60.0, help="seconds that C floors are held; 0: no floors")
     add("--out", type=Path, help="directory for scale.md and scale.json")
     given = parser.parse_args(words)
     if max(*given.beat, given.beat[0] + given.last_beat) >= given.idle_timeout:
         parser.error("--beat, with --last-beat added, must be shorter than --idle-timeout")
+    if given.processes > given.connections:
+        parser.error("--processes must not be more than --connections")
+    if given.silent and given.silent > given.connections:
+        parser.error("--silent must not be more than --connections")
     return given
 
 
 def main() -> int:
     given = parse()
+    usage.require_linux()
     raise_file_limit()
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
     gc.disable()  # 400,000 events are kept, and nothing here makes cycles
     report = ScenarioReport(f"{given.connections:,} connections, {given.processes} generators")
     play_server(report, given)
@@ -142,7 +154,6 @@ def main() -> int:
     report.rows |= usage.machine_facts()
     print(report.table())
     if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "scale.md").write_text(report.table() + "\n")
         (given.out / "scale.json").write_text(report.as_json() + "\n")
     print("loadtest.scale: " + ("FAILED: " + "; ".join(report.broken) if report.broken else "passed"))
@@ -150,4 +161,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

@@ -38,7 +38,7 @@ class FleetStatus:
     arriving: int = 0
     beating: int = 0  # generators with keepalives still to send
     keepalives: int = 0  # sent in this phase
-    blocked: int = 0  # keepalives that the kernel did not take
+    blocked: int = 0  # keepalives of this phase that the kernel did not take
     late_max_s: float = 0.0  # of the latest keepalive in this phase
     cpu_s: float = 0.0  # of the generators in this phase
     # Sessions and logins, by reason
@@ -172,7 +172,8 @@ class OrderedLoop(ClientLoop):
     def begin_phase(self) -> None:
         status = self.status
         status.late_s, status.login_s = [], []
-        status.keepalives, status.late_max_s, self._cpu_mark_s = 0, 0.0, time.process_time()
+        status.keepalives = status.blocked = 0
+        status.late_max_s, self._cpu_mark_s = 0.0, time.process_time()
 
     def report_status(self, *, in_full: bool = False) -> FleetStatus:
         status = self.status

@@ -133,7 +133,7 @@ class ScaleRun:
                 f"{load.online:,} in {seconds:.1f} s; login {spread_ms(load.login_s)}; "
                 f"refused {dict(load.refused) or 0}, failed {dict(load.failed) or 0}"
             )
-            self._report.broken += ramp_failures(load, connections)
+        self._report.broken += ramp_failures(self._name, load, connections)
 
     def hold(self, beat_s: float, seconds: float) -> None:
         """Let all send keepalives at that interval, and measure."""
@@ -156,17 +156,18 @@ class ScaleRun:
         rss, pss = max(half.rss, end.rss), max(half.pss, end.pss)
         cpu_us = cpu_s / max(1, load.keepalives) * 1e6
         found = {"beat_s": beat_s, "seconds": elapsed, "beats": load.keepalives, "cpu_us": cpu_us}
-        found |= {"rss": rss, "pss": pss, "lost": lost, "offline": offline}
+        found |= {"rss": rss, "pss": pss, "lost": lost, "offline": offline, "blocked": load.blocked}
         self._report.rows[name] = (
             f"{load.keepalives / elapsed:,.0f}/s for {elapsed:.0f} s: {cpu_us:.1f} µs of CPU each, "
-            f"{cpu_s / elapsed:.1%} of a core; false offline {offline}, lost {lost}; "
+            f"{cpu_s / elapsed:.1%} of a core; false offline {offline}, lost {lost}, "
+            f"not taken by the kernel {load.blocked}; "
             f"PSS {pss / MB:.0f} MB, RSS {rss / MB:.0f} MB; generators {load.cpu_s / elapsed:.0%} of a core, "
             f"late {spread_ms(load.late_s)}"
         )
         if percentile(load.late_s, 0.99) > LATE_S:
             self._report.rows[f"{name}: note"] = "the generators were late: their figures say little"
         self._report.metrics.setdefault(self._name, []).append(found)
-        self._report.broken += hold_failures(name, lost, offline)
+        self._report.broken += hold_failures(name, lost, offline, load.blocked)
 
     def silence(self, promise: ScaleDeadlines, share: float = 1.0) -> None:
         """Let all, or a share, fall silent, wait for the offline events, and judge the period."""
@@ -240,12 +241,14 @@ def _percentiles(seconds: Sequence[float]) -> list[float]:
     return [percentile(seconds, share) for share in (0.5, 0.99, 1.0)]
 
 
-def ramp_failures(load: FleetStatus, connections: int) -> list[str]:
-    return [f"only {load.online:,} of {connections:,} logged in"] if load.online < connections else []
+def ramp_failures(name: str, load: FleetStatus, connections: int) -> list[str]:
+    if load.online >= connections:
+        return []
+    return [f"{name}: only {load.online:,} of {connections:,} logged in"]
 
 
-def hold_failures(name: str, lost: int, offline: int) -> list[str]:
-    found = {"connections lost": lost, "offline events": offline}
+def hold_failures(name: str, lost: int, offline: int, blocked: int) -> list[str]:
+    found = {"connections lost": lost, "offline events": offline, "keepalives not taken": blocked}
     return [f"{name}: {count:,} {what}" for what, count in found.items() if count]
 
 

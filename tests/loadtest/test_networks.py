@@ -84,6 +84,7 @@ def test_the_death_of_a_phone_is_noticed_once() -> None:
     [
         (record(), [], 1),
         (record(), [1028.5], 0),
+        (record(), [1061.0], 1),  # too late
         (record(), [700.0], 0),  # it may have been offline when it died
         (record(is_dead=False), [], 0),
         (record(ended_at=1990.0), [], 0),  # the record ends before it is due
@@ -97,8 +98,26 @@ def test_a_dead_phone_without_an_offline_event_is_unnoticed(
 
 
 def test_figures_are_not_valid_if_deaths_went_unnoticed_or_phones_are_missing() -> None:
-    outcomes = {"clean": NetworkOutcome(phones=1, hours=1.0), "train": NetworkOutcome(hours=1, unnoticed=2)}
-    assert failures(outcomes, ["clean", "train", "lift"]) == [
+    outcomes = {
+        "clean": NetworkOutcome(phones=1, online=1, hours=1.0),
+        "train": NetworkOutcome(online=1, hours=1, unnoticed=2),
+        "3G": NetworkOutcome(phones=1, hours=1.0),
+    }
+    assert failures(outcomes, ["clean", "train", "3G", "lift"]) == [
         "lift: no phone was ever alive",
-        "train: 2 dead phones have no offline event",
+        "train: 2 dead phones have no offline event in time",
+        "3G: no phone ever came online",
     ]
+
+
+def test_a_phone_that_never_logged_in_was_not_online() -> None:
+    stranger = record()
+    stranger.logins = 0
+    assert judge([stranger], [], DEFAULT)["clean"].online == 0
+    assert judge([record()], [], DEFAULT)["clean"].online == 1
+
+
+def test_a_moment_before_the_last_blackouts_is_looked_up() -> None:
+    dark = link(CLEAN, first=(10.0, 12.0), second=(20.0, 22.0))
+    ends = [dark.blackout_end(moment) for moment in (9.0, 11.0, 12.0, 15.0, 21.0, 30.0)]
+    assert ends == [None, 12.0, None, None, 22.0, None]
