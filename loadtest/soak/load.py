@@ -1,16 +1,17 @@
 """What loads the server: visitors in a process of their own, and subscribers that come and go."""
 
+import os
 import secrets
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import Any
 
 from loadtest.bench.generator import PRESENCE
 from loadtest.bench.visits import VisitGenerator, VisitReport
+from loadtest.processes import WorkerProcess
 from presence import protocol
 from presence.auth.issuing import Signer
 from presence.loadtest.connection import raise_file_limit
@@ -23,6 +24,7 @@ TOKEN_TTL_S = 7 * 86_400.0
 SUBSCRIBED_S = 3.0  # how long a subscriber stays
 PAUSE_S = 12.0  # until the next comes
 RETRY_S = 0.5
+READY_TIMEOUT_S = 120.0  # to sign a token for each visitor
 
 _generators: list[VisitGenerator] = []  # of the process of the visitors
 
@@ -36,14 +38,22 @@ class Visitors:
     """
 
     def __init__(self, address: tuple[str, int], key: Mapping[str, Any], users: int) -> None:
-        self._executor = ProcessPoolExecutor(1, get_context("spawn"), _prepare, (address, key, users))
+        self._process = WorkerProcess(_prepare, (address, key, users))
+
+    def wait_until_ready(self) -> None:
+        """Wait until all have their tokens; raises SystemExit if that takes too long, or fails."""
+        try:
+            self._process.submit(os.getpid).result(READY_TIMEOUT_S)
+        except (BrokenExecutor, TimeoutError) as error:
+            raise SystemExit("the process of the visitors did not start") from error
 
     def play(self, rate: float, seconds: float) -> "Future[VisitReport]":
         """Begin `rate` visits per second for some seconds."""
-        return self._executor.submit(_play, rate, seconds)
+        return self._process.submit(_play, rate, seconds)
 
     def close(self) -> None:
-        self._executor.shutdown(cancel_futures=True)
+        """End the process, whatever it does."""
+        self._process.close()
 
 
 def _prepare(address: tuple[str, int], key: Mapping[str, Any], users: int) -> None:

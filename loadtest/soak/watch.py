@@ -12,8 +12,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest import usage
-from loadtest.checker import Broken, Periods
-from loadtest.outcome import percentile
+from loadtest.checker import Periods
+from loadtest.outcome import BrokenPromises, percentile
 from loadtest.scale.play import GAP, Reader
 from loadtest.servers import LocalRedis, PresenceServer
 from loadtest.soak.load import VISITOR
@@ -24,6 +24,10 @@ MB = 1_000_000
 SCRAPE_TIMEOUT_S = 10.0
 GAUGES = ("presence_connections", "presence_sessions", "presence_process_open_fds", "presence_outbox_changes")
 TABLES = "presence_table_entries"
+MEMORY, DESCRIPTORS, THREADS = "memory of the server, MB", "descriptors", "threads"
+DATA, KEYS = "data of Redis, MB", "keys of Redis"
+TABLE_PREFIX = "table "
+PROCESS_FIGURES = (MEMORY, DESCRIPTORS, THREADS, DATA, KEYS)
 
 
 class EventJudge(Reader):
@@ -33,12 +37,14 @@ class EventJudge(Reader):
         counts: events by type.
         visits: online and offline events of visitors, by type.
         periods: of all users.
+        found: broken promises; if the server is wrong there may be one for each of millions of events.
     """
 
     def __init__(self, redis_url: str, idle_timeout: float) -> None:
         self.counts: Counter[str] = Counter()
         self.visits: Counter[str] = Counter()
         self.periods = Periods()
+        self.found = BrokenPromises()
         self._idle_timeout = idle_timeout
         self._detection_s: list[float] = []
         self._age_s: list[float] = []
@@ -56,7 +62,7 @@ class EventJudge(Reader):
 
     def _add(self, item: Item) -> None:
         if isinstance(item, Gap):
-            self.broken.append(f"{GAP}: {item.reason} after {item.id}")
+            self.found.note(GAP, f"{item.reason} after {item.id}")
             return
         fields = item.fields
         self.counts[fields["type"]] += 1
@@ -74,11 +80,8 @@ class EventJudge(Reader):
             if int(fields["code"]) == Code.IDLE_TIMEOUT:
                 silent_s = (at_ms - int(fields["last_seen_ms"])) / 1000
                 self._detection_s.append(silent_s - self._idle_timeout)
-        self.broken += map(_words, broken)
-
-
-def _words(broken: Broken) -> str:
-    return f"{broken.rule}: {broken.text}"
+        for each in broken:
+            self.found.note(each.rule, each.text)
 
 
 @dataclass
@@ -93,6 +96,11 @@ class Samples:
         self.times.setdefault(name, []).append(time.monotonic() - self._started)
         self.values.setdefault(name, []).append(value)
 
+    @property
+    def end_s(self) -> float:
+        """When the last figure was sampled."""
+        return max((times[-1] for times in self.times.values()), default=0.0)
+
     def add_times(self, name: str, seconds: list[float]) -> None:
         """Add median and 99th percentile, in ms."""
         if seconds:
@@ -100,10 +108,10 @@ class Samples:
             self.add(f"{name} p99, ms", percentile(seconds, 0.99) * 1000)
 
     def after(self, name: str, warm_up_s: float) -> tuple[list[float], list[float]]:
-        """Return the moments and values of a figure after the warm-up."""
+        """Return the moments and values of a figure after the warm-up; none of one that was never sampled."""
         kept = [
             (moment, value)
-            for moment, value in zip(self.times[name], self.values[name], strict=True)
+            for moment, value in zip(self.times.get(name, ()), self.values.get(name, ()), strict=True)
             if moment >= warm_up_s
         ]
         return [moment for moment, _ in kept], [value for _, value in kept]
@@ -112,17 +120,21 @@ class Samples:
         return json.dumps({"times": self.times, "values": self.values})
 
 
+def is_table(name: str) -> bool:
+    """Whether a figure is the size of a table of the server."""
+    return name.startswith(TABLE_PREFIX)
+
+
 def sample(samples: Samples, server: PresenceServer, redis: LocalRedis) -> None:
     """Look at the server's processes, its tables, and its Redis."""
     pids = usage.server_processes(server.process.pid)
     processes = [psutil.Process(pid) for pid in pids]
     # Pages of files are shared with other programs, whose number changes.
-    samples.add("memory of the server, MB", usage.memory(*pids).anonymous / MB)
-    samples.add("descriptors", sum(each.num_fds() for each in processes))
-    samples.add("threads", sum(each.num_threads() for each in processes))
-    info = redis.client.info("memory")
-    samples.add("data of Redis, MB", info["used_memory"] / MB)
-    samples.add("keys of Redis", redis.client.dbsize())
+    samples.add(MEMORY, usage.memory(*pids).anonymous / MB)
+    samples.add(DESCRIPTORS, sum(each.num_fds() for each in processes))
+    samples.add(THREADS, sum(each.num_threads() for each in processes))
+    samples.add(DATA, redis.client.info("memory")["used_memory"] / MB)
+    samples.add(KEYS, redis.client.dbsize())
     for name, value in scrape(server):
         samples.add(name, value)
 
@@ -136,7 +148,7 @@ def scrape(server: PresenceServer) -> Iterator[tuple[str, float]]:
     for family in text_string_to_metric_families(text):
         for each in family.samples:
             if each.name == TABLES:
-                found[f"table {each.labels['table']}"] += each.value
+                found[TABLE_PREFIX + each.labels["table"]] += each.value
             elif each.name in GAUGES:
                 found[each.name] += each.value
     yield from found.items()
