@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from presence import protocol
-from presence.client.errors import PresenceError, RequestFailed, Unsupported
+from presence.client.errors import CodedError, PresenceError, RequestFailed, Unsupported
 from presence.client.pushes import WatchEnded
 from presence.client.reconnect import Backoff, Chance
 from presence.client.session import ClientSession, Effects, Keepalives, Result
@@ -133,7 +133,7 @@ class OwnRequests:
             effects, instead = request.refused(result)
             self._pending.extendleft(reversed(instead))
         elif isinstance(result, PresenceError):
-            retry_after = result.retry_after if isinstance(result, RequestFailed) else None
+            retry_after = result.retry_after if isinstance(result, CodedError) else None
             self._pending.append(request)
             self.due_at = min(self.due_at, now + self._backoff.next_s(self._chance, 0.0, retry_after))
         if self.due_at == math.inf:
@@ -211,7 +211,7 @@ class Renewal:
         elif isinstance(result, PresenceError):
             if isinstance(result, RequestFailed) and result.code == Code.AUTH_FAILED:
                 self._refused = self._sent
-            self._postpone(now, result.retry_after if isinstance(result, RequestFailed) else None)
+            self._postpone(now, result.retry_after if isinstance(result, CodedError) else None)
         else:
             left_s = self._remaining_lifetime_s(self._sent, now)
             if left_s is not None and left_s <= 0:

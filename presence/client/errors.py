@@ -43,7 +43,7 @@ class RequestTimeout(Uncertain, TimeoutError):
     """No answer came in time."""
 
 
-class _Coded(PresenceError):
+class CodedError(PresenceError):
     """Carries a reason code of the protocol, perhaps unknown to `protocol.Code`, its name and a message.
 
     `retry_after`: seconds to wait before another try; None if the server named none.
@@ -57,8 +57,8 @@ class _Coded(PresenceError):
         self.retry_after = retry_after
 
 
-class RequestFailed(_Coded, RequestError):
-    """The server answered a request with an error."""
+class RequestFailed(CodedError, RequestError):
+    """The server refused a request; it did nothing."""
 
 
 class Unsupported(RequestFailed):
@@ -91,11 +91,11 @@ class Busy(RequestFailed):
     """
 
 
-class ServerFailed(RequestFailed, Uncertain):
+class ServerFailed(CodedError, Uncertain):
     """The server failed while carrying out the request (403)."""
 
 
-class Ended(_Coded):
+class Ended(CodedError):
     """The client has ended and does not reconnect by itself."""
 
 
@@ -119,7 +119,7 @@ class Banned(Ended):
     """An operator keeps the user or this device out, and the ban has no end (305)."""
 
 
-FAILED: dict[int, type[RequestFailed]] = {
+FAILED: dict[int, type[RequestFailed | ServerFailed]] = {
     Code.UNSUPPORTED: Unsupported,
     Code.RECIPIENT_OFFLINE: RecipientOffline,
     Code.RECIPIENT_DISCONNECTED: RecipientDisconnected,

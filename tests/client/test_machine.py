@@ -24,6 +24,7 @@ from presence.client import (
     RecipientDisconnected,
     RecipientOffline,
     Replaced,
+    RequestError,
     RequestFailed,
     RequestTimeout,
     ServerFailed,
@@ -283,11 +284,25 @@ def test_packets_after_a_goodbye_are_dropped(online: Driven) -> None:
         (Code.TOO_LARGE, LimitReached),
     ],
 )
-def test_an_error_reply_is_typed(online: Driven, code: Code, error: type[RequestFailed]) -> None:
+def test_an_error_reply_is_typed(online: Driven, code: Code, error: type[RequestError]) -> None:
     id = online.ask(protocol.message("bob", "hi"))
     online.receive(protocol.error(id, code, "no"))
     assert type(online.answers[id]) is error
-    assert isinstance(online.answers[id], Uncertain) == (code == Code.SERVER_ERROR)
+
+
+def test_a_failure_of_the_server_is_perhaps_carried_out_and_no_refusal(online: Driven) -> None:
+    id = online.ask(protocol.message("bob", "hi"))
+    online.receive(protocol.error(id, Code.SERVER_ERROR, "no", 2.0))
+    failed = online.answers[id]
+    assert isinstance(failed, ServerFailed)
+    assert isinstance(failed, Uncertain)
+    assert not isinstance(failed, RequestFailed)
+    assert (failed.code, failed.reason, failed.message, failed.retry_after) == (
+        403,
+        "server_error",
+        "no",
+        2.0,
+    )
 
 
 def test_answers_match_their_requests_in_any_order(online: Driven) -> None:
