@@ -11,19 +11,16 @@ from functools import partial
 from typing import NamedTuple
 
 from presence import protocol
-from presence.client.errors import CodedError, PresenceError, RequestFailed, Unsupported
+from presence.client.errors import CodedError, PresenceError, RequestFailed
+from presence.client.login_token import LoginToken
 from presence.client.pushes import WatchEnded
-from presence.client.reconnect import Backoff, Chance
+from presence.client.reconnect import Backoff, Chance, Loss
 from presence.client.session import ClientSession, Effects, Keepalives, Result
 from presence.client.state import PersistentState
-from presence.client.tokens import checked_token, remaining_lifetime_s
+from presence.client.tokens import remaining_lifetime_s
 from presence.protocol import Code, Packet
 
-TOKEN_TIMEOUT_S = 30.0  # for the program's token function
 ANSWER_TIMEOUT_S = 10.0
-RENEW_SHARE = 0.8  # of a token's remaining lifetime; the rest is for failing sources and servers
-RENEW_JITTER = 0.1  # up to this share earlier: clients that logged in together do not renew together
-MIN_RENEWAL_DELAY_S = 1.0
 MAX_IN_FLIGHT = 2  # a server allows few pending requests per client
 USERS_THAT_FIT = 32  # with their devices, into one answer: a refusal of so few is about the number of watches
 
@@ -141,89 +138,6 @@ class OwnRequests:
         return effects
 
 
-class Renewal:
-    """Renews the token of a logged-in connection before it expires, if its expiry can be read.
-
-    Args:
-        token: the token of the login; None if the program has no token function.
-        time_ms: the server's clock, Unix milliseconds, when the login was answered; None if unknown.
-
-    Attributes:
-        due_at: when to call `tick`; infinite while nothing is to be done.
-        wanted: whether to ask the program for a token now; ended by `offer_token` or a time-out.
-    """
-
-    def __init__(
-        self, session: ClientSession, token: str | None, time_ms: int | None, now: float, chance: Chance
-    ) -> None:
-        self._session = session
-        self._chance = chance
-        self._offset_s = None if time_ms is None else time_ms / 1000 - now
-        self._token = self._sent = ""
-        self._refused = ""
-        self._backoff = Backoff()
-        self.due_at = math.inf
-        self.wanted = False
-        if token is not None:
-            self._token_accepted(token, now)
-
-    def tick(self, now: float) -> None:
-        """Ask for a token when it is time; postpone if the program takes too long."""
-        if now < self.due_at:
-            return
-        if self.wanted:
-            self._postpone(now)
-        else:
-            self.wanted, self.due_at = True, now + TOKEN_TIMEOUT_S
-
-    def offer_token(self, token: str | Exception, now: float) -> None:
-        """Send the token, unless it is invalid, or the server has it or has refused it."""
-        self.wanted = False
-        if token in (self._token, self._refused):
-            self._postpone(now)
-            return
-        try:
-            self._sent = checked_token(token)
-            update = protocol.update(token=self._sent)
-            self._session.request(update, ANSWER_TIMEOUT_S, now, on_answer=self._answered)
-        except Exception:
-            self._postpone(now)
-        else:
-            self.due_at = math.inf
-
-    def _remaining_lifetime_s(self, token: str, now: float) -> float | None:
-        return remaining_lifetime_s(token, None if self._offset_s is None else now + self._offset_s)
-
-    def _token_accepted(self, token: str, now: float) -> None:
-        """The server has accepted this token."""
-        self._token = token
-        self._backoff = Backoff()
-        left_s = self._remaining_lifetime_s(token, now)
-        if left_s is None:
-            self.due_at = math.inf
-        else:
-            share = RENEW_SHARE - RENEW_JITTER * self._chance()
-            self.due_at = now + max(MIN_RENEWAL_DELAY_S, left_s * share)
-
-    def _answered(self, result: Result, now: float) -> Effects:
-        if isinstance(result, Unsupported):  # it checks no tokens
-            self.due_at = math.inf
-        elif isinstance(result, PresenceError):
-            if isinstance(result, RequestFailed) and result.code == Code.AUTH_FAILED:
-                self._refused = self._sent
-            self._postpone(now, result.retry_after if isinstance(result, CodedError) else None)
-        else:
-            left_s = self._remaining_lifetime_s(self._sent, now)
-            if left_s is not None and left_s <= 0:
-                self._offset_s = None  # the clock that tokens are checked by was set meanwhile
-            self._token_accepted(self._sent, now)
-        return []
-
-    def _postpone(self, now: float, retry_after: float | None = None) -> None:
-        self.wanted = False
-        self.due_at = now + MIN_RENEWAL_DELAY_S + self._backoff.next_s(self._chance, 0.0, retry_after)
-
-
 class Connection(ClientSession):
     """A `ClientSession` that restores the watches of earlier connections and renews its token."""
 
@@ -235,7 +149,7 @@ class Connection(ClientSession):
         outgoing: bytearray,
         persistent_state: PersistentState,
         *,
-        token: str | None,
+        login_token: LoginToken,
         time_ms: int | None,
         chance: Chance,
     ) -> None:
@@ -251,17 +165,30 @@ class Connection(ClientSession):
             *(_Watches(state, uids) for uids in state.watches.batches()),
         ]
         self.own_requests = OwnRequests(self, restored, now, chance)
-        self.renewal = Renewal(self, token, time_ms, now, chance)
+        self._login_token = login_token
         self.own_requests.tick(now)
 
     @property
     def deadline(self) -> float:
         """When `tick` or a keepalive is due."""
-        return min(super().deadline, self.own_requests.due_at, self.renewal.due_at)
+        return min(super().deadline, self.own_requests.due_at, self._login_token.due_at)
 
     def watch(self, uids: list[str], now: float) -> None:
         """Request watches, until they are granted or refused for good."""
         self.own_requests.add(_Watches(self._persistent_state, uids), now)
+
+    def renew_token(self, lacking: Loss | None, now: float) -> None:
+        """Send the token that the program has returned; ask for it again later if there is none to send."""
+        token = self._login_token
+        if lacking is not None:
+            token.postpone(now)
+            return
+        update = protocol.update(token=token.sent)
+        self.request(update, ANSWER_TIMEOUT_S, now, on_answer=token.update_answered)
+
+    def token_accepted(self, token: str, now: float) -> None:
+        """See `ClientSession`: renew this one, too, before it expires."""
+        self._login_token.update_accepted(token, now)
 
     def sight_changed(self, now: float) -> None:
         """See `ClientSession`: ask again for the users who were hidden."""
@@ -272,5 +199,5 @@ class Connection(ClientSession):
         """Time out requests, and send due requests of the client itself and renewals."""
         effects = self.expire_requests(now)
         self.own_requests.tick(now)
-        self.renewal.tick(now)
+        self._login_token.tick(now)
         return effects

@@ -37,13 +37,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from presence import protocol
-from presence.client.connection import TOKEN_TIMEOUT_S, Connection
-from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, NoToken, PresenceError
+from presence.client.connection import Connection
+from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, PresenceError
+from presence.client.login_token import TOKEN_TIMEOUT_S, LoginToken
 from presence.client.pushes import Connected, Disconnected, Goodbye, Inbox
 from presence.client.reconnect import Chance, Loss, ReconnectPolicy
 from presence.client.session import ASK_EVERY, KEEPALIVE_SHARE, Effects, Keepalives, RequestResult
 from presence.client.state import PersistentState
-from presence.client.tokens import CONNECTED, State, Statistics, checked_token, remaining_lifetime_s
+from presence.client.tokens import CONNECTED, ServerClock, State, Statistics
 from presence.protocol import Code, Kind, Packet, ProtocolError
 
 CONNECT_TIMEOUT_S = 10.0  # name, TCP and TLS; a SYN that got lost is repeated after 1, 3 and 7 s
@@ -89,7 +90,6 @@ class ClientMachine:
         self.persistent_state = PersistentState(
             login._replace(id=_LOGIN_ID), token_comes_later=fetches, watch_devices=watch_devices
         )
-        self._fetches = fetches
         self._ask_every = ask_every
         self._chance = chance
         self._decoder = protocol.Decoder()
@@ -97,11 +97,12 @@ class ClientMachine:
         self._logout_id: int | None = None
         self._outgoing = bytearray()
         self._connection: Connection | None = None
-        self.reconnect_policy = ReconnectPolicy(server, persistent, fetches, chance)
+        self._clock = ServerClock()
+        self.login_token = LoginToken(self.persistent_state, self._clock, fetches, chance)
+        self.reconnect_policy = ReconnectPolicy(server, persistent, chance)
         self.state, self._deadline = self._begin_attempt(now)
         self.error: PresenceError | None = None
         self.keepalives_sent = 0
-        self._offset_s: float | None = None  # from `now` to Unix seconds by the clock of the last server
 
     # Queries of the shell
 
@@ -113,9 +114,7 @@ class ClientMachine:
     @property
     def wants_token(self) -> bool:
         """Whether to ask the program for a token now, unless a call is already running."""
-        if self.state is State.ONLINE and self._connection is not None:
-            return self._connection.renewal.wanted
-        return self.state is State.FETCHING_TOKEN
+        return self.login_token.wanted and self.state in (State.FETCHING_TOKEN, State.ONLINE)
 
     @property
     def deadline(self) -> float:
@@ -157,17 +156,13 @@ class ClientMachine:
         """The program returned a token, or raised; ignored if no token is wanted any more."""
         if not self.wants_token:
             return []
+        lacking = self.login_token.offer(token, now)
         if self._connection is not None:
-            self._connection.renewal.offer_token(token, now)
-            return []
-        if self.reconnect_policy.refusal is not None and (stale := self._why_stale(token, now)):
-            return self._connection_lost(Loss("no_token", stale, failure=self.reconnect_policy.refusal), now)
-        try:
-            self.persistent_state.log_in_with(token=checked_token(token))
-        except Exception as error:
-            failure = NoToken(error)
-            return self._connection_lost(Loss("no_token", str(failure), failure=failure), now)
-        self.state, self._deadline = State.CONNECTING, now + CONNECT_TIMEOUT_S
+            self._connection.renew_token(lacking, now)
+        elif lacking is not None:
+            return self._connection_lost(lacking, now)
+        else:
+            self.state, self._deadline = State.CONNECTING, now + CONNECT_TIMEOUT_S
         return []
 
     def established(self, now: float) -> None:
@@ -175,8 +170,10 @@ class ClientMachine:
         if self.state is not State.CONNECTING:
             return
         self._decoder = protocol.Decoder()
-        time_ms = None if self._offset_s is None else (now + self._offset_s) * 1000
+        time_s = self._clock.time_s(now)
+        time_ms = None if time_s is None else time_s * 1000
         self._outgoing[:] = protocol.encode(self.persistent_state.login_packet(time_ms))
+        self.login_token.login_sent()
         self.state, self._deadline = State.LOGGING_IN, now + LOGIN_TIMEOUT_S
 
     def received(self, data: bytes | bytearray, now: float) -> Effects:
@@ -290,19 +287,9 @@ class ClientMachine:
 
     # Transitions
 
-    def _why_stale(self, token: str | Exception, now: float) -> str:
-        """Return why a token is useless after one was refused; "" if it may be a fresh one."""
-        if token == self.persistent_state.token:
-            return "the token is the one that the server has refused"
-        if isinstance(token, str) and self._offset_s is not None:
-            left_s = remaining_lifetime_s(token, now + self._offset_s)
-            if left_s is not None and left_s <= 0:
-                return "the token has expired"
-        return ""
-
     def _begin_attempt(self, now: float) -> tuple[State, float]:
         """Return the first state of an attempt to come online, and its deadline."""
-        if self._fetches:
+        if self.login_token.begin_attempt(now):
             return State.FETCHING_TOKEN, now + TOKEN_TIMEOUT_S
         return State.CONNECTING, now + CONNECT_TIMEOUT_S
 
@@ -323,12 +310,13 @@ class ClientMachine:
             idle_timeout = payload.get("idle_timeout", DEFAULT_IDLE_TIMEOUT_S)
             keepalive = payload.get("keepalive", KEEPALIVE_SHARE * idle_timeout)
             session, time_ms = payload.get("session", ""), payload.get("time_ms")
-            token = self.persistent_state.token if self._fetches else None
-            self._offset_s = None if time_ms is None else time_ms / 1000 - now
+            self._clock.set(time_ms, now)
+            self.login_token.login_granted(now)
             keepalives = Keepalives(keepalive, self._ask_every, now, self._chance)
             sends = self._ids, self._outgoing, self.persistent_state
+            token, chance = self.login_token, self._chance
             self._connection = Connection(
-                keepalives, now, *sends, token=token, time_ms=time_ms, chance=self._chance
+                keepalives, now, *sends, login_token=token, time_ms=time_ms, chance=chance
             )
             self.state = State.ONLINE
             self.reconnect_policy.login_granted()
@@ -366,6 +354,8 @@ class ClientMachine:
 
     def _login_refused(self, loss: Loss, reconnect: bool | None, now: float) -> Effects:
         """Reconnect later, or end, after a refused login."""
+        if loss.code == Code.AUTH_FAILED and self.login_token.login_refused(loss.failure):
+            return self._reconnect_or_end(loss, self.reconnect_policy.token_refused(loss), now)
         return self._reconnect_or_end(loss, self.reconnect_policy.login_refused(loss, reconnect), now)
 
     def _reconnect_or_end(self, loss: Loss, outcome: float | PresenceError, now: float) -> Effects:
@@ -384,6 +374,7 @@ class ClientMachine:
 
     def _drop_connection(self, error: PresenceError) -> Effects:
         connection, self._connection = self._connection, None
+        self.login_token.connection_lost()
         self._outgoing.clear()
         return connection.fail_requests(error) if connection else []
 

@@ -61,23 +61,20 @@ class ReconnectPolicy:
     """Decides after each loss whether the client reconnects, and counts attempts.
 
     `server`: its address, for people. `persistent`: whether a failed first attempt is repeated like any later
-    one. `fetches`: whether the program may have another token than the refused one.
+    one.
     """
 
-    def __init__(self, server: str, persistent: bool, fetches: bool, chance: Chance) -> None:
+    def __init__(self, server: str, persistent: bool, chance: Chance) -> None:
         self._server = server
         self._persistent = persistent
-        self._fetches = fetches
         self._chance = chance
         self._backoff = Backoff()
-        self.refusal: PresenceError | None = None  # of the last login's token, if another is to be tried
         self.logins = 0  # how often it came online
         self.losses = 0  # how often a connection was lost or could not be made
 
     def login_granted(self) -> None:
         """A login was granted."""
         self.logins += 1
-        self.refusal = None
 
     def connection_lost(self, loss: Loss, online_s: float) -> float | PresenceError:
         """Count the loss; return the seconds to wait, or the error that ends the client.
@@ -89,17 +86,17 @@ class ReconnectPolicy:
             return loss.failure or Unreachable(self._server, loss.message or loss.reason)
         return self._backoff.next_s(self._chance, online_s, loss.retry_after)
 
-    def login_refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:
-        """Return the same after a refused login.
+    def token_refused(self, loss: Loss) -> float:
+        """Count the refusal of a token, after which another is tried; return the seconds to wait."""
+        self.losses += 1
+        return self._backoff.next_s(self._chance, 0.0, loss.retry_after)
 
-        After a refused token the program is asked for another. Only the refusal of that one, if it is not
-        known to be stale, ends the client. `reconnect` is whether the server allows the client to return;
-        None: the code decides, and an unknown code allows it.
+    def login_refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:
+        """Return the seconds to wait after a refused login, or the error that ends the client.
+
+        `reconnect` is whether the server allows the client to return; None: the code decides, and an unknown
+        code allows it.
         """
-        if loss.code == Code.AUTH_FAILED and self._fetches and self.refusal is None:
-            self.losses += 1
-            self.refusal = loss.failure
-            return self._backoff.next_s(self._chance, 0.0, loss.retry_after)
         if reconnect is None:
             reconnect = loss.code not in list(Code) or Code(loss.code).allows_return(loss.retry_after)
         if not reconnect and loss.failure is not None:

@@ -210,6 +210,9 @@ class ClientSession:
             self._outgoing += protocol.KEEPALIVE
         return True
 
+    def token_accepted(self, token: str, now: float) -> None:
+        """The server has taken a token, in an update."""
+
     def sight_changed(self, now: float) -> None:
         """The server has taken a token or a pass, by which this client may see other users than before."""
 
@@ -277,6 +280,8 @@ class ClientSession:
             changes = self._persistent_state.request_granted(id, pending.packet, payload)
             if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
                 self.keepalives.set_interval(payload["keepalive"], now)
+            if (token := pending.packet.payload.get("token")) is not None:
+                self.token_accepted(token, now)
             if {"token", "pass"} & pending.packet.payload.keys():
                 self.sight_changed(now)
             return [*pending.effects_of(id, payload, now), *changes]

@@ -45,6 +45,21 @@ class Statistics:
     pushes_dropped: int  # oldest pushes dropped because there was no superseded change
 
 
+class ServerClock:
+    """The clock of the last server, as its answer to the login gave it."""
+
+    def __init__(self) -> None:
+        self._offset_s: float | None = None  # from `now` to Unix seconds
+
+    def set(self, time_ms: int | None, now: float) -> None:
+        """Note the server's Unix milliseconds; None if it did not say."""
+        self._offset_s = None if time_ms is None else time_ms / 1000 - now
+
+    def time_s(self, now: float) -> float | None:
+        """Return the Unix seconds of the server; None if unknown."""
+        return None if self._offset_s is None else now + self._offset_s
+
+
 # Tokens come from the program; only the server verifies them.
 
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from presence import protocol
 from presence.client import Connected, Disconnected, PresenceError, State
-from presence.client.connection import TOKEN_TIMEOUT_S
+from presence.client.login_token import TOKEN_TIMEOUT_S
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, ClientMachine
 from presence.client.reconnect import RECONNECT_MAX_S
 from presence.client.session import Effects, RequestResult

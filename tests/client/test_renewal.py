@@ -7,7 +7,8 @@ import pytest
 
 from presence import protocol
 from presence.client import Connected, Disconnected, Goodbye, LoginRefused, NoToken, Replaced, State
-from presence.client.connection import ANSWER_TIMEOUT_S, MIN_RENEWAL_DELAY_S, TOKEN_TIMEOUT_S
+from presence.client.connection import ANSWER_TIMEOUT_S
+from presence.client.login_token import MIN_RENEWAL_DELAY_S, TOKEN_TIMEOUT_S
 from presence.client.machine import CONNECT_TIMEOUT_S
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import SERVER_TIME_S, Driven, login_ok, token
@@ -148,6 +149,40 @@ def test_a_refused_token_is_not_sent_again_and_another_is_requested_with_backoff
     assert online.machine.state is State.ONLINE
 
 
+@pytest.mark.parametrize("fails", ["before it is connected", "before the answer"])
+def test_a_good_token_whose_connection_fails_is_tried_again_after_a_refusal(fails: str) -> None:
+    driven = Driven(fetches=True, chance=0.0)
+    driven.provide_token(FIRST)
+    driven.establish()
+    driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
+    for _ in range(3):
+        driven.run(0.0)
+        driven.provide_token(SECOND)
+        if fails == "before the answer":
+            driven.establish()
+        driven.lose()
+    driven.run(0.0)
+    driven.provide_token(SECOND)
+    driven.log_in()
+    assert logins(driven)[-1] == SECOND
+
+
+def test_a_token_refused_while_online_is_not_sent_with_a_later_login(online: Driven) -> None:
+    until_wanted(online)
+    online.provide_token(SECOND)
+    answer(online, Code.AUTH_FAILED)
+    online.lose()
+    online.run(0.0)
+    online.provide_token(SECOND)
+    lost = online.pushes[-1]
+    assert isinstance(lost, Disconnected)
+    assert (lost.reason, online.machine.state) == ("no_token", State.WAITING)
+    online.run(0.0)
+    online.provide_token(THIRD)
+    online.log_in()
+    assert logins(online) == [FIRST, THIRD]
+
+
 def test_a_granted_login_resets_refusals() -> None:
     driven = Driven(fetches=True, chance=0.0)
     for each in (FIRST, THIRD):
@@ -181,6 +216,11 @@ def test_a_renewed_token_is_used_for_later_logins_and_sets_the_next_renewal(onli
     assert online.machine.persistent_state.token == SECOND
     assert online.answers == {}, "it is not a request of the program"
     assert until_wanted(online) == pytest.approx(0.8 * (2 * LIFE_S - 0.8 * LIFE_S))
+
+
+def test_a_token_that_the_program_has_sent_itself_sets_the_next_renewal(online: Driven) -> None:
+    online.receive(protocol.ok(online.ask(protocol.update(token=SECOND))))
+    assert until_wanted(online) == pytest.approx(0.8 * 2 * LIFE_S)
 
 
 @pytest.mark.parametrize(

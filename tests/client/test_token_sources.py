@@ -11,7 +11,7 @@ import pytest
 
 from presence import protocol
 from presence.client import Disconnected, EncodeError, NoToken, State, connect, connect_blocking
-from presence.client.connection import TOKEN_TIMEOUT_S
+from presence.client.login_token import TOKEN_TIMEOUT_S
 from presence.protocol import Kind, Packet
 from tests.client.machine_driver import SERVER_TIME_S, login_ok, token
 from tests.client.scripted_server import ScriptedServer
