@@ -86,8 +86,8 @@ _OwnRequest = _Watches | _Pass | _Rest
 class OwnRequests:
     """Requests of the client itself, repeated until each is granted or refused for good.
 
-    A server that is busy, fails or does not answer is asked again with growing pauses. `due_at` is when the
-    next request is due; infinite if none is.
+    A server that is busy, fails or does not answer is asked again with growing pauses, which begin anew after
+    a success. `due_at` is when the next request is due; infinite if none is.
     """
 
     def __init__(
@@ -133,6 +133,8 @@ class OwnRequests:
             retry_after = result.retry_after if isinstance(result, CodedError) else None
             self._pending.append(request)
             self.due_at = min(self.due_at, now + self._backoff.next_s(self._chance, 0.0, retry_after))
+        else:
+            self._backoff = Backoff()
         if self.due_at == math.inf:
             self._ask(now)
         return effects

@@ -484,3 +484,21 @@ def test_what_the_login_left_out_does_not_overtake_an_update_of_the_program(onli
     assert [packet.payload for packet in online.sent if packet.kind == Kind.UPDATE][-1:] == [
         {"private": {"push": "new"}}
     ]
+
+
+# Pauses
+
+
+def test_the_pause_after_a_busy_server_starts_again_after_a_success(online: Driven) -> None:
+    pauses = []
+    for number in range(8):
+        online.machine.watch_nowait([f"u{number}"], online.now)
+        online.note([])
+        online.receive(protocol.error(online.sent[-1].id, Code.BUSY, "not now", 0.5))
+        before, began = len(online.sent), online.now
+        while len(watches := [each for each in online.sent[before:] if each.kind == Kind.WATCH]) == 0:
+            online.run(0.1, answering=True)
+        pauses.append(online.now - began)
+        online.receive(protocol.ok(watches[0].id, presence={f"u{number}": state("offline")}))
+        online.run(3600.0, answering=True)
+    assert max(pauses) < 2.0
