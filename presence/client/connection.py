@@ -88,6 +88,10 @@ class OwnRequests:
 
     A server that is busy, fails or does not answer is asked again with growing pauses, which begin anew after
     a success. `due_at` is when the next request is due; infinite if none is.
+
+    Passes come first, and a watch waits for the answers to passes and tokens: its own answer then shows all
+    that the client may see, and the users who were hidden are asked for once, after the last of these. A pass
+    that has failed for now is tried again after everything else, so that it delays no watch for long.
     """
 
     def __init__(
@@ -96,48 +100,79 @@ class OwnRequests:
         self._session = session
         self._chance = chance
         self._backoff = Backoff()
-        self._pending = deque(requests)
+        self._passes: deque[_OwnRequest] = deque()  # not tried yet on this connection
+        self._queue: deque[_OwnRequest] = deque()
+        for request in requests:
+            (self._passes if isinstance(request, _Pass) else self._queue).append(request)
+        self._postponed: list[_OwnRequest] = []  # until `due_at`
         self._in_flight = 0
-        self.due_at = now if self._pending else math.inf
+        self._sight_changed = False  # since the users who were hidden have last been asked for
+        self.due_at = math.inf
 
     def add(self, request: _OwnRequest, now: float) -> None:
         """Make another request, immediately unless the server has asked for a pause."""
-        self._pending.append(request)
-        if self.due_at == math.inf:
-            self._ask(now)
+        self._queue.append(request)
+        self.send(now)
+
+    def sight_changed(self) -> None:
+        """The server has taken a token or a pass: ask again for the users who were hidden."""
+        self._sight_changed = True
 
     def tick(self, now: float) -> None:
         """Send due requests."""
         if now >= self.due_at:
             self.due_at = math.inf
-            self._ask(now)
+            passes = [request for request in self._postponed if isinstance(request, _Pass)]
+            others = [request for request in self._postponed if not isinstance(request, _Pass)]
+            self._queue = deque([*others, *self._queue, *passes])
+            self._postponed.clear()
+        self.send(now)
 
-    def _ask(self, now: float) -> None:
-        while self._pending and self._in_flight < MAX_IN_FLIGHT:
-            if (request := self._pending.popleft().current()) is not None:
-                on_answer = partial(self._answered, request)
-                self._session.request(request.packet(), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
-                self._in_flight += 1
+    def send(self, now: float) -> None:
+        """Send what need not wait: for a pause, for the answers to others, to passes and tokens."""
+        while self.due_at == math.inf and self._in_flight < MAX_IN_FLIGHT:
+            if self._passes:
+                self._send(self._passes.popleft(), now)
+            elif self._session.sight_requests:
+                break
+            elif self._sight_changed:
+                self._sight_changed = False
+                self._queue_hidden()
+            elif self._queue:
+                self._send(self._queue.popleft(), now)
+            else:
+                break
+
+    def _queue_hidden(self) -> None:
+        """Ask for the users who were hidden, unless a request that waits to be sent does so."""
+        watches = self._session.persistent_state.watches
+        waiting = {uid for each in self._queue if isinstance(each, _Watches) for uid in each.uids}
+        for uids in watches.hidden_batches(waiting):
+            self._queue.append(_Watches(self._session.persistent_state, uids))
+
+    def _send(self, request: _OwnRequest, now: float) -> None:
+        if (current := request.current()) is not None:
+            on_answer = partial(self._answered, current)
+            self._session.request(current.packet(), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
+            self._in_flight += 1
 
     def _answered(self, request: _OwnRequest, result: Result, now: float) -> Effects:
         self._in_flight -= 1
-        effects: Effects = []
         if (
             isinstance(result, RequestFailed)
             and result.code in list(Code)
             and not Code(result.code).reconnect
         ):
             effects, instead = request.refused(result)
-            self._pending.extendleft(reversed(instead))
-        elif isinstance(result, PresenceError):
+            self._queue.extendleft(reversed(instead))
+            return effects
+        if isinstance(result, PresenceError):
             retry_after = result.retry_after if isinstance(result, CodedError) else None
-            self._pending.append(request)
+            self._postponed.append(request)
             self.due_at = min(self.due_at, now + self._backoff.next_s(self._chance, 0.0, retry_after))
         else:
             self._backoff = Backoff()
-        if self.due_at == math.inf:
-            self._ask(now)
-        return effects
+        return []
 
 
 class Connection(ClientSession):
@@ -177,7 +212,7 @@ class Connection(ClientSession):
 
     def watch(self, uids: list[str], now: float) -> None:
         """Request watches, until they are granted or refused for good."""
-        self.own_requests.add(_Watches(self._persistent_state, uids), now)
+        self.own_requests.add(_Watches(self.persistent_state, uids), now)
 
     def renew_token(self, lacking: Loss | None, now: float) -> None:
         """Send the token that the program has returned; ask for it again later if there is none to send."""
@@ -192,10 +227,15 @@ class Connection(ClientSession):
         """See `ClientSession`: renew this one, too, before it expires."""
         self._login_token.update_accepted(token, now)
 
-    def sight_changed(self, now: float) -> None:
+    def sight_changed(self) -> None:
         """See `ClientSession`: ask again for the users who were hidden."""
-        for uids in self._persistent_state.watches.hidden_batches():
-            self.watch(uids, now)
+        self.own_requests.sight_changed()
+
+    def handle_answer(self, packet: Packet, now: float) -> Effects:
+        """Handle an answer, and send what has waited for it."""
+        effects = super().handle_answer(packet, now)
+        self.own_requests.send(now)
+        return effects
 
     def tick(self, now: float) -> Effects:
         """Time out requests, and send due requests of the client itself and renewals."""

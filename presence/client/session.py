@@ -129,6 +129,11 @@ class _PendingRequest(NamedTuple):
     refusal: PresenceError | None = None  # why it is to be sent again
 
     @property
+    def may_change_sight(self) -> bool:
+        """Whether the client may see other users than before, once it is granted."""
+        return "token" in self.packet.payload or "pass" in self.packet.payload
+
+    @property
     def next_action_at(self) -> float:
         """When to resend it or time it out."""
         return self.deadline if self.resend_at is None else min(self.resend_at, self.deadline)
@@ -155,9 +160,10 @@ class ClientSession:
     ) -> None:
         self._ids = ids
         self._outgoing = outgoing
-        self._persistent_state = persistent_state
+        self.persistent_state = persistent_state
         self._requests: dict[int, _PendingRequest] = {}
         self._resends: dict[str, _PendingRequest] = {}  # by recipient, the newest message to be sent again
+        self.sight_requests: set[int] = set()  # those without an answer that may change what the client sees
         self.keepalives = keepalives
         self.refusal: tuple[int, str, str] | None = None  # of the last packet, if the server closes after it
         self.online_since = now
@@ -193,7 +199,9 @@ class ClientSession:
         else:
             self._outgoing += encoded
         self._requests[id] = pending
-        self._persistent_state.request_sent(id, packet)
+        if pending.may_change_sight:
+            self.sight_requests.add(id)
+        self.persistent_state.request_sent(id, packet)
         if packet.kind == Kind.UPDATE and (idle_timeout := packet.payload.get("idle_timeout")):
             self.keepalives.shorten_interval(KEEPALIVE_SHARE * idle_timeout, now)
         return id
@@ -213,7 +221,7 @@ class ClientSession:
     def token_accepted(self, token: str, now: float) -> None:
         """The server has taken a token, in an update."""
 
-    def sight_changed(self, now: float) -> None:
+    def sight_changed(self) -> None:
         """The server has taken a token or a pass, by which this client may see other users than before."""
 
     def expire_requests(self, now: float) -> Effects:
@@ -237,7 +245,8 @@ class ClientSession:
         pending = self._requests.pop(id, None)
         if pending is None:
             return
-        if pending.packet.kind == Kind.WATCH and (uids := self._persistent_state.watches.request_failed(id)):
+        self.sight_requests.discard(id)
+        if pending.packet.kind == Kind.WATCH and (uids := self.persistent_state.watches.request_failed(id)):
             self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
         if pending.resend_at is not None and self._resends.get(to := pending.packet.payload["to"]) is pending:
             del self._resends[to]
@@ -247,7 +256,7 @@ class ClientSession:
 
     def fail_requests(self, error: PresenceError) -> Effects:
         """Fail all pending requests; the next connection repeats those of the client itself."""
-        self._persistent_state.watches.connection_lost()
+        self.persistent_state.watches.connection_lost()
         requests = list(self._requests.items())
         self._requests.clear()
         return [RequestResult(id, each.refusal or error) for id, each in requests if each.on_answer is None]
@@ -257,15 +266,16 @@ class ClientSession:
         payload = packet.payload
         self.refusal = None
         if packet.kind in (Kind.OK, Kind.ERROR):
-            return self._handle_answer(packet, now)
+            return self.handle_answer(packet, now)
         if packet.kind == Kind.DELIVER:
             return [Delivered(payload["from"], payload["body"], payload["at_ms"])]
         if packet.kind == Kind.PRESENCE:
             push = PresenceChanged(payload["uid"], user_state(payload), payload["reason"])
-            return [push] if self._persistent_state.watches.apply_change(push) else []
+            return [push] if self.persistent_state.watches.apply_change(push) else []
         return []
 
-    def _handle_answer(self, packet: Packet, now: float) -> Effects:
+    def handle_answer(self, packet: Packet, now: float) -> Effects:
+        """Handle an ok or error, to a request or a keepalive."""
         id, payload = packet.id, packet.payload
         pending = None if id is None else self._requests.pop(id, None)
         if packet.kind == Kind.ERROR and _ends_connection(payload["code"], pending):
@@ -276,16 +286,17 @@ class ClientSession:
             self.keepalives.note_answered(now)
         if pending is None:
             return []  # a keepalive, or an abandoned request
+        self.sight_requests.discard(id)
         if packet.kind == Kind.OK:
-            changes = self._persistent_state.request_granted(id, pending.packet, payload)
+            changes = self.persistent_state.request_granted(id, pending.packet, payload)
             if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
                 self.keepalives.set_interval(payload["keepalive"], now)
             if (token := pending.packet.payload.get("token")) is not None:
                 self.token_accepted(token, now)
-            if {"token", "pass"} & pending.packet.payload.keys():
-                self.sight_changed(now)
+            if pending.may_change_sight:
+                self.sight_changed()
             return [*pending.effects_of(id, payload, now), *changes]
-        self._persistent_state.watches.request_failed(id)
+        self.persistent_state.watches.request_failed(id)
         if pending.packet.kind == Kind.UPDATE and "idle_timeout" in pending.packet.payload:
             self.keepalives.restore_interval(now)
         code, retry_after = payload["code"], payload.get("retry_after")

@@ -5,7 +5,7 @@ because a server may lag behind the previous one. And where the answer on a new 
 known state, the difference is reported as a change, so the view is correct again after any lost connection.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -42,9 +42,10 @@ class WatchedUsers:
         """Return all watched users, in lists that each fit into one request."""
         return _batches(list(self._known))
 
-    def hidden_batches(self) -> Iterator[list[str]]:
-        """Return the users whom the server did not let this client see, in such lists."""
-        return _batches([uid for uid, state in self._known.items() if state.status == HIDDEN])
+    def hidden_batches(self, without: Container[str] = ()) -> Iterator[list[str]]:
+        """Return the users whom the server did not let this client see, except some, in such lists."""
+        hidden = (uid for uid, state in self._known.items() if state.status == HIDDEN)
+        return _batches([uid for uid in hidden if uid not in without])
 
     def add(self, uids: Iterable[str]) -> list[str]:
         """Add users whose state is not known yet; return those who were not watched before."""

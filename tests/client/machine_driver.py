@@ -10,7 +10,7 @@ from presence.client.machine import ClientMachine
 from presence.client.pushes import PresenceChanged, Push
 from presence.client.session import RequestResult
 from presence.client.tokens import State
-from presence.protocol import Packet
+from presence.protocol import Kind, Packet
 
 T = 30.0
 KEEPALIVE = 12.0
@@ -106,7 +106,7 @@ class Driven:
             before = len(self.sent)
             self.note(self.machine.tick(self.now))
             for packet in self.sent[before:]:
-                if answering and packet.id is not None:
+                if answering and packet.kind == Kind.KEEPALIVE and packet.id is not None:
                     self.receive(protocol.ok(packet.id))
         self.now = end
 

@@ -502,3 +502,110 @@ def test_the_pause_after_a_busy_server_starts_again_after_a_success(online: Driv
         online.receive(protocol.ok(watches[0].id, presence={f"u{number}": state("offline")}))
         online.run(3600.0, answering=True)
     assert max(pauses) < 2.0
+
+
+# Many passes
+
+
+class Passing:
+    """A server that hides users until the client has given the pass for them; it answers in order."""
+
+    def __init__(self, driven: Driven, passes: int, hidden: int) -> None:
+        self.driven = driven
+        self.owner = {f"h{number}": f"p{number % passes}" for number in range(hidden)}
+        self.given: set[str] = set()
+        self.answered = len(driven.sent)
+
+    def answer(self, *, busy: frozenset[str] = frozenset()) -> list[Packet]:
+        """Answer all watches, also those that follow from the answers; return them."""
+        watches = []
+        while self.answered < len(self.driven.sent):
+            packet = self.driven.sent[self.answered]
+            self.answered += 1
+            if packet.kind == Kind.LOGIN:
+                self.given.clear()
+            elif packet.kind == Kind.WATCH:
+                watches.append(packet)
+                self.driven.receive(self._answer_to(packet, busy))
+        return watches
+
+    def _answer_to(self, packet: Packet, busy: frozenset[str]) -> Packet:
+        text = packet.payload.get("pass")
+        if text in busy:
+            return protocol.error(packet.id, Code.BUSY, "later", 3.0)
+        self.given |= {text} if text else set()
+        shown = {
+            uid: state("online", "1-0") if self.owner.get(uid) in self.given else {"status": "not_allowed"}
+            for uid in packet.payload["uids"]
+        }
+        return protocol.ok(packet.id, presence=shown)
+
+
+def requests_and_users(watches: list[Packet]) -> tuple[int, int]:
+    return len(watches), sum(len(packet.payload["uids"]) for packet in watches)
+
+
+def passing(passes: int, hidden: int) -> Passing:
+    """A client that watches hidden users, and has given the server passes for them, one after the other."""
+    driven = Driven()
+    driven.log_in()
+    server = Passing(driven, passes, hidden)
+    uids = list(server.owner)
+    for start in range(0, hidden, 500):
+        driven.machine.watch_nowait(uids[start : start + 500], driven.now)
+        driven.note([])
+    server.answer()
+    for number in range(passes):
+        driven.ask(protocol.watch([], visibility_pass=f"p{number}"))
+        server.answer()
+    return server
+
+
+def test_a_reconnect_gives_the_passes_and_asks_for_each_user_once() -> None:
+    server = passing(12, 900)
+    server.owner.clear()  # the passes show these users no longer
+    server.driven.reconnect()
+    assert requests_and_users(server.answer()) == (12 + 2, 900)
+    server.driven.reconnect()
+    assert requests_and_users(server.answer()) == (12 + 2, 900)
+
+
+def test_passes_given_together_make_the_client_ask_for_hidden_users_once() -> None:
+    driven = Driven()
+    driven.log_in()
+    server = Passing(driven, 12, 400)
+    driven.machine.watch_nowait(list(server.owner), driven.now)
+    driven.note([])
+    server.answer()
+    for number in range(12):
+        driven.ask(protocol.watch([], visibility_pass=f"p{number}"))
+    assert requests_and_users(server.answer()) == (12 + 1, 400)
+    assert set(known(driven).values()) == {"online"}
+
+
+@pytest.mark.parametrize("ends", ["refused", "without an answer"])
+def test_hidden_users_are_asked_for_although_the_last_pass_fails(ends: str) -> None:
+    driven = Driven()
+    driven.log_in()
+    driven.watch(bob={"status": "not_allowed"})
+    first, last = (driven.ask(protocol.watch([], visibility_pass=text), 5.0) for text in "pq")
+    driven.receive(protocol.ok(first, presence={}))
+    before = len(driven.sent)
+    if ends == "refused":
+        driven.receive(protocol.error(last, Code.AUTH_FAILED, "no"))
+    else:
+        driven.run(5.0, answering=True)
+    asked = [packet.payload["uids"] for packet in driven.sent[before:] if packet.kind == Kind.WATCH]
+    assert asked == [["bob"]]
+
+
+def test_a_pass_that_is_always_refused_for_now_keeps_no_user_from_being_watched() -> None:
+    server = passing(3, 300)
+    server.driven.reconnect()
+    watches = []
+    for _ in range(20):
+        watches += server.answer(busy=frozenset({"p2"}))
+        server.driven.run(1.0, answering=True)
+    shown = [uid for uid, status in known(server.driven).items() if status == "online"]
+    assert len(shown) == 200
+    assert requests_and_users([each for each in watches if each.payload["uids"]]) == (1, 300)
