@@ -144,13 +144,14 @@ class Client:
         """Send `body`, any value of MessagePack's own types, to all sessions of the user `to`.
 
         Returns the number of sessions it was delivered to, at least 1. Messages of one client to one user
-        arrive in order.
+        arrive in the order of the calls, whether the program awaits each or not.
 
         Args:
             to: the recipient's uid.
             body: what to send.
             retry: send it again every second, within `request_timeout`, while the recipient has lost its
-                connection and may return; later messages to the same user wait behind it.
+                connection and may return. Until its answer, later messages to the same user wait behind it:
+                one per round trip. Many small ones that need no second try are faster with False.
 
         Raises:
             RecipientOffline: the user has no session.

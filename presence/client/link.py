@@ -17,8 +17,8 @@ from anyio.lowlevel import checkpoint
 
 from presence.client.errors import PresenceError
 from presence.client.machine import ClientMachine
+from presence.client.pending import Effects, RequestResult, Result
 from presence.client.pushes import Inbox
-from presence.client.session import Effects, RequestResult, Result
 from presence.client.shell import READ_BYTES, error_text
 from presence.client.tokens import Payload, State, TokenSource
 

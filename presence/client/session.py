@@ -1,12 +1,28 @@
 """One logged-in connection of a client: keepalives, requests and pushes."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final
 
 from presence import protocol
-from presence.client.errors import FAILED, PresenceError, RecipientDisconnected, RequestFailed, RequestTimeout
-from presence.client.pushes import Delivered, PresenceChanged, Push, user_state
+from presence.client.errors import (
+    FAILED,
+    ConnectionLost,
+    NotConnected,
+    PresenceError,
+    RecipientDisconnected,
+    RequestFailed,
+    RequestTimeout,
+)
+from presence.client.pending import (
+    AnswerCallback,
+    Effects,
+    MessageLines,
+    PendingRequest,
+    PendingRequests,
+    RequestResult,
+)
+from presence.client.pushes import Delivered, PresenceChanged, user_state
 from presence.client.reconnect import Chance
 from presence.client.state import PersistentState
 from presence.protocol import Code, Kind, Packet
@@ -22,18 +38,6 @@ MESSAGE_RETRY_INTERVAL_S: Final = 1.0  # between attempts to reach a recipient w
 MIN_MESSAGE_RETRY_S: Final = 0.1  # whatever the server asks for
 # After these errors the server closes; others refuse one request.
 _ENDS_CONNECTION: Final = frozenset({Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN})
-
-
-class RequestResult(NamedTuple):
-    """The result of a request: the payload of its ok, or an error."""
-
-    id: int
-    result: Mapping[str, Any] | PresenceError
-
-
-Result = Mapping[str, Any] | PresenceError
-Effects = list[Push | RequestResult]
-AnswerCallback = Callable[[Result, float], Effects]
 
 
 class Keepalives:
@@ -118,31 +122,6 @@ class Keepalives:
         self.dead_at = math.inf
 
 
-class _PendingRequest(NamedTuple):
-    """A request without an answer."""
-
-    packet: Packet
-    deadline: float  # when it times out
-    retries: bool = False  # whether a message is sent again to a recipient that has lost its connection
-    on_answer: AnswerCallback | None = None  # for requests that the client makes by itself
-    resend_at: float | None = None  # when to send it again; None: it awaits its answer
-    refusal: PresenceError | None = None  # why it is to be sent again
-
-    @property
-    def may_change_sight(self) -> bool:
-        """Whether the client may see other users than before, once it is granted."""
-        return "token" in self.packet.payload or "pass" in self.packet.payload
-
-    @property
-    def next_action_at(self) -> float:
-        """When to resend it or time it out."""
-        return self.deadline if self.resend_at is None else min(self.resend_at, self.deadline)
-
-    def effects_of(self, id: int, result: Result, now: float) -> Effects:
-        """Return the effects of its answer."""
-        return [RequestResult(id, result)] if self.on_answer is None else self.on_answer(result, now)
-
-
 class ClientSession:
     """A connection from the login's answer to its end.
 
@@ -161,8 +140,8 @@ class ClientSession:
         self._ids = ids
         self._outgoing = outgoing
         self.persistent_state = persistent_state
-        self._requests: dict[int, _PendingRequest] = {}
-        self._resends: dict[str, _PendingRequest] = {}  # by recipient, the newest message to be sent again
+        self._requests = PendingRequests()
+        self._lines = MessageLines()
         self.sight_requests: set[int] = set()  # those without an answer that may change what the client sees
         self.keepalives = keepalives
         self.refusal: tuple[int, str, str] | None = None  # of the last packet, if the server closes after it
@@ -171,8 +150,7 @@ class ClientSession:
     @property
     def deadline(self) -> float:
         """When the next keepalive, answer or request is due."""
-        due = [pending.next_action_at for pending in self._requests.values()]
-        return min(self.keepalives.next_at, self.keepalives.dead_at, *due)
+        return min(self.keepalives.next_at, self.keepalives.dead_at, self._requests.next_action_at)
 
     def request(
         self,
@@ -185,20 +163,20 @@ class ClientSession:
     ) -> int:
         """Send a request and return its id; its `RequestResult` follows, or `on_answer` is called instead.
 
-        With `retries` a message is sent again until its time-out while its recipient may return. Later
-        messages to the same recipient wait behind it, so that all arrive in order.
+        With `retries` a message is sent again until its time-out while its recipient may return. Until it is
+        answered, later messages to the same recipient wait behind it, so that all arrive in order.
 
         Raises:
             protocol.EncodeError: the packet breaks a rule of the protocol; nothing was sent.
         """
         id = next(self._ids)
         encoded = protocol.encode(packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
-        pending = _PendingRequest(packet, now + timeout_s, retries, on_answer)
-        if retries and (before := self._resends.get(packet.payload["to"])) is not None:
-            pending = pending._replace(resend_at=before.resend_at, refusal=before.refusal)
+        pending = PendingRequest(packet, now + timeout_s, retries, on_answer)
+        if packet.kind == Kind.MESSAGE and self._lines.join(packet.payload["to"], id, retries=retries):
+            pending = pending._replace(is_held=True)
         else:
             self._outgoing += encoded
-        self._requests[id] = pending
+        self._requests.put(id, pending)
         if pending.may_change_sight:
             self.sight_requests.add(id)
         self.persistent_state.request_sent(id, packet)
@@ -226,40 +204,70 @@ class ClientSession:
 
     def expire_requests(self, now: float) -> Effects:
         """Time out requests, and resend messages that are due."""
-        due = sorted(id for id, pending in self._requests.items() if now >= pending.next_action_at)
         effects: Effects = []
-        for id in due:
-            pending = self._requests[id]
-            if now >= pending.deadline:
-                self.abandon_request(id)
-                error = pending.refusal or RequestTimeout("no answer came in time")
-                effects += pending.effects_of(id, error, now)
-                continue
-            self._resends.pop(pending.packet.payload["to"], None)
-            self._requests[id] = pending._replace(resend_at=None, refusal=None)
-            self._outgoing += protocol.encode(pending.packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
+        due = [(id, self._requests[id]) for id in self._requests.due(now)]
+        expired = [(id, pending) for id, pending in due if now >= pending.deadline]
+        for id, pending in expired:
+            self._forget(id)
+            effects += pending.effects_of(id, self._timeout_of(pending), now)
+        for id, pending in due:
+            if now < pending.deadline:
+                self._requests.put(id, pending._replace(resend_at=None, refusal=None))
+                self._send_again(id, pending)
+        for id, pending in expired:  # at last: those behind may have timed out, too
+            self._leave_line(id, pending)
         return effects
+
+    def _timeout_of(self, pending: PendingRequest) -> PresenceError:
+        """Return the error of a request that has timed out."""
+        if not pending.is_held:
+            return pending.refusal or RequestTimeout("no answer came in time")
+        refusal = self._lines.refusal(pending.packet.payload["to"])
+        return refusal or RequestTimeout("not sent: those before it to the same user took too long")
 
     def abandon_request(self, id: int) -> None:
         """Stop waiting for an answer; undo a watch that may have been granted, resend no message."""
-        pending = self._requests.pop(id, None)
+        if (pending := self._forget(id)) is not None:
+            self._leave_line(id, pending)
+
+    def _forget(self, id: int) -> PendingRequest | None:
+        """Remove a request without its answer; undo a watch that may have been granted."""
+        pending = self._requests.pop(id)
         if pending is None:
-            return
+            return None
         self.sight_requests.discard(id)
         if pending.packet.kind == Kind.WATCH and (uids := self.persistent_state.watches.request_failed(id)):
             self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
-        if pending.resend_at is not None and self._resends.get(to := pending.packet.payload["to"]) is pending:
-            del self._resends[to]
-            for other in self._requests.values():
-                if other.resend_at is not None and other.packet.payload["to"] == to:
-                    self._resends[to] = other
+        return pending
+
+    def _leave_line(self, id: int, pending: PendingRequest) -> None:
+        """A message is over; send those that have waited for it."""
+        if pending.packet.kind != Kind.MESSAGE or not self._lines.is_head(pending.packet.payload["to"], id):
+            return
+        for each in self._lines.head_left(pending.packet.payload["to"], self._requests):
+            pending = self._requests[each]._replace(is_held=False)
+            self._requests.put(each, pending)
+            self._send_again(each, pending)
+
+    def _send_again(self, id: int, pending: PendingRequest) -> None:
+        self._outgoing += protocol.encode(pending.packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
 
     def fail_requests(self, error: PresenceError) -> Effects:
         """Fail all pending requests; the next connection repeats those of the client itself."""
         self.persistent_state.watches.connection_lost()
-        requests = list(self._requests.items())
-        self._requests.clear()
-        return [RequestResult(id, each.refusal or error) for id, each in requests if each.on_answer is None]
+        effects: Effects = []
+        for id, pending in self._requests.clear():
+            if pending.on_answer is None:
+                effects.append(RequestResult(id, self._failure_of(pending, error)))
+        self._lines.clear()
+        return effects
+
+    def _failure_of(self, pending: PendingRequest, error: PresenceError) -> PresenceError:
+        """Return the error of a request when the connection ends with `error`."""
+        if not pending.is_held:
+            return pending.refusal or error
+        not_sent = NotConnected(f"{error}: not sent") if isinstance(error, ConnectionLost) else error
+        return self._lines.refusal(pending.packet.payload["to"]) or not_sent
 
     def handle_packet(self, packet: Packet, now: float) -> Effects:
         """Handle any packet except a goodbye. Unknown kinds are ignored."""
@@ -277,7 +285,7 @@ class ClientSession:
     def handle_answer(self, packet: Packet, now: float) -> Effects:
         """Handle an ok or error, to a request or a keepalive."""
         id, payload = packet.id, packet.payload
-        pending = None if id is None else self._requests.pop(id, None)
+        pending = None if id is None else self._requests.pop(id)
         if packet.kind == Kind.ERROR and _ends_connection(payload["code"], pending):
             self.refusal = (payload["code"], payload["reason"], payload["message"])
         if id is None:
@@ -288,6 +296,9 @@ class ClientSession:
             return []  # a keepalive, or an abandoned request
         self.sight_requests.discard(id)
         if packet.kind == Kind.OK:
+            if pending.packet.kind == Kind.MESSAGE:
+                self._lines.refused(pending.packet.payload["to"], None)
+                self._leave_line(id, pending)
             changes = self.persistent_state.request_granted(id, pending.packet, payload)
             if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
                 self.keepalives.set_interval(payload["keepalive"], now)
@@ -302,18 +313,17 @@ class ClientSession:
         code, retry_after = payload["code"], payload.get("retry_after")
         error = FAILED.get(code, RequestFailed)(code, payload["reason"], payload["message"], retry_after)
         if pending.retries and isinstance(error, RecipientDisconnected):
-            to = pending.packet.payload["to"]
-            before = self._resends.get(to)
             pause_s = max(MIN_MESSAGE_RETRY_S, min(MESSAGE_RETRY_INTERVAL_S, error.retry_after or 0.0))
-            resend_at = before.resend_at if before else now + pause_s
-            resend = pending._replace(resend_at=resend_at, refusal=error)
+            self._lines.refused(pending.packet.payload["to"], error)
+            resend = pending._replace(resend_at=now + pause_s, refusal=error)
             if resend.next_action_at < resend.deadline:
-                self._resends[to] = self._requests[id] = resend
+                self._requests.put(id, resend)
                 return []
+        self._leave_line(id, pending)
         return pending.effects_of(id, error, now)
 
 
-def _ends_connection(code: int, pending: _PendingRequest | None) -> bool:
+def _ends_connection(code: int, pending: PendingRequest | None) -> bool:
     """Whether the server closes after this error; not if it refuses a watch or a query as too large."""
     if code == Code.TOO_LARGE and pending is not None and pending.packet.kind in (Kind.WATCH, Kind.QUERY):
         return False

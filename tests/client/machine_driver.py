@@ -7,8 +7,8 @@ from typing import Any
 
 from presence import protocol
 from presence.client.machine import ClientMachine
+from presence.client.pending import RequestResult
 from presence.client.pushes import PresenceChanged, Push
-from presence.client.session import RequestResult
 from presence.client.tokens import State
 from presence.protocol import Kind, Packet
 

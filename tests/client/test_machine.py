@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+import time
 
 import pytest
 
@@ -36,6 +37,7 @@ from presence.client import (
     UserState,
 )
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S
+from presence.client.pending import SPARE_TIMES
 from presence.client.reconnect import Backoff
 from presence.client.session import (
     ASK_EVERY,
@@ -339,15 +341,79 @@ def test_a_message_is_resent_while_its_recipient_may_return(online: Driven) -> N
     assert online.answers == {first: {"delivered": 1}}
 
 
-def test_later_messages_to_the_same_recipient_stay_behind(online: Driven) -> None:
-    one, two = (online.ask(protocol.message("bob", n), retries=True) for n in (1, 2))
-    recipient_disconnected(online, one)
-    three = online.ask(protocol.message("bob", 3), retries=True)
-    other = online.ask(protocol.message("eve", "hi"), retries=True)
-    recipient_disconnected(online, two)
-    assert messages(online) == [(one, 1), (two, 2), (other, "hi")]
+class Recipient:
+    """A recipient that has lost its connection, until the test says that it is back."""
+
+    def __init__(self, driven: Driven) -> None:
+        self.driven = driven
+        self.is_back = False
+        self.got: list[object] = []
+
+    def answer(self) -> None:
+        """Answer the messages that were sent, also those that follow from the answers."""
+        while sent := messages(self.driven):
+            for id, body in sent:
+                if self.is_back:
+                    self.got.append(body)
+                    self.driven.receive(protocol.ok(id, delivered=1))
+                else:
+                    recipient_disconnected(self.driven, id or 0)
+
+
+@pytest.mark.parametrize("retries", [True, False], ids=["that is retried", "that is not retried"])
+def test_a_message_in_flight_to_a_recipient_that_returns_is_not_overtaken_by_one(
+    online: Driven, retries: bool
+) -> None:
+    bob = Recipient(online)
+    online.ask(protocol.message("bob", 1), retries=True)
+    (first,) = messages(online)
+    online.ask(protocol.message("bob", 2), retries=retries)  # by now bob is back: the server would deliver it
+    bob.is_back = True
+    bob.answer()
+    recipient_disconnected(online, first[0] or 0)
     online.run(MESSAGE_RETRY_INTERVAL_S)
-    assert messages(online) == [(one, 1), (two, 2), (three, 3)]
+    bob.answer()
+    assert bob.got == [1, 2]
+
+
+def test_messages_wait_for_those_before_them_to_the_same_recipient_only(online: Driven) -> None:
+    bob = Recipient(online)
+    first, *_ = (online.ask(protocol.message("bob", number), retries=True) for number in (1, 2, 3))
+    other = online.ask(protocol.message("eve", "hi"), retries=True)
+    assert [body for _, body in messages(online)] == [1, "hi"]
+    recipient_disconnected(online, first)
+    online.receive(protocol.ok(other, delivered=1))
+    online.run(MESSAGE_RETRY_INTERVAL_S)
+    bob.is_back = True
+    bob.answer()
+    assert bob.got == [1, 2, 3]
+
+
+def test_messages_that_are_not_retried_wait_for_none(online: Driven) -> None:
+    for number in (1, 2, 3):
+        online.ask(protocol.message("bob", number))
+    assert [body for _, body in messages(online)] == [1, 2, 3]
+
+
+def test_a_message_that_waited_for_another_is_certainly_unsent_when_the_connection_is_lost(
+    online: Driven,
+) -> None:
+    first, second = (online.ask(protocol.message("bob", n), retries=True) for n in (1, 2))
+    online.lose()
+    assert isinstance(online.answers[first], ConnectionLost)
+    assert isinstance(online.answers[second], NotConnected)
+
+
+def test_a_message_waits_no_longer_than_its_own_time_for_one_without_an_answer(online: Driven) -> None:
+    first = online.ask(protocol.message("bob", 1), 3.0, retries=True)
+    second = online.ask(protocol.message("bob", 2), 2.0, retries=True)
+    third = online.ask(protocol.message("bob", 3), 9.0, retries=True)
+    messages(online)
+    online.run(2.0)
+    assert isinstance(online.answers[second], RequestTimeout)
+    online.run(1.0)
+    assert isinstance(online.answers[first], RequestTimeout)
+    assert messages(online) == [(third, 3)]
 
 
 def test_a_recipient_that_does_not_return_in_time_is_an_error(online: Driven) -> None:
@@ -361,7 +427,7 @@ def test_a_recipient_that_does_not_return_in_time_is_an_error(online: Driven) ->
         online.run(0.1)
     assert isinstance(online.answers[id], RecipientDisconnected)
     assert isinstance(online.answers[behind], RecipientDisconnected)
-    assert sent == 5
+    assert sent == 3
 
 
 def test_a_message_waiting_to_be_resent_is_certainly_undelivered_when_the_connection_ends(
@@ -375,13 +441,14 @@ def test_a_message_waiting_to_be_resent_is_certainly_undelivered_when_the_connec
 
 def test_an_abandoned_message_is_not_sent_again_and_those_behind_it_are(online: Driven) -> None:
     one, two, three = (online.ask(protocol.message("bob", n), retries=True) for n in (1, 2, 3))
-    recipient_disconnected(online, one, two, three)
+    recipient_disconnected(online, one)
     messages(online)
-    for id in (one, three):
+    for id in (three, one):
         online.machine.abandon_request(id)
     four = online.ask(protocol.message("bob", 4), retries=True)
-    online.run(MESSAGE_RETRY_INTERVAL_S)
-    assert messages(online) == [(two, 2), (four, 4)]
+    assert messages(online) == [(two, 2)]
+    online.receive(protocol.ok(two, delivered=1))
+    assert messages(online) == [(four, 4)]
 
 
 def test_a_message_after_an_abandoned_one_does_not_wait(online: Driven) -> None:
@@ -401,6 +468,31 @@ def test_a_message_is_not_sent_again_at_once_whatever_the_server_asks_for(online
     assert messages(online) == []
     online.run(0.02)
     assert messages(online) == [(id, 1)]
+
+
+def cost_s(driven: Driven, count: int) -> float:
+    """Return the processor time of one of so many requests in flight together, the least of three."""
+    costs = []
+    for _ in range(3):
+        began = time.process_time()
+        ids = [driven.machine.request(protocol.query(["bob"]), 10.0, driven.now) for _ in range(count)]
+        for id in ids:
+            assert driven.machine.deadline > driven.now
+            driven.machine.received(protocol.encode(protocol.ok(id)), driven.now)
+        costs.append(time.process_time() - began)
+    return min(costs) / count
+
+
+def test_the_cost_of_a_request_does_not_grow_with_those_in_flight(online: Driven) -> None:
+    assert cost_s(online, 4000) < 3 * cost_s(online, 250)
+
+
+def test_the_times_of_answered_requests_are_bounded(online: Driven) -> None:
+    online.ask(protocol.query(["bob"]))  # never answered: the first in the order of times
+    for _ in range(5000):
+        online.receive(protocol.ok(online.ask(protocol.query(["bob"]), 20.0)))
+    assert online.machine._connection is not None
+    assert len(online.machine._connection._requests._times) <= 2 + SPARE_TIMES + 1
 
 
 @pytest.mark.parametrize("packet", [protocol.query(["bob"], detail=True), protocol.watch(["bob"])])
