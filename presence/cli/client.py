@@ -21,6 +21,7 @@ from presence.client import (
     Connected,
     Delivered,
     Disconnected,
+    Dropped,
     EncodeError,
     Ended,
     Goodbye,
@@ -287,22 +288,28 @@ def _print_line(text: str) -> None:
 
 def push_lines(push: Push) -> list[str]:
     """Return a push as lines; text of other users may contain anything except line breaks."""
-    if isinstance(push, Connected):
-        again = " again" if push.again else ""
-        return [
-            f"online{again}: session {push.session}, a keepalive every {push.keepalive:g} s, "
-            f"idle time-out {push.idle_timeout:g} s"
-        ]
-    if isinstance(push, Disconnected):
-        message = f": {push.message}" if push.message else ""
-        return [f"lost the connection ({push.reason}{message}); reconnecting in {push.retry_in:.1f} s"]
-    if isinstance(push, Goodbye):
-        return [f"goodbye from the server: {push.reason} ({push.code}) {push.message}".rstrip()]
+    if isinstance(push, Connected | Disconnected | Goodbye):
+        return [_connection_line(push)]
     if isinstance(push, Delivered):
         return [f"{push.sender}: {line}" for line in _plain(push.body).split("\n")]
     if isinstance(push, WatchEnded):
         return [f"watch ended: {' '.join(push.uids)}: {push.reason} ({push.code}) {push.message}".rstrip()]
+    if isinstance(push, Dropped):
+        return [f"dropped, because they were not read in time: {push.count} of {push.kind}"]
     return [f"{state_line(push.uid, push.state)} ({push.reason})"]
+
+
+def _connection_line(push: Connected | Disconnected | Goodbye) -> str:
+    if isinstance(push, Connected):
+        again = " again" if push.again else ""
+        return (
+            f"online{again}: session {push.session}, a keepalive every {push.keepalive:g} s, "
+            f"idle time-out {push.idle_timeout:g} s"
+        )
+    if isinstance(push, Disconnected):
+        message = f": {push.message}" if push.message else ""
+        return f"lost the connection ({push.reason}{message}); reconnecting in {push.retry_in:.1f} s"
+    return f"goodbye from the server: {push.reason} ({push.code}) {push.message}".rstrip()
 
 
 def state_line(uid: str, state: UserState) -> str:

@@ -70,8 +70,9 @@ async def connect(
             False it is entered immediately, and a failed first attempt is repeated like later ones;
             `Connected` and `Disconnected` report it, and `Client.wait_online` waits for it.
         request_timeout: seconds that a request waits for its answer; a cancel scope can shorten it.
-        max_pushes: queued pushes; beyond it one is dropped and counted: a change of presence for which a
-            later one of the same user is queued, or else the oldest push.
+        max_pushes: messages, and changes of presence, that wait for the program; beyond it the oldest are
+            dropped, and a `Dropped` is in their place. A change for which a later one of the same user
+            waits goes first, without one.
         ask_every: every n-th keepalive asks for an answer: a dead server is noticed within ``ask_every + 1``
             intervals. 3 spares the server two of three answers.
         open_stream: opens the connection instead of host and port (for tunnels, proxies, tests): an
@@ -333,18 +334,21 @@ class Client:
             Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
         await checkpoint()
-        while True:
-            with suppress(TimeoutError):
-                return self.receive_nowait()
+        while (push := self._link.inbox.pop()) is None:
+            self._raise_after_the_end()
             await self._link.changed.wait()
+        return push
 
     def receive_nowait(self) -> Push:
         """Return the next push; raises `TimeoutError` if none is there, or `Ended` as `receive`."""
-        if len(self._link.inbox):
-            return self._link.inbox.pop()
+        if (push := self._link.inbox.pop()) is None:
+            self._raise_after_the_end()
+            raise TimeoutError("no push is there")
+        return push
+
+    def _raise_after_the_end(self) -> None:
         if self._link.machine.state is State.ENDED:
             raise self.end_error()
-        raise TimeoutError("no push is there")
 
     def end_error(self) -> PresenceError:
         """Return the error of requests to an ended client."""

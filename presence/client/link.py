@@ -16,9 +16,10 @@ from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
 from presence.client.errors import PresenceError
+from presence.client.inbox import Inbox
 from presence.client.machine import ClientMachine
 from presence.client.pending import Effects, RequestResult, Result
-from presence.client.pushes import Inbox
+from presence.client.pushes import PushKind
 from presence.client.shell import READ_BYTES, error_text
 from presence.client.tokens import Payload, State, TokenSource
 
@@ -27,19 +28,28 @@ T = TypeVar("T")
 
 
 class Changes:
-    """Wakes every task that waits."""
+    """Wakes the tasks that wait for a push of one kind, or for any change; costs nothing if none waits."""
 
     def __init__(self) -> None:
-        self._changed = anyio.Event()
+        self._waiting: dict[PushKind | None, anyio.Event] = {}
 
-    async def wait(self) -> None:
-        """Wait until `notify_all` is called."""
-        await self._changed.wait()
+    async def wait(self, kind: PushKind | None = None) -> None:
+        """Wait until a push of this kind may be there; None: of any kind."""
+        if (changed := self._waiting.get(kind)) is None:
+            changed = self._waiting[kind] = anyio.Event()
+        await changed.wait()
+
+    def notify(self, kind: PushKind) -> None:
+        """Wake the tasks that wait for this kind or any at this moment."""
+        if self._waiting:
+            for each in (kind, None):
+                if (changed := self._waiting.pop(each, None)) is not None:
+                    changed.set()
 
     def notify_all(self) -> None:
-        """Wake the tasks that wait at this moment."""
-        self._changed.set()
-        self._changed = anyio.Event()
+        """Wake all tasks that wait at this moment."""
+        while self._waiting:
+            self._waiting.popitem()[1].set()
 
 
 class Link:
@@ -52,7 +62,7 @@ class Link:
         self, machine: ClientMachine, open_stream: OpenStream, source: TokenSource | None, max_pushes: int
     ) -> None:
         self.machine = machine
-        self.inbox = Inbox(max_pushes)
+        self.inbox = Inbox(max_pushes, max_pushes)
         self.changed = Changes()
         protect_from_ctrl_c(Link.run, Link._write, Link._keep_time, Link._renew)
         self._open_stream = open_stream
@@ -82,12 +92,12 @@ class Link:
         """Apply effects of the machine, and wake the tasks that have work."""
         for each in effects:
             if not isinstance(each, RequestResult):
-                self.inbox.put(each)
+                self.changed.notify(self.inbox.put(each))
             elif (done := self._waiting.get(each.id)) is not None:
                 self._answers[each.id] = each.result
                 done.set()
         ended = self.machine.state is State.ENDED
-        if effects or ended:
+        if ended:
             self.changed.notify_all()
         if self.machine.has_outgoing:
             self._outgoing_ready.set()

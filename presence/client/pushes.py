@@ -1,10 +1,9 @@
-"""What a client reports without a request, and the bounded queue in which this waits for the program."""
+"""What a client reports without a request: changes of its connection and of watched users, and messages."""
 
 import re
-from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 MEANWHILE: Final = "meanwhile"
 WATCHED: Final = "watched"
@@ -123,7 +122,22 @@ class WatchEnded:
     message: str  # for people; may be empty
 
 
-Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged | WatchEnded
+PushKind: TypeAlias = Literal["messages", "presence", "connection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Here were pushes that the program has not read in time: the queue of their kind was full.
+
+    Messages of this number were acknowledged to their senders as delivered. After changes of presence,
+    `watched` of the client has the newest states. Superseded changes do not count.
+    """
+
+    kind: PushKind
+    count: int
+
+
+Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged | WatchEnded | Dropped
 
 
 def _id_numbers(id: str | None) -> tuple[int, int] | None:
@@ -154,52 +168,3 @@ def _device_state(payload: Mapping[str, Any]) -> DeviceState:
 def user_states(answer: Mapping[str, Any]) -> dict[str, UserState]:
     """Return the states in an answer, by uid."""
     return {uid: user_state(state) for uid, state in answer.get("presence", {}).items()}
-
-
-class Inbox:
-    """A bounded queue of pushes in order of arrival; O(1) each.
-
-    When full, it drops a change of presence for which a later one of the same user is queued, so the reader
-    still sees the newest state of each user. If there is none, it drops the oldest push of any type.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._pushes: OrderedDict[int, Push] = OrderedDict()
-        self._latest: dict[str, int] = {}  # uid to its newest queued change
-        self._stale: deque[int] = deque()  # changes that a later one supersedes; some may be popped by now
-        self._next = 0
-        self.dropped = 0  # oldest pushes dropped
-        self.superseded = 0  # superseded changes dropped
-
-    def __len__(self) -> int:
-        return len(self._pushes)
-
-    def put(self, push: Push) -> None:
-        """Append a push."""
-        if isinstance(push, PresenceChanged):
-            if (before := self._latest.get(push.uid)) is not None:
-                self._stale.append(before)
-                if len(self._stale) > 2 * self._capacity:
-                    self._stale = deque(number for number in self._stale if number in self._pushes)
-            self._latest[push.uid] = self._next
-        if len(self._pushes) >= self._capacity:
-            self._make_room()
-        self._pushes[self._next] = push
-        self._next += 1
-
-    def pop(self) -> Push:
-        """Remove and return the oldest; raises `LookupError` if empty."""
-        number, push = self._pushes.popitem(last=False)
-        if isinstance(push, PresenceChanged) and self._latest.get(push.uid) == number:
-            del self._latest[push.uid]
-        return push
-
-    def _make_room(self) -> None:
-        while self._stale:
-            if self._pushes.pop(self._stale.popleft(), None) is not None:
-                self.superseded += 1
-                return
-        if self._pushes:
-            self.pop()
-            self.dropped += 1

@@ -42,7 +42,7 @@ class Statistics:
     round_trip_s: float | None  # of the last answered keepalive on this connection; None before one
     pushes_waiting: int  # queued for the program
     pushes_superseded: int  # changes dropped from a full queue because a later one of the user was queued
-    pushes_dropped: int  # oldest pushes dropped because there was no superseded change
+    pushes_dropped: int  # oldest pushes of a full queue dropped, as `Dropped` tells the program
 
 
 class ServerClock:

@@ -7,7 +7,7 @@ import pytest
 
 from presence.cli import client as command
 from presence.cli.client import push_lines, state_line
-from presence.client import Delivered, UserState, WatchEnded
+from presence.client import Delivered, Dropped, UserState, WatchEnded
 from presence.config.loading import load
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -32,6 +32,12 @@ def test_a_state_is_one_line(state: UserState, line: str) -> None:
 def test_the_end_of_a_watch_names_the_users_and_the_reason() -> None:
     push = WatchEnded(("ann", "bob"), 315, "too_large", "too many watches")
     assert push_lines(push) == ["watch ended: ann bob: too_large (315) too many watches"]
+
+
+def test_dropped_pushes_are_shown() -> None:
+    assert push_lines(Dropped("messages", 3)) == [
+        "dropped, because they were not read in time: 3 of messages"
+    ]
 
 
 def test_control_characters_from_other_users_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

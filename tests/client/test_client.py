@@ -14,6 +14,7 @@ from presence.client import (
     Connected,
     Delivered,
     Disconnected,
+    Dropped,
     EncodeError,
     Ended,
     PresenceChanged,
@@ -220,16 +221,15 @@ async def test_watch_nowait_is_sent_immediately() -> None:
 
 
 @on_both_backends(autojump=True)
-async def test_beyond_the_limit_the_oldest_push_is_dropped_and_counted() -> None:
+async def test_in_the_place_of_messages_beyond_the_limit_is_their_number() -> None:
     deliveries = [protocol.deliver("bob", number, 7) for number in range(10)]
     script = ScriptedServer(login_ok(), *deliveries)
     async with connect("nowhere", 1, uid="ann", open_stream=script.open, max_pushes=4) as client:
-        while client.statistics().pushes_dropped < 7:
+        while client.statistics().pushes_dropped < 6:
             await checkpoint()
-        bodies = [
-            push.body for push in [await anext(client) for _ in range(4)] if isinstance(push, Delivered)
-        ]
-    assert bodies == [6, 7, 8, 9]
+        pushes = [await anext(client) for _ in range(6)]
+    assert isinstance(pushes[0], Connected)
+    assert pushes[1:] == [Dropped("messages", 6), *(Delivered("bob", number, 7) for number in (6, 7, 8, 9))]
 
 
 @on_both_backends(autojump=True)
