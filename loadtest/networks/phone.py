@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup
 
 from loadtest.networks.link import Link, Network, Way
-from presence.client import Connected, connect
+from presence.client import ClientOptions, Connected, connect
 
 READ_BYTES = 65_536
 HALF_OPEN_S = 300.0  # how long the server's side of a lost connection stays open, unless the server closes it
@@ -170,7 +170,7 @@ class Phone:
     async def _be_online(self) -> None:
         host, port = self._address
         async with connect(
-            host, port, uid=self.record.uid, wait=False, open_stream=self._open_stream
+            host, port, uid=self.record.uid, wait=False, options=ClientOptions(open_stream=self._open_stream)
         ) as client:
             async for push in client:
                 self.record.logins += isinstance(push, Connected)

@@ -18,6 +18,7 @@ from presence.cli.local_server import local_server
 from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
 from presence.client import (
     Client,
+    ClientOptions,
     Connected,
     Delivered,
     Disconnected,
@@ -117,12 +118,12 @@ def run(args: argparse.Namespace, load: Load) -> int:
             "device": args.device,
             "token": _token(args.token),
             "idle_timeout": wish,
-            "tls": _tls_context(args.ca, args.cert, args.key) or args.tls,
+            "options": ClientOptions(tls=_tls_context(args.ca, args.cert, args.key) or args.tls),
         }
         anyio.run(_run, host, port, options)
     except BrokenPipeError:
         raise
-    except (EncodeError, OSError, UnicodeError) as error:
+    except (ValueError, OSError) as error:  # an argument that the client refuses, a file that cannot be read
         print_error(error)
         return USAGE
     except PresenceError as error:

@@ -8,9 +8,10 @@ On asyncio or trio::
             if isinstance(push, PresenceChanged):
                 print(push.uid, "is", push.state.status)
 
-For scripts, `connect_blocking` does the same with a background thread that keeps the user online. Both log
-out when the block ends, and leave no task, thread or socket. `machine` holds the protocol without I/O, for
-programs with another event loop. See `docs/apps.md`.
+or without a block: ``client = await connect(…)``, and ``await client.aclose()`` at the end. For scripts,
+`connect_blocking` does the same with a background thread that keeps the user online. Both log out at the end,
+and leave no task, thread or socket. `machine` holds the protocol without I/O, for programs with another event
+loop. See `docs/apps.md`.
 """
 
 from presence.client.async_client import Client, connect
@@ -39,6 +40,7 @@ from presence.client.errors import (
     Unreachable,
     Unsupported,
 )
+from presence.client.options import ClientOptions
 from presence.client.pushes import (
     Connected,
     Delivered,
@@ -48,6 +50,7 @@ from presence.client.pushes import (
     Goodbye,
     PresenceChanged,
     Push,
+    PushKind,
     UserState,
     WatchEnded,
 )
@@ -60,6 +63,7 @@ __all__ = [
     "BlockingTokenSource",
     "Busy",
     "Client",
+    "ClientOptions",
     "Connected",
     "ConnectionLost",
     "Delivered",
@@ -78,6 +82,7 @@ __all__ = [
     "PresenceChanged",
     "PresenceError",
     "Push",
+    "PushKind",
     "RecipientDisconnected",
     "RecipientOffline",
     "Replaced",

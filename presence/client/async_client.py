@@ -1,26 +1,42 @@
 """The public client, on asyncio and trio; `link` has the tasks that run it."""
 
-import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from presence import protocol
+from presence.client.arguments import MAX_PORT, host_name, seconds, unix_ms, user_ids, whole
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
-from presence.client.link import Link, OpenStream, open_tcp
-from presence.client.pushes import Push, UserState, user_states
-from presence.client.session import ASK_EVERY
-from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered_count, new_machine, tls_context
+from presence.client.inbox import Inbox
+from presence.client.link import Link, open_tcp
+from presence.client.options import DEFAULTS, ClientOptions
+from presence.client.pushes import (
+    Connected,
+    Delivered,
+    Disconnected,
+    Dropped,
+    Goodbye,
+    PresenceChanged,
+    Push,
+    PushKind,
+    UserState,
+    WatchEnded,
+    user_states,
+)
+from presence.client.shell import delivered_count, new_machine
 from presence.client.tokens import Payload, State, Statistics, TokenSource
 from presence.protocol import Packet
 
+T = TypeVar("T", bound=Push)
 
-@asynccontextmanager
-async def connect(
+
+def connect(
     host: str,
     port: int,
     *,
@@ -28,24 +44,21 @@ async def connect(
     device: str | None = None,
     device_class: str | None = None,
     token: str | TokenSource | None = None,
-    idle_timeout: float | None = None,
+    idle_timeout: float | timedelta | None = None,
     meta: Mapping[str, Any] | None = None,
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
     watch_devices: bool = False,
-    tls: bool | ssl.SSLContext = False,
     wait: bool = True,
-    request_timeout: float = REQUEST_TIMEOUT_S,
-    max_pushes: int = MAX_PUSHES,
-    ask_every: int = ASK_EVERY,
-    open_stream: OpenStream | None = None,
-) -> AsyncIterator["Client"]:
-    """Be online for the length of an ``async with`` block.
+    options: ClientOptions = DEFAULTS,
+) -> "Connecting":
+    """Be online: for the length of an ``async with`` block, or from ``await`` on until `Client.aclose`.
 
     The client sends keepalives at the server's interval, detects a dead server, and reconnects by itself
     until the server forbids it. Leaving the block logs out; leaving it by an exception, or being cancelled,
     only closes the connection: the user stays online for the server's grace, within which the program may
-    return. Afterwards no task and no socket is left.
+    return. Afterwards no task and no socket is left. A client belongs to no task: one may open it and another
+    close it.
 
     Args:
         host: name or address of the server.
@@ -58,86 +71,119 @@ async def connect(
             of a JSON Web Token): the new one is sent on the same connection. If it raises, the attempt has
             failed. After a refusal, the same token again or an expired one also counts as a failed attempt;
             if another token is refused, the client ends. A plain function must not block.
-        idle_timeout: requested seconds; the server decides, and `Connected` has the result.
+        idle_timeout: the requested one, seconds or a timedelta; the server decides, and `Connected` has the
+            result.
         meta: shown to others with the user's state: a map of at most 256 bytes packed.
         private: as `meta`, but for the application's backend only.
         status: ``online``, also for None; ``away``, ``busy``, ``dnd`` (do not disturb) or ``invisible``.
         watch_devices: whether the states of watched users have their devices, and a device that comes or goes
             is a change; the server's operator has to allow it (`device_events`), or `devices` is None.
-        tls: for a server behind TLS: True for the system's authorities, or a context of your own; both check
-            that the certificate names `host`.
-        wait: enter the block when the first login is granted, and raise if the first attempt fails. With
-            False it is entered immediately, and a failed first attempt is repeated like later ones;
-            `Connected` and `Disconnected` report it, and `Client.wait_online` waits for it.
-        request_timeout: seconds that a request waits for its answer; a cancel scope can shorten it.
-        max_pushes: messages, and changes of presence, that wait for the program; beyond it the oldest are
-            dropped, and a `Dropped` is in their place. A change for which a later one of the same user
-            waits goes first, without one.
-        ask_every: every n-th keepalive asks for an answer: a dead server is noticed within ``ask_every + 1``
-            intervals. 3 spares the server two of three answers.
-        open_stream: opens the connection instead of host and port (for tunnels, proxies, tests): an
-            `anyio.abc.ByteStream`. It may raise OSError, and is cancelled at a time-out.
+        wait: wait for the first login, and raise if the first attempt fails. With False the client is there
+            immediately, and a failed first attempt is repeated like later ones; `Connected` and
+            `Disconnected` report it, and `Client.wait_online` waits for it.
+        options: how the client uses its connection: TLS, time-outs, queues.
 
     Raises:
+        ValueError, TypeError: an argument is wrong; `EncodeError`, a ValueError, if it breaks a rule of the
+            protocol. These are raised by the call itself, all others by entering the block or by ``await``.
         Unreachable: with `wait`, the first attempt failed.
         NoToken: with `wait`, the function returned no token.
         LoginRefused: with `wait`, the server refused the login.
-        EncodeError: an argument breaks a rule of the protocol.
     """
+    if not isinstance(options, ClientOptions):
+        raise TypeError(f"options must be ClientOptions, not {type(options).__name__}")
+    if token is not None and not isinstance(token, str) and not callable(token):
+        raise TypeError(f"token must be a string or a function, not {type(token).__name__}")
+    host, port = host_name(host), whole("port", port, MAX_PORT)
     login = {
         "uid": uid,
         "device": device,
         "device_class": device_class,
-        "idle_timeout": idle_timeout,
+        "idle_timeout": None if idle_timeout is None else seconds("idle_timeout", idle_timeout),
         "meta": meta,
         "private": private,
         "status": status,
     }
-    server = f"{host}:{port}"
-    machine = new_machine(
+    machine_at = partial(
+        new_machine,
         login,
         token,
-        anyio.current_time(),
-        server=server,
+        server=f"{host}:{port}",
         wait=wait,
-        ask_every=ask_every,
+        ask_every=options.ask_every,
         watch_devices=watch_devices,
     )
+    machine_at(0.0)  # raises for a login that breaks a rule of the protocol
+    opening = options.open_stream or partial(open_tcp, host, port, options.tls_context())
     source = None if isinstance(token, str) else token
-    opening = open_stream or partial(open_tcp, host, port, tls_context(tls))
-    link = Link(machine, opening, source, max_pushes)
-    client = Client(link, request_timeout)
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(link.run)
-        try:
-            if wait:
+    inbox = partial(Inbox, options.max_messages, options.max_changes)
+    return Connecting(lambda now: Link(machine_at(now), opening, source, inbox()), options, wait)
+
+
+class Connecting:
+    """What `connect` returns: awaited, it is a client; in ``async with``, a client for the block."""
+
+    def __init__(self, link_at: Callable[[float], Link], options: ClientOptions, wait: bool) -> None:
+        self._link_at = link_at
+        self._options = options
+        self._wait = wait
+        self._link: Link | None = None
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, "Client"]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> "Client":
+        return await self._connect()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._link is not None and self._client is not None:
+            await (self._client.aclose() if error is None else self._link.stop())
+
+    async def _connect(self) -> "Client":
+        if self._link is not None:
+            raise RuntimeError("each call of connect makes one client")
+        link = self._link = self._link_at(anyio.current_time())
+        client = self._client = Client(link, self._options)
+        link.start()
+        if self._wait:
+            try:
                 await client.wait_online()
-            yield client
-            if client.state is not State.ENDED:
-                with suppress(RequestError, Ended):  # the client ends anyway
-                    await client.logout()
-        except BaseException as error:  # carried past the task group, which would wrap it into a group
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            failure = None  # or the exception and this frame would keep each other alive
+            except BaseException:
+                await link.stop()
+                raise
+        return client
+
+
+class _Pushes(Generic[T]):
+    """An iterator over the pushes of one kind."""
+
+    def __init__(self, next_push: Callable[[], Awaitable[Push]]) -> None:
+        self._next_push = next_push
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        return cast(T, await self._next_push())
 
 
 class Client:
-    """A client that `connect` runs. ``async for push in client`` gives the pushes in order.
+    """A client that `connect` has made. ``async for push in client`` gives all pushes in order.
 
-    The loop ends after a logout or `close`; it raises `LoginRefused`, `Replaced` or another `Ended` when the
-    server has ended the client for good. Requests raise `NotConnected` while the client is not logged in;
-    they are not queued, because they could be outdated by then.
+    `messages`, `presence_changes` and `connection_changes` give those of one kind. A push is given once, so
+    several tasks may each read another kind.
+
+    A loop ends after a logout, `disconnect` or `aclose`; it raises `LoginRefused`, `Replaced` or another
+    `Ended` when the server has ended the client for good. Requests raise `NotConnected` while the client is
+    not logged in; they are not queued, because they could be outdated by then.
     """
 
-    def __init__(self, link: Link, request_timeout_s: float) -> None:
+    def __init__(self, link: Link, options: ClientOptions) -> None:
         self._link = link
-        self._request_timeout_s = request_timeout_s
+        self._request_timeout_s = options.request_timeout_s
 
     # Requests
 
@@ -171,7 +217,7 @@ class Client:
 
         Raises as `send_message`; `LimitReached`: with their devices, so many users do not fit into an answer.
         """
-        return user_states(await self._request(protocol.query(uids, detail=detail or None)))
+        return user_states(await self._request(protocol.query(user_ids(uids), detail=detail or None)))
 
     async def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users; `PresenceChanged` follows for each change.
@@ -184,7 +230,8 @@ class Client:
         a connection.
         """
         state = self._link.machine.persistent_state
-        return state.watches.newest(user_states(await self._request(state.watch(uids), undo=True)))
+        answer = await self._request(state.watch(user_ids(uids)), undo=True)
+        return state.watches.newest(user_states(answer))
 
     async def add_pass(self, visibility_pass: str) -> None:
         """Give the server a pass, by which this user may see others until it expires; see `presence.passes`.
@@ -202,7 +249,7 @@ class Client:
         in `watched`. A busy server is asked again; `WatchEnded` reports a refusal. Raises `Ended`, or
         `EncodeError` for invalid or too many uids.
         """
-        self._link.machine.watch_nowait(list(uids), anyio.current_time())
+        self._link.machine.watch_nowait(user_ids(uids), self._link.now())
         self._link.perform([])
 
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
@@ -212,8 +259,8 @@ class Client:
         `RequestFailed` or `RequestTimeout` if the server did not confirm it; `Ended`; or `EncodeError`, and
         then nothing changed.
         """
-        given = None if uids is None else list(uids)
-        id = self._link.machine.unwatch(given, self._request_timeout_s, anyio.current_time())
+        given = None if uids is None else user_ids(uids)
+        id = self._link.machine.unwatch(given, self._request_timeout_s, self._link.now())
         if id is None:
             await checkpoint()
             return
@@ -227,29 +274,34 @@ class Client:
         private: Mapping[str, Any] | None = None,
         token: str | None = None,
         status: str | None = None,
-        until_ms: int | None = None,
+        until: datetime | timedelta | None = None,
     ) -> None:
         """Change the given fields: `meta`, `private` and `status` of this device, or the token.
 
         Once granted, later logins carry it too, so a user who is away is still away after a reconnect. `meta`
         and `private` replace the previous one, an empty one removes it. `status` is ``online``, ``away``,
-        ``busy``, ``dnd`` or ``invisible``; with `until_ms`, Unix milliseconds by the server's clock, the
-        status from before returns then. The server may also set the user away after a time with nothing but
-        keepalives; any request ends that.
+        ``busy``, ``dnd`` or ``invisible``; with `until`, a time with its zone or a duration from now, the
+        status from before returns then. Both count by the server's clock. The server may also set the user
+        away after a time with nothing but keepalives; any request ends that.
 
-        Raises as `send_message`, and then later logins do not carry it.
+        Raises as `send_message`, and then later logins do not carry it. ValueError: `until` has no time zone,
+        or is no duration above 0.
         """
+        until_ms = unix_ms(until, self.server_time)
         await self._request(
             protocol.update(meta=meta, private=private, token=token, status=status, until_ms=until_ms)
         )
 
-    async def set_idle_timeout(self, seconds: float) -> float:
-        """Request another idle time-out; return the granted one. Later logins request the same.
+    async def set_idle_timeout(self, idle_timeout: float | timedelta) -> float:
+        """Request another idle time-out, in seconds or a timedelta; return the granted one, in seconds.
+
+        Later logins request the same.
 
         The keepalive interval follows: an app that goes to the background asks for a longer one, and is shown
         as online all the same. Raises as `send_message`; `Unsupported`: the server is older.
         """
-        answer = await self._request(protocol.update(idle_timeout=seconds))
+        wanted = seconds("idle_timeout", idle_timeout)
+        answer = await self._request(protocol.update(idle_timeout=wanted))
         granted: float = answer["idle_timeout"]
         return granted
 
@@ -268,12 +320,14 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         private: Mapping[str, Any] | None = None,
         status: str | None = None,
-        until_ms: int | None = None,
+        until: datetime | timedelta | None = None,
     ) -> None:
         """Change what later logins carry, also while offline: after `Disconnected` 302, a new token.
 
-        Raises `EncodeError` if a field breaks a rule of the protocol.
+        Raises `EncodeError` if a field breaks a rule of the protocol; for `until` see `update`, and
+        RuntimeError for a duration before the first login, when the server's clock is unknown.
         """
+        until_ms = unix_ms(until, self.server_time)
         self._link.machine.persistent_state.log_in_with(
             token=token, meta=meta, private=private, status=status, until_ms=until_ms
         )
@@ -285,15 +339,31 @@ class Client:
         Raises `NotConnected`, `ConnectionLost` or `RequestTimeout` if the server did not confirm it; `Ended`.
         """
         try:
-            id = self._link.machine.log_out(reason, anyio.current_time())
+            id = self._link.machine.log_out(reason, self._link.now())
         except NotConnected:
             self._link.perform([])
             raise
         await self._link.wait_for_answer(id)
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """End without a logout, as if the network broke: the user is offline after the server's grace."""
         self._link.perform(self._link.machine.close())
+
+    async def aclose(self) -> None:
+        """Log out, if the client is online, and wait until no task and no socket is left.
+
+        Does nothing more the second time. If the logout fails, or the call is cancelled, the client has ended
+        all the same. Raises only what an error in this library, or in the function of `open_stream`, has
+        raised.
+        """
+        try:
+            if self.state is State.ONLINE:
+                with suppress(RequestError, Ended):  # the client ends anyway
+                    await self.logout()
+            while self.state is State.LOGGING_OUT:  # by another task
+                await self._link.changed.wait()
+        finally:
+            await self._link.stop()
 
     # State
 
@@ -315,6 +385,16 @@ class Client:
         """Return counters since the start."""
         return self._link.machine.statistics(self._link.inbox)
 
+    def server_time(self) -> datetime:
+        """Return the time by the clock of the last server, which may differ from this computer's.
+
+        Raises RuntimeError before the first login, when that clock is unknown.
+        """
+        time_s = self._link.machine.server_time_s(self._link.now())
+        if time_s is None:
+            raise RuntimeError("the server's clock is unknown before the first login")
+        return datetime.fromtimestamp(time_s, UTC)
+
     async def wait_online(self) -> None:
         """Wait until the client is logged in.
 
@@ -327,21 +407,38 @@ class Client:
                 raise self.end_error()
             await self._link.changed.wait()
 
-    async def receive(self) -> Push:
-        """Return the next push.
+    # Pushes
+
+    def messages(self) -> AsyncIterator[Delivered | Dropped]:
+        """Return an iterator of the messages, which leaves all other pushes in their queues."""
+        return _Pushes(partial(self._next_push, "messages"))
+
+    def presence_changes(self) -> AsyncIterator[PresenceChanged | WatchEnded | Dropped]:
+        """Return an iterator of the changes of watched users."""
+        return _Pushes(partial(self._next_push, "presence"))
+
+    def connection_changes(self) -> AsyncIterator[Connected | Disconnected | Goodbye | Dropped]:
+        """Return an iterator of what happens to the connection."""
+        return _Pushes(partial(self._next_push, "connection"))
+
+    async def receive(self, kind: PushKind | None = None) -> Push:
+        """Return the next push, or the next of a kind: ``messages``, ``presence`` or ``connection``.
 
         Raises:
             Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
         await checkpoint()
-        while (push := self._link.inbox.pop()) is None:
+        while (push := self._link.inbox.pop(kind)) is None:
             self._raise_after_the_end()
-            await self._link.changed.wait()
+            await self._link.changed.wait(kind)
         return push
 
-    def receive_nowait(self) -> Push:
-        """Return the next push; raises `TimeoutError` if none is there, or `Ended` as `receive`."""
-        if (push := self._link.inbox.pop()) is None:
+    def receive_nowait(self, kind: PushKind | None = None) -> Push:
+        """Return the next push, or the next of a kind.
+
+        Raises `TimeoutError` if none is there, or `Ended` as `receive`.
+        """
+        if (push := self._link.inbox.pop(kind)) is None:
             self._raise_after_the_end()
             raise TimeoutError("no push is there")
         return push
@@ -354,21 +451,30 @@ class Client:
         """Return the error of requests to an ended client."""
         return self._link.machine.end_error().with_traceback(None)
 
+    async def _next_push(self, kind: PushKind | None = None) -> Push:
+        """Return the next push, for a loop over them, which ends with the client."""
+        try:
+            return await self.receive(kind)
+        except Ended:
+            if self.has_ended_by_itself:
+                raise StopAsyncIteration from None
+            raise
+
+    @property
+    def has_ended_by_itself(self) -> bool:
+        """Whether the program has ended the client, and not the server or an error."""
+        return self._link.machine.state is State.ENDED and self._link.machine.error is None
+
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Push:
-        try:
-            return await self.receive()
-        except Ended:
-            if self._link.machine.error is None:
-                raise StopAsyncIteration from None
-            raise
+        return await self._next_push()
 
     async def _request(self, packet: Packet, *, retries: bool = False, undo: bool = False) -> Payload:
         """Send a request and return its answer; `undo`: if the call is cancelled, so is the request."""
         machine = self._link.machine
-        id = machine.request(packet, self._request_timeout_s, anyio.current_time(), retries=retries)
+        id = machine.request(packet, self._request_timeout_s, self._link.now(), retries=retries)
         try:
             return await self._link.wait_for_answer(id)
         except anyio.get_cancelled_exc_class():

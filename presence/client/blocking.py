@@ -1,28 +1,40 @@
 """The client without an event loop, for scripts: a background thread runs it, and calls block."""
 
-import ssl
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self, TypeVar
+from inspect import iscoroutinefunction
+from threading import Lock
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from presence.client.async_client import Client, connect
+from presence.client.async_client import Client, Connecting, connect
 from presence.client.errors import Ended
-from presence.client.pushes import Push, UserState
-from presence.client.session import ASK_EVERY
-from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S
-from presence.client.tokens import BlockingTokenSource, State, Statistics
-from presence.protocol import Code
+from presence.client.options import DEFAULTS, ClientOptions
+from presence.client.pushes import (
+    Connected,
+    Delivered,
+    Disconnected,
+    Dropped,
+    Goodbye,
+    PresenceChanged,
+    Push,
+    PushKind,
+    UserState,
+    WatchEnded,
+)
+from presence.client.tokens import BlockingTokenSource, State, Statistics, TokenSource
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Push)
 
 
-@contextmanager
 def connect_blocking(
     host: str,
     port: int,
@@ -31,68 +43,105 @@ def connect_blocking(
     device: str | None = None,
     device_class: str | None = None,
     token: str | BlockingTokenSource | None = None,
-    idle_timeout: float | None = None,
+    idle_timeout: float | timedelta | None = None,
     meta: Mapping[str, Any] | None = None,
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
     watch_devices: bool = False,
-    tls: bool | ssl.SSLContext = False,
     wait: bool = True,
-    request_timeout: float = REQUEST_TIMEOUT_S,
-    max_pushes: int = MAX_PUSHES,
-    ask_every: int = ASK_EVERY,
-) -> Iterator["BlockingClient"]:
-    """Be online for the length of a ``with`` block. Arguments and errors are those of `connect`.
+    options: ClientOptions = DEFAULTS,
+) -> "BlockingClient":
+    """Be online: until `BlockingClient.close`, or for the length of a ``with`` block.
 
-    A token function is called in a thread of its own, and may block.
+    Arguments and errors are those of `connect`. A token function is called in a thread of its own, and may
+    block.
 
     Leaving the block logs out; leaving it by an exception only closes the connection. Afterwards no thread
-    and no socket is left. A running name lookup or token function is waited for.
+    and no socket is left. A running name lookup or token function is waited for. A program that ends without
+    `close` is, to the server, a lost connection.
     """
+    if iscoroutinefunction(token):
+        raise TypeError("the token function of connect_blocking must be a plain one")
+    source: str | TokenSource | None = token
+    executor = None
+    if callable(token):
+        executor = ThreadPoolExecutor(1, "presence token")
+        source = partial(_call_in, executor, token)
+    connecting = connect(
+        host,
+        port,
+        uid=uid,
+        device=device,
+        device_class=device_class,
+        token=source,
+        idle_timeout=idle_timeout,
+        meta=meta,
+        private=private,
+        status=status,
+        watch_devices=watch_devices,
+        wait=wait,
+        options=options,
+    )
     with ExitStack() as stack:
-        source: str | Callable[[], Awaitable[str]] | None
-        if token is None or isinstance(token, str):
-            source = token
-        else:
-            executor = stack.enter_context(ThreadPoolExecutor(1, "presence token"))
-
-            async def source() -> str:
-                return await get_running_loop().run_in_executor(executor, token)
-
+        if executor is not None:
+            stack.enter_context(executor)
         portal = stack.enter_context(start_blocking_portal("asyncio", name="presence client"))
-        connecting = connect(
-            host,
-            port,
-            uid=uid,
-            device=device,
-            device_class=device_class,
-            token=source,
-            idle_timeout=idle_timeout,
-            meta=meta,
-            private=private,
-            status=status,
-            watch_devices=watch_devices,
-            tls=tls,
-            wait=wait,
-            request_timeout=request_timeout,
-            max_pushes=max_pushes,
-            ask_every=ask_every,
-        )
-        client = stack.enter_context(portal.wrap_async_context_manager(connecting))
-        yield BlockingClient(portal, client)
+        client = _result(portal.start_task_soon(connecting.__aenter__))
+        return BlockingClient(portal, connecting, client, stack.pop_all())
+
+
+async def _call_in(executor: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+    return await get_running_loop().run_in_executor(executor, function)
+
+
+def _result(future: "Future[T]") -> T:
+    """Wait for a call on the client's loop; cancel it if the wait is interrupted (Ctrl-C)."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+class _Pushes(Generic[P]):
+    """An iterator over the pushes of one kind."""
+
+    def __init__(self, next_push: Callable[[], Push]) -> None:
+        self._next_push = next_push
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> P:
+        return cast(P, self._next_push())
 
 
 class BlockingClient:
-    """A client that `connect_blocking` runs; every method may be called from any thread.
+    """A client that `connect_blocking` has made; every method may be called from any thread.
 
-    ``for push in client`` gives the pushes in order. The loop ends after a logout or `close`; it raises
-    `LoginRefused`, `Replaced` or another `Ended` when the server has ended the client for good. Requests
-    raise `NotConnected` while the client is not logged in.
+    ``for push in client`` gives all pushes in order; `messages`, `presence_changes` and `connection_changes`
+    give those of one kind. A loop ends after a logout, `disconnect` or `close`; it raises `LoginRefused`,
+    `Replaced` or another `Ended` when the server has ended the client for good. Requests raise `NotConnected`
+    while the client is not logged in. In a ``with`` block the client is closed at its end.
     """
 
-    def __init__(self, portal: BlockingPortal, client: Client) -> None:
+    def __init__(
+        self, portal: BlockingPortal, connecting: Connecting, client: Client, threads: ExitStack
+    ) -> None:
         self._portal = portal
+        self._connecting = connecting
         self._client = client
+        self._threads = threads
+        self._closing = Lock()
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close(partial(self._connecting.__aexit__, kind, error, traceback))
 
     # Requests
 
@@ -127,15 +176,15 @@ class BlockingClient:
         private: Mapping[str, Any] | None = None,
         token: str | None = None,
         status: str | None = None,
-        until_ms: int | None = None,
+        until: datetime | timedelta | None = None,
     ) -> None:
         """Change the given fields, also for later logins. See `Client.update`."""
         update = partial(self._client.update, meta=meta, private=private, token=token)
-        self._call(partial(update, status=status, until_ms=until_ms))
+        self._call(partial(update, status=status, until=until))
 
-    def set_idle_timeout(self, seconds: float) -> float:
+    def set_idle_timeout(self, idle_timeout: float | timedelta) -> float:
         """Request another idle time-out; return the granted one. See `Client.set_idle_timeout`."""
-        return self._call(partial(self._client.set_idle_timeout, seconds))
+        return self._call(partial(self._client.set_idle_timeout, idle_timeout))
 
     def away(self) -> None:
         """Show the user as away, until `back`: ``update(status="away")``."""
@@ -152,19 +201,26 @@ class BlockingClient:
         meta: Mapping[str, Any] | None = None,
         private: Mapping[str, Any] | None = None,
         status: str | None = None,
-        until_ms: int | None = None,
+        until: datetime | timedelta | None = None,
     ) -> None:
         """Change what later logins carry. See `Client.log_in_with`."""
         change = partial(self._client.log_in_with, token=token, meta=meta, private=private)
-        self._run(partial(change, status=status, until_ms=until_ms))
+        self._run(partial(change, status=status, until=until))
 
     def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline immediately, and the client has ended. See `Client.logout`."""
         self._call(partial(self._client.logout, reason))
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """End without a logout, as if the network broke: the user is offline after the server's grace."""
-        self._run(self._client.close)
+        self._run(self._client.disconnect)
+
+    def close(self) -> None:
+        """Log out, if the client is online, and wait until no thread and no socket is left.
+
+        Does nothing the second time. See `Client.aclose`.
+        """
+        self._close(self._client.aclose)
 
     # State
 
@@ -182,58 +238,91 @@ class BlockingClient:
         """Return counters since the start."""
         return self._run(self._client.statistics)
 
-    def wait_online(self, timeout: float | None = None) -> None:
+    def server_time(self) -> datetime:
+        """Return the time by the clock of the last server. See `Client.server_time`."""
+        return self._run(self._client.server_time)
+
+    def wait_online(self, timeout: float | timedelta | None = None) -> None:
         """Wait until the client is logged in; raises `Ended` if it never will be, or `TimeoutError`."""
         if self.state is State.ENDED:
             raise self._client.end_error()
         if self.state is not State.ONLINE:
-            self._call(self._client.wait_online, timeout)
+            self._call(self._client.wait_online, _timeout_s(timeout))
 
-    def receive(self, timeout: float | None = None) -> Push:
-        """Return the next push.
+    # Pushes
+
+    def messages(self) -> Iterator[Delivered | Dropped]:
+        """Return an iterator of the messages, which leaves all other pushes in their queues."""
+        return _Pushes(partial(self._next_push, "messages"))
+
+    def presence_changes(self) -> Iterator[PresenceChanged | WatchEnded | Dropped]:
+        """Return an iterator of the changes of watched users."""
+        return _Pushes(partial(self._next_push, "presence"))
+
+    def connection_changes(self) -> Iterator[Connected | Disconnected | Goodbye | Dropped]:
+        """Return an iterator of what happens to the connection."""
+        return _Pushes(partial(self._next_push, "connection"))
+
+    def receive(self, timeout: float | timedelta | None = None, kind: PushKind | None = None) -> Push:
+        """Return the next push, or the next of a kind: ``messages``, ``presence`` or ``connection``.
 
         Raises:
-            TimeoutError: none came within `timeout` seconds; 0: none is there.
+            TimeoutError: none came within `timeout`, seconds or a timedelta; 0: none is there.
             Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
-        if self.state is State.ENDED or (timeout is not None and timeout <= 0):
-            return self._run(self._client.receive_nowait)
-        return self._call(self._client.receive, timeout)
+        timeout_s = _timeout_s(timeout)
+        if self.state is State.ENDED or (timeout_s is not None and timeout_s <= 0):
+            return self._run(partial(self._client.receive_nowait, kind))
+        return self._call(partial(self._client.receive, kind), timeout_s)
+
+    def _next_push(self, kind: PushKind | None = None) -> Push:
+        """Return the next push, for a loop over them, which ends with the client."""
+        try:
+            return self.receive(kind=kind)
+        except Ended:
+            if self._client.has_ended_by_itself:
+                raise StopIteration from None
+            raise
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Push:
-        try:
-            return self.receive()
-        except Ended as ended:
-            if ended.code == Code.LOGOUT:  # by this program
-                raise StopIteration from None
-            raise
+        return self._next_push()
 
-    def _call(self, function: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Call it on the client's loop and wait for it; cancel it if the wait is interrupted (Ctrl-C)."""
+    def _call(self, function: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
+        """Call it on the client's loop and wait for it."""
 
         async def call() -> T:
-            with anyio.fail_after(timeout):
+            with anyio.fail_after(timeout_s):
                 return await function()
 
         try:
             future: Future[T] = self._portal.start_task_soon(call)
-        except RuntimeError:  # the block has been left
+        except RuntimeError:  # the client was closed
             raise self._client.end_error() from None
         try:
-            return future.result()
-        except CancelledError:  # the block was left by an exception
+            return _result(future)
+        except CancelledError:  # the client was closed meanwhile, because of an exception
             raise self._client.end_error() from None
-        except BaseException:
-            future.cancel()
-            raise
 
     def _run(self, function: Callable[[], T]) -> T:
-        """Call a plain function on the client's loop, or here once the block has been left."""
+        """Call a plain function on the client's loop, or here once the client has been closed."""
         try:
             future: Future[T] = self._portal.start_task_soon(function)
         except RuntimeError:
             return function()
         return future.result()
+
+    def _close(self, end: Callable[[], Awaitable[None]]) -> None:
+        """End the client, and its threads; once."""
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            with self._threads:
+                self._call(end)
+
+
+def _timeout_s(timeout: float | timedelta | None) -> float | None:
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

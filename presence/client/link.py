@@ -1,7 +1,8 @@
 """Runs a client machine on asyncio or trio: one task connects and reads.
 
 During a connection a second task writes and a third one keeps time; if a function gives tokens, a fourth one
-renews them.
+renews them. The first belongs to the event loop and not to the task that starts it, so a client may be closed
+by another task than the one that opened it.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import inspect
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import TypeVar
 
 import anyio
@@ -18,12 +20,12 @@ from anyio.lowlevel import checkpoint
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
 from presence.client.machine import ClientMachine
+from presence.client.options import OpenStream
 from presence.client.pending import Effects, RequestResult, Result
 from presence.client.pushes import PushKind
 from presence.client.shell import READ_BYTES, error_text
 from presence.client.tokens import Payload, State, TokenSource
 
-OpenStream = Callable[[], Awaitable[ByteStream]]
 T = TypeVar("T")
 
 
@@ -55,20 +57,26 @@ class Changes:
 class Link:
     """Runs a machine over the streams that `open_stream` makes; call `perform` after each change of it.
 
-    `changed` is where tasks wait for a push in `inbox`, or for another state.
+    Attributes:
+        changed: where tasks wait for a push in `inbox`, or for another state.
+        failure: the exception that ended the client, if it was none of the client's own errors; None: none.
     """
 
     def __init__(
-        self, machine: ClientMachine, open_stream: OpenStream, source: TokenSource | None, max_pushes: int
+        self, machine: ClientMachine, open_stream: OpenStream, source: TokenSource | None, inbox: Inbox
     ) -> None:
         self.machine = machine
-        self.inbox = Inbox(max_pushes, max_pushes)
+        self.inbox = inbox
         self.changed = Changes()
-        protect_from_ctrl_c(Link.run, Link._write, Link._keep_time, Link._renew)
+        self.failure: BaseException | None = None
+        self.now: Callable[[], float] = anyio.current_time
+        protect_from_ctrl_c(Link._run, Link._write, Link._keep_time, Link._renew)
         self._open_stream = open_stream
         self._source = source
         self._waiting: dict[int, anyio.Event] = {}  # pending requests
         self._answers: dict[int, Result] = {}
+        self._task: asyncio.Task[None] | None = None  # kept, or the loop might forget it
+        self._stopped = anyio.Event()
         self._running = anyio.CancelScope()
         self._timer = anyio.CancelScope()
         self._fetching = anyio.CancelScope()
@@ -109,24 +117,52 @@ class Link:
         if ended:
             self._running.cancel()
 
+    def start(self) -> None:
+        """Start the tasks, which run until the machine has ended."""
+        if _is_task_of_asyncio():
+            self.now = asyncio.get_running_loop().time  # from any thread, and faster
+            self._task = asyncio.create_task(self._run(), name="presence client")
+            self._task.add_done_callback(lambda _: self._stopped.set())  # even if it never began
+        else:
+            trio = sys.modules["trio"]
+            trio.lowlevel.spawn_system_task(self._run, name="presence client", context=copy_context())
+
+    async def stop(self) -> None:
+        """End the machine without a logout, and wait until no task and no stream is left; raise `failure`."""
+        self.perform(self.machine.close())
+        with anyio.CancelScope(shield=True):
+            await self._stopped.wait()
+        if self.failure is not None:
+            raise self.failure
+
     # Tasks
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Run until the machine has ended, or until cancelled; then fail all pending requests."""
-        with self._running:
-            try:
-                while self.machine.state is not State.ENDED:
-                    if self.machine.state is State.WAITING:
-                        await self._until_due(anyio.sleep_forever)
-                    elif self.machine.state is State.FETCHING_TOKEN:
-                        await self._until_due(self._fetch)
-                    elif (stream := await self._open()) is not None:
-                        try:
-                            await self._run_connection(stream)
-                        finally:
-                            await anyio.aclose_forcefully(stream)
-            finally:
-                self.perform(self.machine.close())
+        try:
+            with self._running:
+                await self._connect_again_and_again()
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # out of a system task of trio it would end the whole program
+            self.failure = error
+            if self._task is not None and not isinstance(error, Exception):
+                raise
+        finally:
+            self.perform(self.machine.close(self.failure))
+            self._stopped.set()
+
+    async def _connect_again_and_again(self) -> None:
+        while self.machine.state is not State.ENDED:
+            if self.machine.state is State.WAITING:
+                await self._until_due(anyio.sleep_forever)
+            elif self.machine.state is State.FETCHING_TOKEN:
+                await self._until_due(self._fetch)
+            elif (stream := await self._open()) is not None:
+                try:
+                    await self._run_connection(stream)
+                finally:
+                    await anyio.aclose_forcefully(stream)
 
     async def _fetch(self) -> None:
         """Get a token from the program."""
@@ -142,24 +178,24 @@ class Link:
             if task is None or task.cancelling():
                 raise
             token = RuntimeError("what the token function waited for was cancelled")
-        self.perform(self.machine.token_fetched(token, anyio.current_time()))
+        self.perform(self.machine.token_fetched(token, self.now()))
 
     async def _until_due(self, wait: Callable[[], Awaitable[T]]) -> T | None:
         """Await a call until the machine's deadline, which may move meanwhile; return None after it."""
         with anyio.CancelScope(deadline=self.machine.deadline) as self._timer:
             return await wait()
         await checkpoint()  # after a pause of the program, what has been received is read first
-        self.perform(self.machine.tick(anyio.current_time()))
+        self.perform(self.machine.tick(self.now()))
         return None
 
     async def _open(self) -> ByteStream | None:
         try:
             stream = await self._until_due(self._open_stream)
         except (OSError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
-            self.perform(self.machine.disconnected(error_text(error), anyio.current_time()))
+            self.perform(self.machine.disconnected(error_text(error), self.now()))
             return None
         if stream is not None:
-            self.machine.established(anyio.current_time())
+            self.machine.established(self.now())
         return stream
 
     async def _run_connection(self, stream: ByteStream) -> None:
@@ -172,12 +208,12 @@ class Link:
                 try:
                     data = await stream.receive(READ_BYTES)
                 except anyio.EndOfStream:
-                    self.perform(self.machine.disconnected("the server closed it", anyio.current_time()))
+                    self.perform(self.machine.disconnected("the server closed it", self.now()))
                 except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                     # An `OSError` is an alert of TLS, such as the server's refusal of a client certificate.
-                    self.perform(self.machine.disconnected(error_text(error), anyio.current_time()))
+                    self.perform(self.machine.disconnected(error_text(error), self.now()))
                 else:
-                    self.perform(self.machine.received(data, anyio.current_time()))
+                    self.perform(self.machine.received(data, self.now()))
             tasks.cancel_scope.cancel()
 
     async def _keep_time(self, connection: anyio.CancelScope) -> None:
@@ -195,7 +231,7 @@ class Link:
                     await stream.send(data)
                 except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                     return  # the reading task may still find the reason
-                self.machine.written(anyio.current_time())
+                self.machine.written(self.now())
             else:
                 await self._outgoing_ready.wait()
 
@@ -208,6 +244,14 @@ class Link:
             else:
                 self._token_wanted = anyio.Event()
                 await self._token_wanted.wait()
+
+
+def _is_task_of_asyncio() -> bool:
+    """Whether the caller is a task of asyncio, and not of trio, which may be a guest of its loop."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
 
 
 def protect_from_ctrl_c(*functions: Callable[..., Awaitable[None]]) -> None:

@@ -37,6 +37,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from presence import protocol
+from presence.client.arguments import whole
 from presence.client.connection import Connection
 from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, PresenceError
 from presence.client.inbox import Inbox
@@ -75,6 +76,7 @@ class ClientMachine:
 
     Raises:
         protocol.EncodeError: the login breaks a rule of the protocol.
+        ValueError: `ask_every` is below 1.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class ClientMachine:
         self.persistent_state = PersistentState(
             login._replace(id=_LOGIN_ID), token_comes_later=fetches, watch_devices=watch_devices
         )
-        self._ask_every = ask_every
+        self._ask_every = whole("ask_every", ask_every)
         self._chance = chance
         self._decoder = protocol.Decoder()
         self._ids = itertools.count(_LOGIN_ID + 1)
@@ -131,6 +133,10 @@ class ClientMachine:
         pushes = len(inbox), inbox.superseded, inbox.dropped
         policy = self.reconnect_policy
         return Statistics(policy.logins, policy.losses, self.keepalives_sent, round_trip_s, *pushes)
+
+    def server_time_s(self, now: float) -> float | None:
+        """Return the Unix seconds by the clock of the last server; None before the first login."""
+        return self._clock.time_s(now)
 
     @property
     def has_outgoing(self) -> bool:
@@ -253,9 +259,18 @@ class ClientMachine:
         self.state, self._deadline = State.LOGGING_OUT, now + LOGOUT_TIMEOUT_S
         return self._logout_id
 
-    def close(self) -> Effects:
-        """End without a logout: the user is offline after the server's grace for lost connections."""
-        return [] if self.state is State.ENDED else self._end(None)
+    def close(self, failure: BaseException | None = None) -> Effects:
+        """End without a logout: the user is offline after the server's grace for lost connections.
+
+        `failure`: the exception because of which the shell cannot go on; the cause of the error of requests.
+        """
+        if self.state is State.ENDED:
+            return []
+        if failure is None:
+            return self._end(None)
+        error = Ended(Code.CLOSED, Code.CLOSED.reason, f"after {type(failure).__name__}: {failure}")
+        error.__cause__ = failure
+        return self._end(error)
 
     def watch_nowait(self, uids: list[str], now: float) -> None:
         """Watch users from now on, connected or not; their states arrive as changes.

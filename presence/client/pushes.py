@@ -3,7 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
+
+from presence.client.arguments import utc
 
 MEANWHILE: Final = "meanwhile"
 WATCHED: Final = "watched"
@@ -59,6 +62,11 @@ class Delivered:
     body: Any  # as it was sent
     at_ms: int  # when the server received it, Unix milliseconds
 
+    @property
+    def at(self) -> datetime:
+        """When the server received it."""
+        return utc(self.at_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class UserState:
@@ -77,6 +85,16 @@ class UserState:
     reason: str | None = None  # why the user is offline: the name of a code; None: not known, or not offline
     devices: "tuple[DeviceState, ...] | None" = None  # by name; None: not asked for, or not known
 
+    @property
+    def since(self) -> datetime | None:
+        """When this status began; None if unknown."""
+        return None if self.since_ms is None else utc(self.since_ms)
+
+    @property
+    def last_seen(self) -> datetime | None:
+        """The last sign of life; None while online, or if the server does not know."""
+        return None if self.last_seen_ms is None else utc(self.last_seen_ms)
+
     def is_newer_than(self, other: "UserState") -> bool:
         """Whether this is newer than another state of the same user; True if one of them has no id."""
         mine, others = _id_numbers(self.id), _id_numbers(other.id)
@@ -92,6 +110,11 @@ class DeviceState:
     since_ms: int  # when it logged in, Unix milliseconds
     device_class: str | None = None  # what it is, as it says: phone, web; None if it does not
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def since(self) -> datetime:
+        """When it logged in."""
+        return utc(self.since_ms)
 
 
 @dataclass(frozen=True, slots=True)

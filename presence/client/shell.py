@@ -1,7 +1,6 @@
-"""What the client and its link share: limits, TLS context, error texts."""
+"""What the client and its link share: the machine, answers, error texts."""
 
 import os
-import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +8,6 @@ from presence import protocol
 from presence.client.machine import ClientMachine
 from presence.client.tokens import Payload, TokenSource
 
-REQUEST_TIMEOUT_S = 10.0
-MAX_PUSHES = 1000  # queued for the program
 READ_BYTES = 65_536
 
 
@@ -35,11 +32,6 @@ def new_machine(
         ask_every=ask_every,
         watch_devices=watch_devices,
     )
-
-
-def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
-    """Return the TLS context to connect with; None: no TLS."""
-    return (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
 
 
 def delivered_count(payload: Payload) -> int:

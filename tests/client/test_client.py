@@ -11,6 +11,7 @@ from presence import client as client_package
 from presence import protocol
 from presence.client import (
     Client,
+    ClientOptions,
     Connected,
     Delivered,
     Disconnected,
@@ -47,7 +48,7 @@ async def test_leaving_the_block_early_closes_without_a_logout(by: str) -> None:
     script = ScriptedServer()
 
     async def live() -> None:
-        async with connect("nowhere", 1, uid="ann", open_stream=script.open):
+        async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)):
             if by == "exception":
                 raise KeyError("mine")
             await anyio.sleep_forever()
@@ -65,7 +66,7 @@ async def test_no_task_is_left_behind() -> None:
     before = living_tasks()
     for number in range(20):
         with anyio.move_on_after(1):
-            async with connect("nowhere", 1, uid="ann", open_stream=script.open):
+            async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)):
                 if number % 2:
                     await anyio.sleep_forever()
     await anyio.sleep(5)
@@ -76,7 +77,7 @@ async def test_no_task_is_left_behind() -> None:
 @on_both_backends(autojump=True)
 async def test_a_broken_connection_is_replaced_soon() -> None:
     script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         began = anyio.current_time()
         await script.hang_up()
         assert await kinds(client, 3) == ["Connected", "Disconnected", "Connected"]
@@ -89,7 +90,9 @@ async def test_a_broken_connection_is_replaced_soon() -> None:
 async def test_a_peer_that_reads_nothing_does_not_stop_the_timers() -> None:
     script = ScriptedServer()
     script.reads = False
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open, wait=False) as client:
+    async with connect(
+        "nowhere", 1, uid="ann", wait=False, options=ClientOptions(open_stream=script.open)
+    ) as client:
         push = await anext(client)
     assert isinstance(push, Disconnected)
     assert push.reason == "login_timeout"
@@ -104,7 +107,7 @@ async def test_a_bug_in_the_client_leaves_nobody_waiting(monkeypatch: pytest.Mon
         raise RuntimeError("a bug")
 
     async def live() -> None:
-        async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+        async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
             monkeypatch.setattr(client._link.machine, "received", fail)
             with anyio.CancelScope(shield=True), anyio.fail_after(5):
                 try:
@@ -121,7 +124,7 @@ async def test_a_bug_in_the_client_leaves_nobody_waiting(monkeypatch: pytest.Mon
 @on_both_backends(autojump=True)
 async def test_a_push_that_is_there_is_returned_without_waiting() -> None:
     script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         assert isinstance(client.receive_nowait(), Connected)
         with pytest.raises(TimeoutError):
             client.receive_nowait()
@@ -131,7 +134,7 @@ async def test_a_push_that_is_there_is_returned_without_waiting() -> None:
 async def test_a_message_whose_call_is_cancelled_is_not_sent_again() -> None:
     script = ScriptedServer()
     script.answers = False
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         with anyio.move_on_after(0.5):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.send_message, "bob", "hello")
@@ -147,7 +150,7 @@ async def test_a_message_whose_call_is_cancelled_is_not_sent_again() -> None:
 @on_both_backends(autojump=True)
 async def test_a_take_over_ends_the_iteration_with_its_error() -> None:
     script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         await script.send(protocol.goodbye(Code.REPLACED))
         assert await kinds(client, 2) == ["Connected", "Goodbye"]
         with pytest.raises(Replaced):
@@ -161,7 +164,7 @@ async def test_answers_are_returned_as_python_values() -> None:
     script = ScriptedServer()
     states = {"bob": {"status": "online", "since_ms": 5, "id": "5-0", "last_seen_ms": None}}
     script.answer = {"delivered": 2, "presence": states}
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         bob = UserState("online", 5, None, "5-0")
         assert await client.send_message("bob", b"hi") == 2
         assert await client.query(["bob"]) == await client.watch(["bob"]) == {"bob": bob}
@@ -170,7 +173,9 @@ async def test_answers_are_returned_as_python_values() -> None:
 @on_both_backends(autojump=True)
 async def test_a_request_without_an_answer_times_out() -> None:
     script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open, request_timeout=3) as client:
+    async with connect(
+        "nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open, request_timeout=3)
+    ) as client:
         script.answers = False
         began = anyio.current_time()
         with pytest.raises(RequestTimeout):
@@ -181,7 +186,7 @@ async def test_a_request_without_an_answer_times_out() -> None:
 @on_both_backends(autojump=True)
 async def test_a_cancelled_watch_is_undone_and_affects_no_other() -> None:
     script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         script.answers = False
         with anyio.move_on_after(1):
             await client.watch(["bob"])
@@ -196,7 +201,7 @@ async def test_a_cancelled_watch_is_undone_and_affects_no_other() -> None:
 async def test_an_unwatch_needs_no_connection() -> None:
     script = ScriptedServer()
     script.answer = {"presence": {uid: {"status": "online", "id": "5-0"} for uid in ("bob", "eve")}}
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         await client.watch(["bob", "eve"])
         script.answers = False
         async with anyio.create_task_group() as tasks:
@@ -213,7 +218,7 @@ async def test_an_unwatch_needs_no_connection() -> None:
 async def test_watch_nowait_is_sent_immediately() -> None:
     script = ScriptedServer()
     script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         client.watch_nowait(["bob"])
         assert client.watched == {"bob": UserState("unknown")}
         assert isinstance(await anext(client), Connected)
@@ -224,7 +229,9 @@ async def test_watch_nowait_is_sent_immediately() -> None:
 async def test_in_the_place_of_messages_beyond_the_limit_is_their_number() -> None:
     deliveries = [protocol.deliver("bob", number, 7) for number in range(10)]
     script = ScriptedServer(login_ok(), *deliveries)
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open, max_pushes=4) as client:
+    async with connect(
+        "nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open, max_messages=4)
+    ) as client:
         while client.statistics().pushes_dropped < 6:
             await checkpoint()
         pushes = [await anext(client) for _ in range(6)]
@@ -235,7 +242,7 @@ async def test_in_the_place_of_messages_beyond_the_limit_is_their_number() -> No
 @on_both_backends(autojump=True)
 async def test_a_logout_ends_the_iteration() -> None:
     script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         await client.logout("background")
         assert [type(push) async for push in client] == [Connected]
         with pytest.raises(Ended):
@@ -246,10 +253,10 @@ async def test_a_logout_ends_the_iteration() -> None:
 
 
 @on_both_backends(autojump=True)
-async def test_a_close_ends_the_iteration_without_a_logout() -> None:
+async def test_a_disconnect_ends_the_iteration_without_a_logout() -> None:
     script = ScriptedServer()
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
-        client.close()
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
+        client.disconnect()
         assert [type(push) async for push in client] == [Connected]
         await anyio.sleep(10)
     assert script.ends == ["client"]
@@ -264,7 +271,7 @@ async def test_several_tasks_may_wait_for_pushes() -> None:
     async def take(client: Client) -> None:
         got.append(await anext(client))
 
-    async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         await anext(client)
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
@@ -289,7 +296,7 @@ async def test_errors_have_one_base_class_and_name_the_server() -> None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, "")
 
     with pytest.raises(Unreachable, match=r"cannot reach nowhere:1: Connection refused"):
-        async with connect("nowhere", 1, uid="ann", open_stream=fail):
+        async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=fail)):
             pytest.fail("there is no server")
 
 

@@ -1,8 +1,10 @@
 """The names of errors, pushes and options are those of the table that all client libraries share."""
 
 import json
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from presence import client
 from presence.client.errors import ENDED, FAILED
@@ -30,3 +32,22 @@ def test_the_errors_and_their_parents_are_those_of_the_table() -> None:
 def test_each_code_of_the_table_leads_to_its_error() -> None:
     codes = {int(code): error.__name__ for code, error in (FAILED | ENDED).items()}
     assert codes == {code: name for name, error in TABLE["errors"].items() for code in error["codes"]}
+
+
+def test_the_pushes_and_their_fields_are_those_of_the_table() -> None:
+    pushes = {each.__name__: [field.name for field in fields(each)] for each in get_args(client.Push)}
+    assert pushes == TABLE["pushes"]
+
+
+def test_the_options_are_those_of_the_table_and_what_is_pythons_own() -> None:
+    own = {"wait", "options", "open_stream"}
+    faces = {frozenset(signature(face).parameters) for face in (client.connect, client.connect_blocking)}
+    (arguments,) = faces
+    options = {field.name for field in fields(client.ClientOptions)}
+    assert not arguments & options
+    assert (arguments | options) - own == set(TABLE["options"])
+
+
+def test_the_table_says_which_fields_are_seconds() -> None:
+    names = {name for push in TABLE["pushes"].values() for name in push} | set(TABLE["options"])
+    assert set(TABLE["seconds"]) <= names

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.auth.token_authenticator import TokenAuthenticator
-from presence.client import Connected, Disconnected, Goodbye, TokenSource, connect
+from presence.client import ClientOptions, Connected, Disconnected, Goodbye, TokenSource, connect
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.protocol import Code
@@ -72,7 +72,7 @@ async def test_a_client_stays_online_far_longer_than_a_tokens_lifetime(
 ) -> None:
     issuer = Issuer(server)
     source: TokenSource = issuer.now if kind == "plain" else issuer.later
-    async with connect("nowhere", 1, token=source, open_stream=network.open) as client:
+    async with connect("nowhere", 1, token=source, options=ClientOptions(open_stream=network.open)) as client:
         await trio.sleep(5 * LIFE_S)
         assert (client.statistics().logins, client.statistics().losses) == (1, 0)
     assert 7 <= issuer.made <= 9  # 70 to 80 % of an hour each
@@ -83,7 +83,9 @@ async def test_without_a_fresh_token_in_time_it_reconnects_with_one_and_stays_on
     autojump_clock: MockClock, server: Harness, network: Network
 ) -> None:
     issuer = Issuer(server)
-    async with connect("nowhere", 1, token=issuer.later, open_stream=network.open) as client:
+    async with connect(
+        "nowhere", 1, token=issuer.later, options=ClientOptions(open_stream=network.open)
+    ) as client:
         issuer.stopped = True
         pushes = [await anext(client), await anext(client)]
         issuer.stopped = False

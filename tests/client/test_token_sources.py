@@ -1,7 +1,6 @@
 """The program's token function, as the client calls it."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,16 +8,23 @@ from typing import Any
 import anyio
 import pytest
 
-from presence import protocol
-from presence.client import Disconnected, EncodeError, NoToken, State, connect, connect_blocking
+from presence.client import (
+    ClientOptions,
+    Disconnected,
+    EncodeError,
+    NoToken,
+    State,
+    connect,
+    connect_blocking,
+)
 from presence.client.login_token import TOKEN_TIMEOUT_S
-from presence.protocol import Kind, Packet
-from tests.client.machine_driver import SERVER_TIME_S, login_ok, token
+from presence.protocol import Kind
+from tests.client.granting_server import PATIENCE_S, GrantingServer
+from tests.client.machine_driver import SERVER_TIME_S, token
 from tests.client.scripted_server import ScriptedServer
 from tests.support.backends import on_both_backends
 
 LIFE_S = 600.0
-PATIENCE_S = 30.0
 
 
 @on_both_backends(autojump=True)
@@ -27,7 +33,9 @@ async def test_an_error_of_the_function_is_the_cause_of_the_clients_error() -> N
         raise OSError("no way there")
 
     with pytest.raises(NoToken, match="OSError: no way there") as failure:
-        async with connect("nowhere", 1, token=fail, open_stream=ScriptedServer().open):
+        async with connect(
+            "nowhere", 1, token=fail, options=ClientOptions(open_stream=ScriptedServer().open)
+        ):
             pytest.fail("there is no token")
     assert isinstance(failure.value.__cause__, OSError)
 
@@ -45,7 +53,9 @@ async def test_an_error_of_the_function_is_the_cause_of_the_clients_error() -> N
 @on_both_backends(autojump=True)
 async def test_the_error_says_what_is_wrong_with_what_the_function_returned(made: Any, message: str) -> None:
     with pytest.raises(NoToken, match=f"^no token: EncodeError: .*{message}") as failure:
-        async with connect("nowhere", 1, token=lambda: made, open_stream=ScriptedServer().open):
+        async with connect(
+            "nowhere", 1, token=lambda: made, options=ClientOptions(open_stream=ScriptedServer().open)
+        ):
             pytest.fail("there is no token")
     assert isinstance(failure.value.__cause__, EncodeError)
 
@@ -60,9 +70,11 @@ def test_a_function_whose_own_task_was_cancelled_has_failed() -> None:
             return ""
 
         opening = ScriptedServer().open
-        async with connect("nowhere", 1, token=wait_for_another, wait=False, open_stream=opening) as client:
+        async with connect(
+            "nowhere", 1, token=wait_for_another, wait=False, options=ClientOptions(open_stream=opening)
+        ) as client:
             push = await anext(client)
-            client.close()
+            client.disconnect()
         assert isinstance(push, Disconnected)
         assert push.reason == "no_token"
 
@@ -78,11 +90,13 @@ async def test_a_function_that_hangs_is_cancelled_and_called_again() -> None:
         await anyio.sleep(20 * TOKEN_TIMEOUT_S)
         return ""
 
-    async with connect("nowhere", 1, token=hang, wait=False, open_stream=ScriptedServer().open) as client:
+    async with connect(
+        "nowhere", 1, token=hang, wait=False, options=ClientOptions(open_stream=ScriptedServer().open)
+    ) as client:
         push = await anext(client)
         assert isinstance(push, Disconnected)
         await anyio.sleep(push.retry_in + TOKEN_TIMEOUT_S)
-        client.close()
+        client.disconnect()
     assert len(calls) == 2
 
 
@@ -96,7 +110,7 @@ async def test_a_function_that_hangs_while_online_delays_nothing() -> None:
             await anyio.sleep_forever()
         return token(SERVER_TIME_S + LIFE_S)
 
-    async with connect("nowhere", 1, token=once, open_stream=script.open) as client:
+    async with connect("nowhere", 1, token=once, options=ClientOptions(open_stream=script.open)) as client:
         await anyio.sleep(LIFE_S)
         assert (client.state, client.statistics().losses) == (State.ONLINE, 0)
     assert len(calls) >= 3
@@ -106,67 +120,14 @@ async def test_a_function_that_hangs_while_online_delays_nothing() -> None:
 # The blocking client
 
 
-class Server:
-    """Grants everything, one connection after the other, and records what it receives."""
-
-    def __init__(self) -> None:
-        self.received: list[Packet] = []
-        self.packet_arrived = threading.Condition()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._listener.getsockname()
-        return host, port
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return
-            with sock:
-                self._converse(sock)
-
-    def _converse(self, sock: socket.socket) -> None:
-        decoder = protocol.Decoder()
-        while data := sock.recv(4096):
-            decoder.feed(data)
-            while (packet := decoder.next()) is not None:
-                with self.packet_arrived:
-                    self.received.append(packet)
-                    self.packet_arrived.notify_all()
-                if packet.kind == Kind.LOGIN:
-                    sock.sendall(protocol.encode(login_ok(keepalive=0.1)))
-                elif packet.id is not None:
-                    sock.sendall(protocol.encode(protocol.ok(packet.id)))
-
-    def tokens(self, kind: Kind, count: int) -> list[object]:
-        """Return the tokens of the packets of a kind, once there are that many."""
-
-        def found() -> list[object]:
-            return [packet.payload.get("token") for packet in self.received if packet.kind == kind]
-
-        with self.packet_arrived:
-            assert self.packet_arrived.wait_for(lambda: len(found()) >= count, PATIENCE_S), self.received
-            return found()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(PATIENCE_S)
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server() -> Iterator[GrantingServer]:
+    server = GrantingServer()
     yield server
     server.close()
 
 
-def test_keepalives_continue_while_a_blocking_function_makes_a_fresh_token(server: Server) -> None:
+def test_keepalives_continue_while_a_blocking_function_makes_a_fresh_token(server: GrantingServer) -> None:
     threads = set(threading.enumerate())
     called, done = threading.Event(), threading.Event()
     made = [token(SERVER_TIME_S + 1, 1), token(SERVER_TIME_S + 3600, 2)]
@@ -196,7 +157,7 @@ def test_keepalives_continue_while_a_blocking_function_makes_a_fresh_token(serve
     assert set(threading.enumerate()) <= threads, "a thread of the client is left"
 
 
-def test_a_blocking_function_may_raise(server: Server) -> None:
+def test_a_blocking_function_may_raise(server: GrantingServer) -> None:
     def fail() -> str:
         raise LookupError("no way there")
 

@@ -184,7 +184,7 @@ def test_a_push_is_waited_for_as_long_as_the_caller_says(scripted: Callable[...,
         assert client.receive(5) == Delivered("bob", "hi", 7)
         with pytest.raises(TimeoutError):
             client.receive(0.05)
-        client.close()  # this server would not answer a logout
+        client.disconnect()  # this server would not answer a logout
 
 
 # As at a terminal, whoever runs the tests: what is started in the background of a shell ignores SIGINT.
@@ -236,7 +236,8 @@ def test_after_the_block_what_was_received_is_still_there_and_then_the_end(
         wait_for(lambda: client.statistics().pushes_waiting == 4)
     assert isinstance(client.receive(timeout=1), Connected)
     assert [push.body for push in client if isinstance(push, Delivered)] == [0, 1, 2]
-    for ended in (partial(client.query, ["bob"]), partial(client.wait_online, 0), client.receive):
+    requests = (partial(client.query, ["bob"]), partial(client.watch_nowait, ["bob"]))
+    for ended in (*requests, partial(client.wait_online, 0), client.receive):
         with pytest.raises(Ended):
             ended()
     assert client.watched == {}

@@ -11,6 +11,7 @@ from anyio.abc import ByteStream
 
 from presence.client import (
     Client,
+    ClientOptions,
     Connected,
     Delivered,
     Disconnected,
@@ -160,7 +161,7 @@ async def test_after_a_return_it_is_told_what_happened_meanwhile_and_nothing_twi
     line = Line(servers.first.address)
     still = bob + "-2"
     async with connect(*servers.second.address, uid=still):
-        async with connect("-", 1, uid=ann, open_stream=line.open) as watcher:
+        async with connect("-", 1, uid=ann, options=ClientOptions(open_stream=line.open)) as watcher:
             await got_round(watcher, still)
             await watcher.watch([bob, still])
             line.address = ("127.0.0.1", 1)  # nobody
@@ -182,7 +183,7 @@ async def test_whoever_is_away_stays_so_through_a_lost_connection(
     line = Line(servers.second.address)
     async with connect(*servers.first.address, uid=ann) as watcher:
         await watcher.watch([bob])
-        async with connect("-", 1, uid=bob, open_stream=line.open) as client:
+        async with connect("-", 1, uid=bob, options=ClientOptions(open_stream=line.open)) as client:
             await client.update(status="away", meta={"status": "asleep"})
             while await changed(watcher) != ("away", "away"):
                 pass

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from presence.auth.client_certificates import CertificateIdentities
-from presence.client import LoginRefused, Unreachable, Unsupported, connect, connect_blocking
+from presence.client import ClientOptions, LoginRefused, Unreachable, Unsupported, connect, connect_blocking
 from presence.transports.tls import Certificate, ClientVerification
 from tests.transports import certificates
 from tests.transports.harness import Harness, serving
@@ -37,19 +37,19 @@ async def try_to(kind: str, host: str, port: int, tls: bool | ssl.SSLContext) ->
     """Connect to a server that must not be trusted."""
 
     def live() -> None:
-        with connect_blocking(host, port, uid="ann", tls=tls):
+        with connect_blocking(host, port, uid="ann", options=ClientOptions(tls=tls)):
             pytest.fail("it was trusted")
 
     if kind == "blocking":
         await trio.to_thread.run_sync(live)
         return
-    async with connect(host, port, uid="ann", tls=tls):
+    async with connect(host, port, uid="ann", options=ClientOptions(tls=tls)):
         pytest.fail("it was trusted")
 
 
 async def test_the_trio_client_speaks_tls(server: Harness) -> None:
     async with connect(
-        "localhost", server.address[1], uid="ann", tls=certificates.client_context()
+        "localhost", server.address[1], uid="ann", options=ClientOptions(tls=certificates.client_context())
     ) as client:
         await trio.sleep(1.5 * T)
         with pytest.raises(Unsupported):
@@ -60,7 +60,9 @@ async def test_the_trio_client_speaks_tls(server: Harness) -> None:
 async def test_the_blocking_client_speaks_tls(server: Harness) -> None:
     def live() -> int:
         context = certificates.client_context()
-        with connect_blocking("localhost", server.address[1], uid="ann", tls=context) as client:
+        with connect_blocking(
+            "localhost", server.address[1], uid="ann", options=ClientOptions(tls=context)
+        ) as client:
             with pytest.raises(Unsupported):
                 client.query(["bob"])
             return client.statistics().logins
@@ -70,7 +72,7 @@ async def test_the_blocking_client_speaks_tls(server: Harness) -> None:
 
 @pytest.mark.usefixtures("system_trust")
 async def test_without_a_context_whom_the_system_trusts_is_trusted(server: Harness) -> None:
-    async with connect("localhost", server.address[1], uid="ann", tls=True) as client:
+    async with connect("localhost", server.address[1], uid="ann", options=ClientOptions(tls=True)) as client:
         assert client.statistics().logins == 1
 
 
@@ -109,10 +111,10 @@ async def test_a_client_presents_its_certificate(verifying: Harness, issuer: Iss
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     certificates.authority().configure_trust(context)
     context.load_cert_chain(issuer.issue())
-    async with connect("localhost", verifying.address[1], uid="ann", tls=context):
+    async with connect("localhost", verifying.address[1], uid="ann", options=ClientOptions(tls=context)):
         pass
     with pytest.raises(LoginRefused, match="the client certificate is another user's"):
-        async with connect("localhost", verifying.address[1], uid="bob", tls=context):
+        async with connect("localhost", verifying.address[1], uid="bob", options=ClientOptions(tls=context)):
             pytest.fail("it was logged in")
 
 

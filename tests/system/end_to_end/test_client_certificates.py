@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from presence.client import Client, Unreachable, connect
+from presence.client import Client, ClientOptions, Unreachable, connect
 from presence.store.embedded import EmbeddedRedis
 from tests.support.server_process import running_server
 from tests.support.waiting import until
@@ -43,7 +43,9 @@ async def test_reloads_drop_no_client(redis_server: EmbeddedRedis, tmp_path: Pat
 
         async def stay(uid: str) -> None:
             tls = context_of(users[uid])
-            async with connect("localhost", server.address[1], uid=uid, idle_timeout=T, tls=tls) as client:
+            async with connect(
+                "localhost", server.address[1], uid=uid, idle_timeout=T, options=ClientOptions(tls=tls)
+            ) as client:
                 clients.append(client)
                 await trio.sleep_forever()
 
@@ -66,5 +68,7 @@ async def test_reloads_drop_no_client(redis_server: EmbeddedRedis, tmp_path: Pat
             assert [client.statistics().logins for client in clients] == [1] * CLIENTS
             nursery.cancel_scope.cancel()
         with pytest.raises(Unreachable):
-            async with connect("localhost", server.address[1], uid="ann", tls=context_of(revoked[-1])):
+            async with connect(
+                "localhost", server.address[1], uid="ann", options=ClientOptions(tls=context_of(revoked[-1]))
+            ):
                 pass

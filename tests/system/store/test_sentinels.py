@@ -55,7 +55,7 @@ def test_watches_and_reads_go_on_after_a_failover(setup: SentinelSetup) -> None:
         assert f"{HOST}:{setup.sentinels[0].port}: " in result.have
 
         setup.primary.kill()
-        bob.close()
+        bob.disconnect()
         eve = stack.enter_context(connect_blocking(*server.address, uid="eve"))
         changes: dict[str, str] = {}
         while len(changes) < 2:
@@ -65,4 +65,4 @@ def test_watches_and_reads_go_on_after_a_failover(setup: SentinelSetup) -> None:
         assert changes == {"eve": "online", "bob": "offline"}
         states = reader.states(["ann", "bob", "eve"])
         assert [each["status"] for each in states.values()] == ["online", "offline", "online"]
-        eve.close()
+        eve.disconnect()
