@@ -61,7 +61,9 @@ def test_a_wrong_argument_is_refused_by_the_call_itself(
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize(("wrong", "error"), WRONG_OPTIONS, ids=repr)
+@pytest.mark.parametrize(
+    ("wrong", "error"), WRONG_OPTIONS, ids=lambda each: repr(each).split(" object at ")[0]
+)
 def test_wrong_options_cannot_be_made(wrong: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(wrong))):
         ClientOptions(**wrong)
