@@ -66,7 +66,7 @@ def built_client(root: Path) -> Path:
     """Build the client below `root`; return its folder there."""
     folder = root / "protocol" / "clients" / "node"
     shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("node_modules", "dist"))
-    for name in ("SPEC.md", "vectors.json"):
+    for name in ("SPEC.md", "vectors.json", "clients/names.json"):
         shutil.copy(PROTOCOL / name, root / "protocol" / name)
     (folder / "examples" / "readme.ts").write_text(readme_example())
     fetched = run(folder, "npm", "ci", "--no-audit", "--no-fund")
@@ -223,7 +223,7 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
         body = {"text": "hi", "numbers": [1, 2.5, None]}
         assert ann.ask("message", "bob", body) == 1
         message = bob.told("message")
-        assert (message["from"], message["body"]) == ("ann", body)
+        assert (message["sender"], message["body"]) == ("ann", body)
         assert ann.ask("message", "eve", "hi")["error"] == "RecipientOffline"
 
         bob.ask("away")
@@ -244,7 +244,7 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
         assert gone["state"]["lastSeenMs"] is not None
 
         assert carl.ask("message", "ann", "still there?") == 1
-        assert ann.told("message", body="still there?")["from"] == "carl"
+        assert ann.told("message", body="still there?")["sender"] == "carl"
         assert carl.close() == 0
         assert ann.told("presence", uid="carl")["reason"] == "logout"
         assert ann.ask("logout") is None

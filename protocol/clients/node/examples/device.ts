@@ -15,7 +15,7 @@
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 
-import { type Change, EncodeError, PresenceClient, PresenceError, type Value } from "../src/index.js";
+import { type Change, EncodeError, PresenceClient, PresenceError } from "../src/index.js";
 
 const [host = "127.0.0.1", port = "7400", uid = "ann", device, file] = process.argv.slice(2);
 const client = new PresenceClient({
@@ -56,7 +56,7 @@ function execute([verb, ...rest]: readonly unknown[]): Promise<unknown> {
     case "unwatch":
       return client.unwatch(first as string[] | undefined);
     case "message":
-      return client.sendMessage(first as string, second as Value);
+      return client.sendMessage(first as string, second);
     case "update":
       return client.update(first as Change);
     case "away":

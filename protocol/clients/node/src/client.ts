@@ -3,14 +3,18 @@
 import { EventEmitter } from "node:events";
 
 import { Code, Kind } from "./constants.js";
-import { ConnectionLost, NotConnected, PresenceError, RequestTimeout } from "./errors.js";
-import { type Endpoint, Link } from "./link.js";
-import type { Change, Identity } from "./login.js";
+import { type Environment, SYSTEM } from "./environment.js";
+import { ConnectionLost, PresenceError, type RequestFailed, RequestTimeout } from "./errors.js";
+import { Link } from "./link.js";
+import type { LoginChange } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
+import { type Change, checkedChange, checkedMs, checkedOptions, checkedUids, type Options } from "./options.js";
+import { type OwnRequest, OwnRequests } from "./own-requests.js";
 import {
   type Connected,
   type Delivered,
   type Disconnected,
+  type Dropped,
   type Goodbye,
   parseUserStates,
   type PresenceChanged,
@@ -18,42 +22,15 @@ import {
   type UserState,
   type WatchEnded,
 } from "./pushes.js";
-import type { Chance } from "./reconnect.js";
-import { type OwnRequest, Restoration } from "./restoration.js";
+import { Run, Waiters } from "./runs.js";
 import type { Effects } from "./session.js";
-import { remainingLifetimeMs, type TokenSource } from "./tokens.js";
-import type { Value, ValueMap } from "./values.js";
+import { type Element, Streams } from "./streams.js";
+import { remainingLifetimeMs } from "./tokens.js";
+import type { ValueMap } from "./values.js";
 import { batches, WatchedUsers } from "./watches.js";
 
-const REQUEST_TIMEOUT_MS = 10_000;
 const MAX_PASSES = 16; // that a server takes on one connection
 const USERS_THAT_FIT = 32; // with their devices, into one answer: a refusal of so few is about the number of watches
-
-export interface Options extends Omit<Identity, "token">, Endpoint {
-  /**
-   * The user's token, if the server requires one; or a function that returns one. It is called before each
-   * login, and again before a token expires whose expiry can be read (`exp` of a JSON Web Token): the new one
-   * is sent on the same connection. If it throws, the attempt has failed. After a refusal, the same token
-   * again or an expired one also counts as a failed attempt; if another token is refused, the client ends.
-   */
-  readonly token?: string | TokenSource | undefined;
-  /** Whether to repeat a failed first attempt; if false, the default, `connect` rejects. */
-  readonly persistent?: boolean;
-  /**
-   * Whether the states of watched users have their devices, and a device that comes or goes is a change. The
-   * server's operator has to allow it (`device_events`); otherwise `devices` is null.
-   */
-  readonly watchDevices?: boolean;
-  /** How long a request waits for its answer; 10,000 if left out. */
-  readonly requestTimeoutMs?: number;
-  /**
-   * Every n-th keepalive asks for an answer; 1 if left out. A dead server is detected within `askEvery + 1`
-   * intervals; 3 spares the server two of three answers.
-   */
-  readonly askEvery?: number;
-  /** Source of jitter: uniform in [0, 1); `Math.random` if left out. */
-  readonly chance?: Chance;
-}
 
 /** The arguments of listeners, by event. */
 export interface Events {
@@ -63,11 +40,19 @@ export interface Events {
   message: Delivered;
   presence: PresenceChanged;
   watchEnded: WatchEnded;
-  /** The client has ended: null after its own logout or close, else the error. Always the last event. */
+  /**
+   * The client has ended: null after its own `logout` or `disconnect`, else the error. The last event, exactly
+   * one for each `connect` that has begun.
+   */
   end: PresenceError | null;
 }
 
 type Listener<Name extends keyof Events> = (event: Events[Name]) => void;
+
+/** Rejects the call with the signal's reason. A request that was sent may still be carried out. */
+export interface Abortable {
+  readonly signal?: AbortSignal | undefined;
+}
 
 interface PendingRequest {
   resolve(payload: ValueMap): void;
@@ -78,10 +63,11 @@ interface PendingRequest {
  * One device of a user. It sends keepalives at the server's interval, detects a dead server, reconnects by
  * itself until the server forbids it, and then restores its watches.
  *
- * Add listeners, then call `connect`. Requests reject with `NotConnected` while the client is not logged in;
- * they are not queued, because they could be outdated by then. Every request also rejects with `Unsupported`,
- * `Busy`, `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError` for an
- * argument that breaks a rule of the protocol.
+ * Requests reject with `NotConnected` while the client is not logged in; they are not queued, because they could
+ * be outdated by then. Every request also rejects with `RequestFailed` (`Busy`, `Unsupported` …) if the server
+ * refused it, with `Uncertain` (`ConnectionLost`, `RequestTimeout`, `ServerFailed`) if it may or may not have been
+ * carried out, with the error that has ended the client, and with `EncodeError`, `TypeError` or `RangeError` for
+ * an argument that breaks a rule.
  */
 export class PresenceClient {
   private readonly emitter = new EventEmitter();
@@ -90,27 +76,42 @@ export class PresenceClient {
   private readonly watchedUsers = new WatchedUsers();
   private readonly pendingRequests = new Map<number, PendingRequest>();
   private readonly passes = new Set<string>(); // the newest that a server has taken
-  private readonly restoration: Restoration;
-  private readonly effects: Effects = []; // not yet reported
+  private readonly ownRequests: OwnRequests;
+  private readonly streams: Streams;
+  private readonly requestTimeoutMs: number;
+  private readonly watchDevices: boolean;
+  private readonly onlineWaiters = new Waiters();
+  private run: Run | null = null; // the current one
+  private nextRun: Run | null = null; // begins when the current one has logged out
+  private unreported: { readonly effect: Effects[number]; readonly run: Run | null }[] = [];
   private dispatching = false;
-  private connecting: Promise<Connected> | null = null;
-  private endEmitted = false;
 
-  /** @throws EncodeError the login breaks a rule of the protocol. */
-  constructor(private readonly options: Options) {
-    const { chance = Math.random, token, ...rest } = options;
-    const source = typeof token === "function" ? token : null;
-    const login = typeof token === "function" ? rest : { ...rest, token };
-    const persistent = options.persistent ?? false;
-    const onTokenRenewed = (): void => queueMicrotask(() => this.askForHidden());
-    const machineOptions = { ...rest, chance, persistent, fetchesTokens: source !== null, onTokenRenewed };
-    this.machine = new ClientMachine(login, machineOptions);
-    this.link = new Link(this.machine, options, source, (effects) => {
-      this.effects.push(...effects);
-      this.dispatch();
+  /**
+   * @param environment for tests in virtual time.
+   * @throws EncodeError the login breaks a rule of the protocol.
+   * @throws TypeError, RangeError another option is wrong.
+   */
+  constructor(
+    options: Options,
+    private readonly environment: Environment = SYSTEM,
+  ) {
+    const { login, connector, tokenSource, persistent, askEvery, ...rest } = checkedOptions(options);
+    const { requestTimeoutMs, watchDevices, maxMessages, maxChanges } = rest;
+    this.requestTimeoutMs = requestTimeoutMs;
+    this.watchDevices = watchDevices;
+    this.machine = new ClientMachine(login, {
+      chance: environment.chance,
+      persistent,
+      askEvery,
+      fetchesTokens: tokenSource !== null,
+      onTokenRenewed: () => queueMicrotask(() => this.ownRequests.tokenTaken()),
     });
-    this.restoration = new Restoration(chance);
+    this.link = new Link(this.machine, connector, tokenSource, environment, (effects) => this.report(effects));
+    this.ownRequests = new OwnRequests(environment, (queued) => this.watchesOfHidden(queued));
+    this.streams = new Streams(maxMessages, maxChanges);
   }
+
+  // Events
 
   on<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
     this.emitter.on(name, listener);
@@ -128,62 +129,138 @@ export class PresenceClient {
   }
 
   /**
-   * Logs in; resolves when the client is online.
+   * Iterates over the messages from the call on, as long as the client is not ended; then it ends, or throws the
+   * error of `end`. At most `maxMessages` wait for a program that does not read; beyond, the oldest are dropped,
+   * and a `Dropped` takes their place. Each iterator gets every message.
+   */
+  messages<Body = unknown>({ signal }: Abortable = {}): AsyncIterableIterator<Delivered<Body> | Dropped> {
+    return this.streams.messages(signal) as AsyncIterableIterator<Delivered<Body> | Dropped>;
+  }
+
+  /**
+   * As `messages`, over the changes of watched users, at most `maxChanges`. A change may be left out if a later one
+   * of the same user follows.
+   */
+  presenceChanges({ signal }: Abortable = {}): AsyncIterableIterator<PresenceChanged | WatchEnded | Dropped> {
+    return this.streams.presenceChanges(signal);
+  }
+
+  /** As `messages`, over what happens to the connection, at most 100. */
+  connectionChanges({
+    signal,
+  }: Abortable = {}): AsyncIterableIterator<Connected | Disconnected | Goodbye | Dropped> {
+    return this.streams.connectionChanges(signal);
+  }
+
+  // Connection
+
+  /**
+   * Logs in; resolves when the client is online. While the client starts, is online or reconnects, it returns the
+   * same promise. After `disconnect`, `logout` or an end by the server it starts anew: with the same options as
+   * changed by `update` and `logInWith`, and with the same watches.
    *
    * Rejects with `Unreachable`, `NoToken` or `LoginRefused` if the first attempt fails (with `persistent`:
-   * only with `LoginRefused`, if the server forbids a reconnect), and with `Ended` if the client is closed in
-   * the meantime.
+   * only with `LoginRefused`, if the server forbids a reconnect), and with `Ended` if the client is disconnected or
+   * logged out in the meantime.
    */
   connect(): Promise<Connected> {
-    this.connecting ??= new Promise((resolve, reject) => {
-      this.emitter.once("connected", resolve);
-      this.emitter.once("end", () => reject(this.machine.endError()));
-      this.link.start();
-    });
-    return this.connecting;
+    if (this.machine.state === "logging out") {
+      this.nextRun ??= new Run();
+      return this.nextRun.online;
+    }
+    const run = this.run ?? new Run();
+    if (!this.run) {
+      this.begin(run);
+    }
+    return run.online;
+  }
+
+  /**
+   * Goes offline without a logout, as if the network broke: others see the user as offline after the server's
+   * grace. Without effect if the client is not connected.
+   */
+  disconnect(): void {
+    this.cancelNextRun();
+    this.link.update(this.machine.disconnect());
+  }
+
+  /**
+   * Logs out: the user is offline immediately. The client ends even if this rejects. Use `background` when
+   * the system suspends the app.
+   */
+  async logout(reason?: "logout" | "background", { signal }: Abortable = {}): Promise<void> {
+    this.cancelNextRun();
+    const logOut = (): number => this.machine.logOut(reason, this.environment.now());
+    if (this.machine.state !== "online" && this.machine.state !== "logging out") {
+      this.machine.check(Kind.LOGOUT, { reason });
+      const error = this.machine.whyNotOnline();
+      this.disconnect(); // a session of an earlier connection ends by itself
+      throw error;
+    }
+    await this.ask(logOut, () => undefined, { signal, goesOn: true });
+  }
+
+  /**
+   * Resolves when the client is online, immediately if it is. Before the first `connect` it waits for that; it
+   * rejects when the client ends, with the error of `end` or `Ended`.
+   */
+  waitOnline({ signal }: Abortable = {}): Promise<void> {
+    if (this.machine.state === "online") {
+      return Promise.resolve();
+    }
+    return this.machine.state === "ended" ? Promise.reject(this.machine.endError()) : this.onlineWaiters.wait(signal);
   }
 
   // Requests
 
   /**
-   * Sends `body` to all sessions of the user `to`; resolves with their number, at least 1. A message is
-   * delivered at most once.
+   * Sends `body`, anything of MessagePack's own types, to all sessions of the user `to`; resolves with their
+   * number, at least 1. A message is delivered at most once, and messages to one user arrive in the order of
+   * the calls.
    *
    * Rejects with `RecipientOffline` if the user has no session, with `RecipientDisconnected` if the user has
-   * lost its connection and has not returned in time, with `Busy` if a limit was exceeded (nothing was
-   * delivered), and with `OutcomeUnknown`, `ConnectionLost` or `RequestTimeout` if it may or may not have
-   * been delivered.
+   * lost its connection and has not returned in time, and with `Uncertain` if it may or may not have been delivered.
    *
-   * @param retry send it again every second, within `requestTimeoutMs`, while the recipient has lost its
-   *   connection and may return; later messages to the same user wait behind it. True if left out.
+   * @param retry send it again every second, within `requestTimeoutMs`, while the recipient has lost its connection
+   *   and may return; true if left out. Until its answer, later messages to the same user wait behind it: one per
+   *   round trip. Many small ones that need no second try are faster with false.
    */
-  sendMessage(to: string, body: Value, { retry = true }: { retry?: boolean } = {}): Promise<number> {
+  async sendMessage<Body>(
+    to: string,
+    body: Body,
+    { retry = true, signal }: { retry?: boolean | undefined } & Abortable = {},
+  ): Promise<number> {
     const count = (payload: ValueMap): number => Number(payload["delivered"] ?? 0);
-    return this.request(Kind.MESSAGE, { to, body }, count, retry);
+    return this.request(Kind.MESSAGE, { to, body }, count, { retry, signal });
   }
 
   /**
    * Resolves with the states of at most 500 users.
    *
-   * @param detail with those of their devices; then so many users may not fit into an answer (`too_large`).
+   * @param detail with those of their devices; then so many users may not fit into an answer (`LimitReached`).
    */
-  query(uids: Iterable<string>, { detail = false }: { detail?: boolean } = {}): Promise<Map<string, UserState>> {
-    const payload = detail ? { uids: [...uids], detail } : { uids: [...uids] };
-    return this.request(Kind.QUERY, payload, parseUserStates);
+  async query(
+    uids: Iterable<string>,
+    { detail = false, signal }: { detail?: boolean | undefined } & Abortable = {},
+  ): Promise<Map<string, UserState>> {
+    const payload = { uids: checkedUids(uids), ...(detail ? { detail } : {}) };
+    return this.request(Kind.QUERY, payload, parseUserStates, { signal });
   }
 
   /**
    * Watches at most 500 more users; resolves with their states. `presence` follows for each change, also
-   * after a reconnect. The caller receives the states before any later change.
+   * after a reconnect. The caller receives the states before any later change. If it rejects, no user was added.
    */
-  async watch(uids: Iterable<string>): Promise<Map<string, UserState>> {
-    const list = [...new Set(uids)];
+  async watch(uids: Iterable<string>, { signal }: Abortable = {}): Promise<Map<string, UserState>> {
+    const list = checkedUids(uids);
+    signal?.throwIfAborted();
     const request = this.watchedUsers.requestSent(list);
     try {
-      return await this.request(Kind.WATCH, this.watchPayload(list), (answer) => this.applySnapshot(answer));
+      const parse = (answer: ValueMap): Map<string, UserState> => this.applySnapshot(answer);
+      return await this.request(Kind.WATCH, this.watchPayload(list), parse, { signal });
     } catch (error) {
       const dropped = this.watchedUsers.requestFailed(request);
-      if (error instanceof RequestTimeout && dropped.length > 0) {
+      if ((error instanceof RequestTimeout || signal?.aborted) && dropped.length > 0) {
         this.unwatch(dropped).catch(() => undefined); // the server may have granted it
       }
       throw error;
@@ -191,30 +268,49 @@ export class PresenceClient {
   }
 
   /**
+   * Watches at most 500 users from now on, connected or not. Their states arrive as `presence` with the reason
+   * `watched`; until then they are `unknown` in `watched`. A busy server is asked again; `watchEnded` reports a
+   * refusal.
+   *
+   * @throws EncodeError a uid breaks a rule of the protocol, or there are too many; no user was added.
+   */
+  watchNowait(uids: Iterable<string>): void {
+    const list = checkedUids(uids);
+    this.machine.check(Kind.WATCH, this.watchPayload(list));
+    this.ownRequests.add(this.watchesOf(this.watchedUsers.add(list)));
+  }
+
+  /**
    * Gives the server a pass, by which this user may see others until it expires, also after a reconnect.
    * Watched users who were `not_allowed` are asked for again.
    */
-  async addPass(pass: string): Promise<void> {
-    await this.request(Kind.WATCH, { uids: [], pass }, () => {
+  async addPass(pass: string, { signal }: Abortable = {}): Promise<void> {
+    const taken = (): void => {
       this.passes.delete(pass);
-      for (const oldest of [...this.passes].slice(0, Math.max(0, this.passes.size + 1 - MAX_PASSES))) {
+      this.passes.add(pass);
+      for (const oldest of [...this.passes].slice(0, -MAX_PASSES)) {
         this.passes.delete(oldest);
       }
-      this.passes.add(pass);
-    });
-    this.askForHidden();
+    };
+    const answer = this.request(Kind.WATCH, { uids: [], pass }, taken, { signal });
+    this.ownRequests.passGiven(answer);
+    await answer;
   }
 
-  /** Stops watching some users, or all. No events of these users follow the call. */
-  async unwatch(uids?: Iterable<string>): Promise<void> {
-    const list = uids && [...uids];
+  /** Stops watching some users, or all, also while offline. No events of these users follow the call. */
+  async unwatch(uids?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
+    const list = uids && checkedUids(uids);
+    this.machine.check(Kind.UNWATCH, { uids: list });
     this.watchedUsers.remove(list);
+    if (this.machine.state !== "online") {
+      return; // the watches have ended with the connection
+    }
     try {
-      await this.request(Kind.UNWATCH, { uids: list }, () => undefined);
+      await this.request(Kind.UNWATCH, { uids: list }, () => undefined, { signal });
     } catch (error) {
-      if (!(error instanceof NotConnected || error instanceof ConnectionLost)) {
+      if (!(error instanceof ConnectionLost)) {
         throw error;
-      } // else the watches have ended with the connection
+      }
     }
   }
 
@@ -225,56 +321,51 @@ export class PresenceClient {
 
   /**
    * Changes what others see, now and in later logins: meta (an empty map removes it) and status, perhaps until a
-   * time, after which the one from before returns; what only the backend sees (private); the idle time-out, to
-   * which keepalives adapt; or sends a new token before the old one expires. Fields left out stay as they are.
+   * time, after which the one from before returns; what only the backend sees (private); or sends a new token
+   * before the old one expires. Fields left out stay as they are.
    */
-  async update(change: Change): Promise<void> {
-    const update = this.requestUpdate(change, () => this.machine.login.granted(change));
-    this.machine.login.supersede(change);
+  async update(change: Change, { signal }: Abortable = {}): Promise<void> {
+    const checked = checkedChange(change, this.serverTimeMs());
+    const granted = (): void => this.machine.granted(checked, this.environment.now());
+    const update = this.requestUpdate(checked, granted, signal);
+    this.machine.login.supersede(checked);
     await update;
     if (change.token !== undefined) {
-      this.askForHidden();
+      this.ownRequests.tokenTaken();
     }
   }
 
   /** Shows the user as away until `back`, also after a reconnect. */
-  away(): Promise<void> {
-    return this.update({ status: "away" });
+  away(options: Abortable = {}): Promise<void> {
+    return this.update({ status: "away" }, options);
   }
 
   /** Shows the user as online again. */
-  back(): Promise<void> {
-    return this.update({ status: "online" });
+  back(options: Abortable = {}): Promise<void> {
+    return this.update({ status: "online" }, options);
+  }
+
+  /**
+   * Requests another idle time-out; resolves with the granted one, which keepalives follow. Later logins request
+   * the same.
+   */
+  async setIdleTimeout(idleTimeoutMs: number, { signal }: Abortable = {}): Promise<number> {
+    const change = { idleTimeoutMs: checkedMs("idleTimeoutMs", idleTimeoutMs) };
+    const granted = (answer: ValueMap): number => {
+      this.machine.granted(change, this.environment.now());
+      return 1000 * Number(answer["idle_timeout"] ?? idleTimeoutMs / 1000);
+    };
+    return this.requestUpdate(change, granted, signal);
   }
 
   /**
    * Changes what later logins carry, also while offline: for example a new token after `disconnected` with
    * code 302.
    *
-   * @throws EncodeError a field breaks a rule of the protocol; nothing was changed.
+   * @throws EncodeError, TypeError, RangeError a field is wrong; nothing was changed.
    */
   logInWith(change: Change): void {
-    this.machine.login.change(change);
-  }
-
-  /**
-   * Logs out: the user is offline immediately. The client ends even if this rejects. Use `background` when
-   * the system suspends the app.
-   */
-  logout(reason?: "logout" | "background"): Promise<void> {
-    return new Promise((resolve, reject) => {
-      try {
-        const id = this.machine.logOut(reason, performance.now());
-        this.pendingRequests.set(id, { resolve: () => resolve(), reject });
-      } finally {
-        this.link.update();
-      }
-    });
-  }
-
-  /** Ends without a logout, as if the network broke: the user is offline after the server's grace. */
-  close(): void {
-    this.link.update(this.machine.close());
+    this.machine.login.change(checkedChange(change, this.serverTimeMs()));
   }
 
   // State
@@ -283,33 +374,61 @@ export class PresenceClient {
     return this.machine.state;
   }
 
-  /** Logins granted, connections lost or failed, and the last round trip of a keepalive. */
-  statistics(): { logins: number; losses: number; roundTripMs: number | null } {
-    const { logins, losses } = this.machine.reconnectPolicy;
-    return { logins, losses, roundTripMs: this.machine.roundTripMs };
+  /** The time by the clock of the last server; null before the first login. */
+  serverTime(): Date | null {
+    const timeMs = this.machine.serverTimeMs(this.environment.now());
+    return timeMs === null ? null : new Date(timeMs);
   }
 
-  // Requests and events of the machine
+  /**
+   * Counters since the start: logins granted; connections lost, and failed attempts; the last round trip of a
+   * keepalive on this connection; in iterators, elements dropped, and changes left out because a later one of
+   * the same user was queued.
+   */
+  statistics(): {
+    logins: number;
+    losses: number;
+    roundTripMs: number | null;
+    pushesDropped: number;
+    pushesSuperseded: number;
+  } {
+    const { logins, losses } = this.machine.reconnectPolicy;
+    const { dropped, superseded } = this.streams.counts();
+    const { roundTripMs } = this.machine;
+    return { logins, losses, roundTripMs, pushesDropped: dropped, pushesSuperseded: superseded };
+  }
 
-  private request<Result>(
-    kind: number,
-    payload: Readonly<Record<string, unknown>>,
-    parse: (payload: ValueMap) => Result,
-    retry = false,
-  ): Promise<Result> {
-    return new Promise((resolve, reject) => {
-      const timeoutMs = this.options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS;
-      const id = this.machine.request(kind, payload, timeoutMs, performance.now(), retry);
-      const settle = (answer: ValueMap): void => {
-        try {
-          resolve(parse(answer));
-        } catch (error) {
-          reject(error);
-        }
-      };
-      this.pendingRequests.set(id, { resolve: settle, reject });
-      this.link.update();
-    });
+  /** The server's clock; before the first login this device's, the best guess there is. */
+  private serverTimeMs(): number {
+    return this.machine.serverTimeMs(this.environment.now()) ?? Date.now();
+  }
+
+  // Runs, and the effects of the machine
+
+  private begin(run: Run): void {
+    this.run = run;
+    this.machine.begin(this.environment.now());
+    this.link.update();
+  }
+
+  private cancelNextRun(): void {
+    this.nextRun?.reject(this.machine.endError());
+    this.nextRun = null;
+  }
+
+  private report(effects: Effects): void {
+    for (const effect of effects) {
+      this.unreported.push({ effect, run: this.run });
+      if (effect.type === "end") {
+        this.run = null;
+      }
+    }
+    if (!this.run && this.nextRun) {
+      const run = this.nextRun;
+      this.nextRun = null;
+      this.begin(run);
+    }
+    this.dispatch();
   }
 
   /** Reports effects in order, even if a listener calls the client. */
@@ -318,115 +437,50 @@ export class PresenceClient {
       return;
     }
     this.dispatching = true;
-    for (let each = this.effects.shift(); each; each = this.effects.shift()) {
-      if (each.type !== "result") {
-        this.handlePush(each);
-      } else if (this.handleResult(each.id, each.result)) {
-        // Let the caller receive the states before the changes that follow them.
-        setImmediate(() => {
-          this.dispatching = false;
-          this.dispatch();
-        });
-        return;
+    while (this.unreported.length > 0) {
+      const batch = this.unreported;
+      this.unreported = [];
+      for (const [index, { effect, run }] of batch.entries()) {
+        if (this.reportOne(effect, run)) {
+          this.unreported = [...batch.slice(index + 1), ...this.unreported];
+          // Let the caller receive the states before the changes that follow them.
+          this.environment.afterInput(() => {
+            this.dispatching = false;
+            this.dispatch();
+          });
+          return;
+        }
       }
     }
     this.dispatching = false;
-    if (this.machine.state === "ended" && !this.endEmitted) {
-      this.endEmitted = true;
-      this.restoration.stop();
-      this.emit("end", this.machine.error);
+  }
+
+  /** Returns whether it was an answer that contains states. */
+  private reportOne(effect: Effects[number], run: Run | null): boolean {
+    switch (effect.type) {
+      case "result":
+        return this.handleResult(effect.id, effect.result);
+      case "end":
+        this.ownRequests.stop();
+        run?.reject(effect.error ?? this.machine.endError());
+        this.onlineWaiters.reject(effect.error ?? this.machine.endError());
+        this.streams.finish(effect.error);
+        this.emit("end", effect.error);
+        return false;
+      case "connected":
+        this.ownRequests.start(this.restored(effect)); // before what a listener requests
+        run?.resolve(effect);
+        this.onlineWaiters.resolve();
+        break;
+      case "disconnected":
+        this.ownRequests.stop();
     }
-  }
-
-  private handlePush(push: Push): void {
-    if (push.type === "connected") {
-      this.restoration.start(this.ownRequests(push)); // before what a listener requests
-    } else if (push.type === "disconnected") {
-      this.restoration.stop();
+    if (effect.type !== "presence" || this.watchedUsers.applyChange(effect)) {
+      this.emitPush(effect);
     }
-    if (push.type !== "presence" || this.watchedUsers.applyChange(push)) {
-      this.emit(push.type, push);
-    }
+    return false;
   }
 
-  /** What a new connection has to have, and does not have by its login. */
-  private ownRequests(push: Connected): OwnRequest[] {
-    if (!push.again) {
-      return [this.rest];
-    }
-    for (const pass of this.passes) {
-      if ((remainingLifetimeMs(pass, push.timeMs) ?? 1) <= 0) {
-        this.passes.delete(pass);
-      }
-    }
-    const passes = [...this.passes].map((pass) => this.passOf(pass));
-    return [this.rest, ...passes, ...this.watchesOf(this.watchedUsers.states().keys())];
-  }
-
-  /** Asks again for watched users who were `not_allowed`: a new token or pass may show them. */
-  private askForHidden(): void {
-    this.restoration.add(this.watchesOf(this.watchedUsers.hidden()));
-  }
-
-  private watchPayload(uids: readonly string[]): ValueMap {
-    return this.options.watchDevices ? { uids: [...uids], detail: true } : { uids: [...uids] };
-  }
-
-  private requestUpdate(change: Change, granted: () => void): Promise<void> {
-    const { untilMs, idleTimeoutMs, ...rest } = change;
-    const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-    return this.request(Kind.UPDATE, { ...rest, until_ms: untilMs, idle_timeout }, granted);
-  }
-
-  /** What the login had to leave out. */
-  private readonly rest: OwnRequest = {
-    send: () => {
-      const change = this.machine.login.rest();
-      return change && this.requestUpdate(change, () => undefined);
-    },
-    refused: () => [],
-  };
-
-  /** A pass of an earlier connection. */
-  private passOf(pass: string): OwnRequest {
-    return {
-      send: () => {
-        const given = this.passes.has(pass) && this.request(Kind.WATCH, { uids: [], pass }, () => undefined);
-        return given ? given.then(() => this.askForHidden()) : null;
-      },
-      refused: () => {
-        this.passes.delete(pass);
-        return [];
-      },
-    };
-  }
-
-  /** Watches of these users, again. */
-  private watchesOf(uids: Iterable<string>): OwnRequest[] {
-    return batches(uids).map((batch) => this.watchOf(batch));
-  }
-
-  private watchOf(batch: readonly string[]): OwnRequest {
-    let uids = batch;
-    return {
-      send: () => {
-        uids = uids.filter((uid) => this.watchedUsers.has(uid));
-        const parse = (answer: ValueMap): void => void this.applySnapshot(answer);
-        return uids.length > 0 ? this.request(Kind.WATCH, this.watchPayload(uids), parse) : null;
-      },
-      refused: (error) => {
-        if (error.code === Code.TOO_LARGE && this.options.watchDevices && uids.length > USERS_THAT_FIT) {
-          const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
-          return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
-        }
-        this.watchedUsers.remove(uids);
-        this.emit("watchEnded", { uids, error });
-        return [];
-      },
-    };
-  }
-
-  /** Returns whether the result contains states. */
   private handleResult(id: number, result: ValueMap | PresenceError): boolean {
     const pending = this.pendingRequests.get(id);
     this.pendingRequests.delete(id);
@@ -438,24 +492,169 @@ export class PresenceClient {
     return "presence" in result;
   }
 
+  private emitPush(push: Push | WatchEnded): void {
+    this.streams.put(push as Element);
+    this.emit(push.type, push);
+  }
+
+  /** Calls the listeners. What one throws is thrown later, and stops neither another nor the client. */
+  private emit(name: keyof Events, event: Events[keyof Events]): void {
+    for (const listener of this.emitter.rawListeners(name)) {
+      try {
+        listener.call(this.emitter, event);
+      } catch (error) {
+        this.environment.throwLater(error);
+      }
+    }
+  }
+
+  // Requests
+
+  /** Sends a request; `parse` is called with its answer before anything that follows it is reported. */
+  private request<Result>(
+    kind: number,
+    payload: Readonly<Record<string, unknown>>,
+    parse: (payload: ValueMap) => Result,
+    { retry = false, signal }: { retry?: boolean } & Abortable = {},
+  ): Promise<Result> {
+    const send = (): number =>
+      this.machine.request(kind, payload, this.requestTimeoutMs, this.environment.now(), retry);
+    return this.ask(send, parse, { signal });
+  }
+
+  /** As `request`; `send` returns the id. With `goesOn` the request is not given up if the call is aborted. */
+  private ask<Result>(
+    send: () => number,
+    parse: (payload: ValueMap) => Result,
+    { signal, goesOn = false }: Abortable & { goesOn?: boolean },
+  ): Promise<Result> {
+    return new Promise((resolve, reject) => {
+      signal?.throwIfAborted();
+      const id = send();
+      const onAbort = (): void => {
+        this.pendingRequests.delete(id);
+        reject(signal?.reason as Error);
+        if (!goesOn) {
+          this.machine.abandon(id);
+        }
+        this.link.update();
+      };
+      const settled = (): void => signal?.removeEventListener("abort", onAbort);
+      signal?.addEventListener("abort", onAbort, { once: true });
+      this.pendingRequests.set(id, {
+        resolve: (answer) => {
+          settled();
+          try {
+            resolve(parse(answer));
+          } catch (error) {
+            reject(error);
+          }
+        },
+        reject: (error) => {
+          settled();
+          reject(error);
+        },
+      });
+      this.link.update();
+    });
+  }
+
+  private watchPayload(uids: readonly string[]): ValueMap {
+    return this.watchDevices ? { uids, detail: true } : { uids };
+  }
+
+  private requestUpdate<Result>(
+    change: LoginChange,
+    granted: (answer: ValueMap) => Result,
+    signal?: AbortSignal,
+  ): Promise<Result> {
+    const { untilMs, idleTimeoutMs, ...rest } = change;
+    const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
+    return this.request(Kind.UPDATE, { ...rest, until_ms: untilMs, idle_timeout }, granted, { signal });
+  }
+
   /** Applies the answer to a watch: emits its changes, and returns the newest states of its users. */
   private applySnapshot(answer: ValueMap): Map<string, UserState> {
     const states = parseUserStates(answer);
-    for (const change of this.watchedUsers.applySnapshot(states)) {
-      this.emit("presence", change);
-    }
-    const known = this.watchedUsers.states(); // a later push may have been newer
-    return new Map([...states].map(([uid, state]) => [uid, known.get(uid) ?? state]));
+    this.watchedUsers.applySnapshot(states).forEach((change) => this.emitPush(change));
+    // A later push may have been newer.
+    return new Map([...states].map(([uid, state]) => [uid, this.watchedUsers.state(uid) ?? state]));
   }
 
-  /** Emits an event. What a listener throws is thrown later, and stops no other event. */
-  private emit(name: keyof Events, event: Events[keyof Events]): void {
-    try {
-      this.emitter.emit(name, event);
-    } catch (error) {
-      setImmediate(() => {
-        throw error;
-      });
+  // What the client requests by itself
+
+  /** What a new connection has to have, and does not have by its login. */
+  private restored(push: Connected): OwnRequest[] {
+    for (const pass of this.passes) {
+      if ((remainingLifetimeMs(pass, push.timeMs) ?? 1) <= 0) {
+        this.passes.delete(pass);
+      }
     }
+    const passes = [...this.passes].map((pass) => this.passOf(pass));
+    return [this.rest, ...passes, ...this.watchesOf(this.watchedUsers.states().keys())];
+  }
+
+  /** Requests for the watched users who were `not_allowed`, and for whom no queued request asks. */
+  private watchesOfHidden(queued: readonly OwnRequest[]): OwnRequest[] {
+    const asked = new Set(queued.flatMap(({ uids }) => uids));
+    return this.watchesOf(this.watchedUsers.hidden().filter((uid) => !asked.has(uid)));
+  }
+
+  /** What the login had to leave out. */
+  private readonly rest: OwnRequest = {
+    kind: "rest",
+    uids: [],
+    send: () => {
+      const change = this.machine.login.rest();
+      return change && this.requestUpdate(change, () => undefined);
+    },
+    refused: () => [],
+  };
+
+  /** A pass of an earlier connection. */
+  private passOf(pass: string): OwnRequest {
+    return {
+      kind: "pass",
+      uids: [],
+      send: () => {
+        return this.passes.has(pass) ? this.request(Kind.WATCH, { uids: [], pass }, () => undefined) : null;
+      },
+      refused: () => {
+        this.passes.delete(pass);
+        return [];
+      },
+    };
+  }
+
+  /** Watches of these users, for whom no call waits. */
+  private watchesOf(uids: Iterable<string>): OwnRequest[] {
+    return batches(uids).map((batch) => this.watchOf(batch));
+  }
+
+  private watchOf(batch: readonly string[]): OwnRequest {
+    const current = (): string[] => batch.filter((uid) => this.watchedUsers.has(uid));
+    return {
+      kind: "watch",
+      uids: batch,
+      send: () => {
+        const uids = current();
+        const parse = (answer: ValueMap): void => void this.applySnapshot(answer);
+        return uids.length > 0 ? this.request(Kind.WATCH, this.watchPayload(uids), parse) : null;
+      },
+      refused: (error) => this.watchRefused(current(), error),
+    };
+  }
+
+  private watchRefused(uids: readonly string[], error: RequestFailed): readonly OwnRequest[] {
+    if (error.code === Code.TOO_LARGE && this.watchDevices && uids.length > USERS_THAT_FIT) {
+      const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
+      return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
+    }
+    this.watchedUsers.remove(uids);
+    if (uids.length > 0) {
+      const { code, reason, message } = error;
+      this.emitPush({ type: "watchEnded", uids, code, reason, message });
+    }
+    return [];
   }
 }

@@ -39,18 +39,6 @@ export class NoToken extends PresenceError {
   }
 }
 
-/** One request failed; the client goes on. */
-export class RequestError extends PresenceError {}
-
-/** Not logged in at the moment, so nothing was sent. */
-export class NotConnected extends RequestError {}
-
-/** The connection broke before the answer: the request may or may not have been carried out. */
-export class ConnectionLost extends RequestError {}
-
-/** No answer in time: the request may or may not have been carried out. */
-export class RequestTimeout extends RequestError {}
-
 /** The contents of an error or goodbye packet. */
 export interface Refusal {
   /** A reason code, perhaps unknown to `Code`. */
@@ -63,18 +51,46 @@ export interface Refusal {
   readonly retryAfterMs: number | null;
 }
 
-function describe(refusal: Refusal): string {
-  return `${refusal.reason} (${refusal.code})` + (refusal.message && `: ${refusal.message}`);
+function describe({ code, reason, message }: Refusal): string {
+  return message || `${reason} (${code})`;
 }
 
-/** The server answered a request with an error. */
-export class RequestFailed extends RequestError {
-  constructor(readonly refusal: Refusal) {
-    super(describe(refusal));
-  }
+/** One request failed; the client goes on. */
+export class RequestError extends PresenceError {}
 
-  get code(): number {
-    return this.refusal.code;
+/** Not logged in at the moment, so nothing was sent. */
+export class NotConnected extends RequestError {}
+
+/** The request may or may not have been carried out: a message sent again may be delivered twice. */
+export class Uncertain extends RequestError {}
+
+/** The connection broke before the answer. */
+export class ConnectionLost extends Uncertain {}
+
+/** No answer in time. */
+export class RequestTimeout extends Uncertain {}
+
+/** The server failed while carrying out the request (403). `message`: for people, as of all errors. */
+export class ServerFailed extends Uncertain implements Refusal {
+  readonly code: number;
+  readonly reason: string;
+  readonly retryAfterMs: number | null;
+
+  constructor(refusal: Refusal) {
+    super(describe(refusal));
+    ({ code: this.code, reason: this.reason, retryAfterMs: this.retryAfterMs } = refusal);
+  }
+}
+
+/** The server answered a request with an error: nothing was done. */
+export class RequestFailed extends RequestError implements Refusal {
+  readonly code: number;
+  readonly reason: string;
+  readonly retryAfterMs: number | null;
+
+  constructor(refusal: Refusal) {
+    super(describe(refusal));
+    ({ code: this.code, reason: this.reason, retryAfterMs: this.retryAfterMs } = refusal);
   }
 }
 
@@ -84,20 +100,30 @@ export class Unsupported extends RequestFailed {}
 /** The recipient of a message has no session (314). */
 export class RecipientOffline extends RequestFailed {}
 
+/** More than the server allows, such as watches on one connection (315). */
+export class LimitReached extends RequestFailed {}
+
 /**
  * The recipient of a message has lost its connection and has not returned yet (317). It may return until
- * `refusal.retryAfterMs`; nothing was delivered.
+ * `retryAfterMs`.
  */
 export class RecipientDisconnected extends RequestFailed {}
 
-/** The client has ended and does not reconnect by itself. */
-export class Ended extends PresenceError {
-  constructor(readonly refusal: Refusal) {
-    super(describe(refusal));
-  }
+/** The recipient of a message may not be seen by this user (318). */
+export class NotAllowed extends RequestFailed {}
 
-  get code(): number {
-    return this.refusal.code;
+/** The server is at its limits (404), or this client sends too many requests (311). */
+export class Busy extends RequestFailed {}
+
+/** The client has ended, and does not reconnect by itself. */
+export class Ended extends PresenceError implements Refusal {
+  readonly code: number;
+  readonly reason: string;
+  readonly retryAfterMs: number | null;
+
+  constructor(refusal: Refusal) {
+    super(describe(refusal));
+    ({ code: this.code, reason: this.reason, retryAfterMs: this.retryAfterMs } = refusal);
   }
 }
 
@@ -107,47 +133,44 @@ export class LoginRefused extends Ended {}
 /** The same device of the same user has logged in elsewhere (300). */
 export class Replaced extends Ended {}
 
-/** The recipient of a message may not be seen by this user (318). */
-export class NotAllowed extends RequestFailed {}
+/** An operator ended the user's sessions (301). */
+export class Kicked extends Ended {}
+
+/** The user has too many sessions, and this one made room for a newer one (304). */
+export class SessionLimit extends Ended {}
 
 /** An operator keeps the user or this device out, and the ban has no end (305). */
 export class Banned extends Ended {}
 
-/** Not carried out: the server is at its limits (404), or this client sends too many requests (311). */
-export class Busy extends RequestFailed {}
+const FAILED: ReadonlyMap<number, new (refusal: Refusal) => RequestFailed | ServerFailed> = new Map([
+  [Code.UNSUPPORTED, Unsupported],
+  [Code.RECIPIENT_OFFLINE, RecipientOffline],
+  [Code.TOO_LARGE, LimitReached],
+  [Code.RECIPIENT_DISCONNECTED, RecipientDisconnected],
+  [Code.NOT_ALLOWED, NotAllowed],
+  [Code.BUSY, Busy],
+  [Code.RATE_LIMITED, Busy],
+  [Code.SERVER_ERROR, ServerFailed],
+] as const);
 
-/** The server failed while carrying out the request (403): it may or may not have been carried out. */
-export class OutcomeUnknown extends RequestFailed {}
+const ENDED: ReadonlyMap<number, new (refusal: Refusal) => Ended> = new Map([
+  [Code.REPLACED, Replaced],
+  [Code.KICKED, Kicked],
+  [Code.SESSION_LIMIT, SessionLimit],
+  [Code.BANNED, Banned],
+] as const);
 
 /** Returns the error for an error reply to a request. */
-export function requestFailed(refusal: Refusal): RequestFailed {
-  switch (refusal.code) {
-    case Code.UNSUPPORTED:
-      return new Unsupported(refusal);
-    case Code.RECIPIENT_OFFLINE:
-      return new RecipientOffline(refusal);
-    case Code.RECIPIENT_DISCONNECTED:
-      return new RecipientDisconnected(refusal);
-    case Code.NOT_ALLOWED:
-      return new NotAllowed(refusal);
-    case Code.BUSY:
-    case Code.RATE_LIMITED:
-      return new Busy(refusal);
-    case Code.SERVER_ERROR:
-      return new OutcomeUnknown(refusal);
-    default:
-      return new RequestFailed(refusal);
-  }
+export function requestFailed(refusal: Refusal): RequestFailed | ServerFailed {
+  return new (FAILED.get(refusal.code) ?? RequestFailed)(refusal);
 }
 
 /** Returns the error for a logged-in connection that the server ended for good. */
 export function ended(refusal: Refusal): Ended {
-  switch (refusal.code) {
-    case Code.REPLACED:
-      return new Replaced(refusal);
-    case Code.BANNED:
-      return new Banned(refusal);
-    default:
-      return new Ended(refusal);
-  }
+  return new (ENDED.get(refusal.code) ?? Ended)(refusal);
+}
+
+/** Returns the pause that the server asked for with an error; null if it did not. */
+export function retryAfterMs(error: PresenceError): number | null {
+  return error instanceof RequestFailed || error instanceof ServerFailed ? error.retryAfterMs : null;
 }

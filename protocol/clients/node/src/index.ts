@@ -1,22 +1,52 @@
 /** A client of a presence server, and the protocol below it. See README.md. */
 
-export { type Events, type Options, PresenceClient } from "./client.js";
+export { type Abortable, type Events, PresenceClient } from "./client.js";
 export { decode, encode, type Packet } from "./codec.js";
+export type { Connection, ConnectionEvents, Connector } from "./connector.js";
 export * from "./constants.js";
 export { Decoder } from "./decoder.js";
-export * from "./errors.js";
-export type { Change, Identity, Status } from "./login.js";
+export {
+  Banned,
+  Busy,
+  ConnectionLost,
+  EncodeError,
+  Ended,
+  Kicked,
+  LimitReached,
+  LoginRefused,
+  NoToken,
+  NotAllowed,
+  NotConnected,
+  PresenceError,
+  ProtocolError,
+  RecipientDisconnected,
+  RecipientOffline,
+  type Refusal,
+  Replaced,
+  RequestError,
+  RequestFailed,
+  RequestTimeout,
+  ServerFailed,
+  SessionLimit,
+  Uncertain,
+  Unreachable,
+  Unsupported,
+} from "./errors.js";
+export type { Status } from "./login.js";
 export type { State } from "./machine.js";
+export type { Change, Options } from "./options.js";
 export type {
   Connected,
   Delivered,
   DeviceState,
   Disconnected,
+  Dropped,
   Goodbye,
   PresenceChanged,
   UserState,
   WatchEnded,
 } from "./pushes.js";
+export { type Endpoint, TcpConnector } from "./tcp.js";
 export type { TokenSource } from "./tokens.js";
 export type { Value, ValueMap } from "./values.js";
 export { compareIds } from "./watches.js";

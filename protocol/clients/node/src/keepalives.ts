@@ -1,6 +1,6 @@
 /** Keepalives, and the detection of a dead server. Time (ms) and randomness are arguments. */
 
-import type { Chance } from "./reconnect.js";
+import type { Chance } from "./environment.js";
 
 export const KEEPALIVE_SHARE = 0.4; // of the idle time-out
 const KEEPALIVE_JITTER = 0.1; // each is up to this share of the interval early, never late

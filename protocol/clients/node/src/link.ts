@@ -1,60 +1,47 @@
-/** Connects a `ClientMachine` to the network: one socket and one timer. */
+/** Connects a `ClientMachine` to its surroundings: one connection, one timer, one call of the token function. */
 
-import { connect as connectTcp, isIP, type Socket } from "node:net";
-import { connect as connectTls, type ConnectionOptions } from "node:tls";
-
+import type { Connection, Connector } from "./connector.js";
+import type { Environment } from "./environment.js";
 import type { ClientMachine } from "./machine.js";
 import type { Effects } from "./session.js";
 import type { TokenSource } from "./tokens.js";
 
-export const MAX_TIMER_MS = 2 ** 31 - 1; // the maximum of setTimeout
-const BUSY_MS = 20; // a timer that is so late shows that the program was busy
-
-/** The address of a server. */
-export interface Endpoint {
-  /** Host name or IP address. */
-  readonly host: string;
-  readonly port: number;
-  /** Use TLS: true, or options for `tls.connect`. */
-  readonly tls?: boolean | ConnectionOptions;
-}
+const BUSY_MS = 20; // a turn of the event loop that takes so long shows that the program was busy
+const MAX_TURNS = 5; // for a program that is always busy: its keepalives must be sent, too
 
 /** Keeps a machine connected as its state demands, and passes on its effects. */
 export class Link {
-  private socket: Socket | null = null;
-  private timer: NodeJS.Timeout | NodeJS.Immediate | null = null;
+  private connection: Connection | null = null;
+  private attempt: object | null = null; // identifies the current connection
+  private preventTick: (() => void) | null = null;
   private pendingFetch: object | null = null; // identifies the current call
 
   /** @param onEffects receives effects in order; may be called again before it has returned. */
   constructor(
     private readonly machine: ClientMachine,
-    private readonly endpoint: Endpoint,
+    private readonly connector: Connector,
     private readonly tokenSource: TokenSource | null,
+    private readonly environment: Environment,
     private readonly onEffects: (effects: Effects) => void,
   ) {}
 
-  /** Starts the first attempt. */
-  start(): void {
-    this.machine.beginAttempt(performance.now());
-    this.update();
-  }
-
-  /** Synchronizes with the machine after every input: socket, outgoing bytes, token, timer, effects. */
+  /** Synchronizes with the machine after every input: connection, outgoing bytes, token, timer, effects. */
   update(effects: Effects = []): void {
-    if (this.socket && !this.machine.connected && this.machine.state !== "connecting") {
-      this.socket.destroy();
-      this.socket = null;
+    const { machine } = this;
+    if (this.attempt && !machine.connected && machine.state !== "connecting") {
+      this.connection?.destroy();
+      this.connection = this.attempt = null;
     }
-    if (!this.socket && this.machine.state === "connecting") {
-      this.socket = this.openSocket();
+    if (!this.attempt && machine.state === "connecting") {
+      effects = [...effects, ...this.open()];
     }
-    if (this.socket && this.machine.connected) {
-      const outgoing = this.machine.takeOutgoing();
+    if (this.connection && machine.connected) {
+      const outgoing = machine.takeOutgoing();
       if (outgoing.length > 0) {
-        this.socket.write(outgoing);
+        this.connection.write(outgoing);
       }
     }
-    if (!this.machine.wantsToken) {
+    if (!machine.wantsToken) {
       this.pendingFetch = null; // a call that is still running took too long
     } else if (this.tokenSource && !this.pendingFetch) {
       this.pendingFetch = {};
@@ -74,67 +61,63 @@ export class Link {
     }
     if (this.pendingFetch === fetch) {
       this.pendingFetch = null;
-      this.update(this.machine.tokenFetched(token, performance.now()));
+      this.update(this.machine.tokenFetched(token, this.environment.now()));
     }
   }
 
-  private openSocket(): Socket {
-    const { host, port, tls } = this.endpoint;
-    const address = { host, port, autoSelectFamily: true }; // of several addresses the first that answers
-    const name = isIP(host) ? {} : { servername: host };
-    const socket = tls ? connectTls({ ...address, ...name, ...(tls === true ? {} : tls) }) : connectTcp(address);
-    let closeReason = "the server closed it";
-    const ifCurrent = (input: () => Effects): void => {
-      if (this.socket === socket) {
-        this.update(input());
+  private open(): Effects {
+    const attempt = {};
+    const ifCurrent = (input: (now: number) => Effects): void => {
+      if (this.attempt === attempt) {
+        this.update(input(this.environment.now()));
       }
     };
-    socket.setNoDelay(true);
-    socket.once(tls ? "secureConnect" : "connect", () => {
-      ifCurrent(() => {
-        this.machine.established(performance.now());
-        return [];
+    try {
+      this.connection = this.connector.connect({
+        opened: () => {
+          ifCurrent((now) => this.machine.established(now));
+        },
+        received: (bytes) => {
+          ifCurrent((now) => this.machine.received(bytes, now));
+        },
+        closed: (reason) => {
+          ifCurrent((now) => {
+            this.connection = this.attempt = null;
+            return this.machine.disconnected(reason, now);
+          });
+        },
       });
-    });
-    socket.on("data", (bytes: Buffer) => {
-      ifCurrent(() => this.machine.received(bytes, performance.now()));
-    });
-    socket.on("error", (error) => {
-      closeReason = error.message;
-    });
-    socket.once("close", () => {
-      ifCurrent(() => {
-        this.socket = null;
-        return this.machine.disconnected(closeReason, performance.now());
-      });
-    });
-    return socket;
+      this.attempt = attempt;
+      return [];
+    } catch (error) {
+      return this.machine.disconnected(error instanceof Error ? error.message : String(error), this.environment.now());
+    }
   }
 
   private scheduleTick(): void {
-    clearTimeout(this.timer as NodeJS.Timeout);
-    clearImmediate(this.timer as NodeJS.Immediate);
-    this.timer = null;
-    if (this.machine.state === "ended") {
+    this.preventTick?.();
+    this.preventTick = null;
+    const { environment, machine } = this;
+    if (machine.deadline === Infinity) {
       return;
     }
-    const delayMs = Math.max(0, Math.ceil(this.machine.deadline - performance.now()));
-    // Read the socket first: an answer that arrived in time counts even if the program was busy. The system may
-    // need a moment to hand over what it has received meanwhile.
-    const readFirst = (): void => {
-      this.timer = setImmediate(() => {
-        this.update(this.machine.tick(performance.now()));
-      });
-    };
-    this.timer = setTimeout(
-      () => {
-        if (performance.now() - this.machine.deadline > BUSY_MS) {
-          this.timer = setTimeout(readFirst, BUSY_MS);
-        } else {
-          readFirst();
-        }
-      },
-      Math.min(delayMs, MAX_TIMER_MS),
-    );
+    const delayMs = Math.max(0, Math.ceil(machine.deadline - environment.now()));
+    this.preventTick = environment.after(delayMs, () => this.tickAfterInput(MAX_TURNS));
+  }
+
+  /**
+   * Reads the input before it looks at the clock: an answer that arrived in time counts even if the program was
+   * busy. If it was so while the input was read, more may have arrived: then this takes another turn.
+   */
+  private tickAfterInput(turns: number): void {
+    const { environment, machine } = this;
+    const startedAt = environment.now();
+    this.preventTick = environment.afterInput(() => {
+      if (environment.now() - startedAt > BUSY_MS && turns > 1) {
+        this.tickAfterInput(turns - 1);
+      } else {
+        this.update(machine.tick(environment.now()));
+      }
+    });
   }
 }

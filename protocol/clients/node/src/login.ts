@@ -3,7 +3,6 @@
 import { encode, HEADER_BYTES } from "./codec.js";
 import { FRAME_LIMIT_BEFORE_LOGIN_BYTES, Kind, SERVER_FRAME_LIMIT_BYTES, VERSION } from "./constants.js";
 import { EncodeError } from "./errors.js";
-import type { ValueMap } from "./values.js";
 
 export const LOGIN_ID = 1;
 
@@ -20,31 +19,19 @@ export interface Identity {
   /** A request; the server decides, and `connected` has the result. */
   readonly idleTimeoutMs?: number | undefined;
   /** Shown to others with the user's state; at most 256 bytes packed. */
-  readonly meta?: ValueMap | undefined;
+  readonly meta?: object | undefined;
   /** As `meta`, but for the application's backend only. */
-  readonly private?: ValueMap | undefined;
+  readonly private?: object | undefined;
   /** The initial status; `online` if left out. */
   readonly status?: Status | undefined;
-  /** When the status ends, Unix milliseconds by the server's clock; never if left out. */
+  /** When the status ends and the one from before returns, Unix ms by the server's clock; never if left out. */
   readonly untilMs?: number | undefined;
 }
 
 export type Status = "online" | "away" | "busy" | "dnd" | "invisible";
 
 /** What can change while online and for later logins; fields left out stay as they are. */
-export interface Change {
-  /** An empty map removes the meta. */
-  readonly meta?: ValueMap | undefined;
-  /** As `meta`. */
-  readonly private?: ValueMap | undefined;
-  readonly status?: Status | undefined;
-  /** When the status ends and the one from before returns, Unix milliseconds by the server's clock. */
-  readonly untilMs?: number | undefined;
-  /** A new token, before the old one expires. */
-  readonly token?: string | undefined;
-  /** Another idle time-out; the server decides, and keepalives follow. */
-  readonly idleTimeoutMs?: number | undefined;
-}
+export type LoginChange = Pick<Identity, "meta" | "private" | "status" | "untilMs" | "token" | "idleTimeoutMs">;
 
 /**
  * The login as last granted; later logins carry the same.
@@ -74,7 +61,7 @@ export class Login {
   }
 
   /** @throws EncodeError the login with this change would break a rule of the protocol. */
-  check(change: Change): void {
+  check(change: LoginChange): void {
     const { token = this.tokenComesLater ? "-" : undefined, ...rest } = withChange(this.identity, change);
     loginFrame({ ...rest, token }, SERVER_FRAME_LIMIT_BYTES);
     loginFrame({ ...rest, token, meta: undefined, private: undefined }); // they may follow the login
@@ -85,7 +72,7 @@ export class Login {
    *
    * @throws EncodeError a field breaks a rule of the protocol; nothing was changed.
    */
-  change(change: Change): void {
+  change(change: LoginChange): void {
     this.check(change);
     this.identity = withChange(this.identity, change);
     if (change.status !== undefined && change.untilMs === undefined) {
@@ -94,7 +81,7 @@ export class Login {
   }
 
   /** The server has granted a change. With the longest names even a login without `meta` may be too long for it. */
-  granted(change: Change): void {
+  granted(change: LoginChange): void {
     try {
       this.change(change);
     } catch (error) {
@@ -134,15 +121,15 @@ export class Login {
   }
 
   /** Returns the change that completes the latest login, with what is granted now; null if nothing is missing. */
-  rest(): Change | null {
+  rest(): LoginChange | null {
     const fields = [...this.leftOut].map((name) => [name, this.identity[name]] as const);
     const given = fields.filter(([, value]) => value !== undefined);
-    return given.length > 0 ? (Object.fromEntries(given) as Change) : null;
+    return given.length > 0 ? (Object.fromEntries(given) as LoginChange) : null;
   }
 
   /** The program sends an update: `rest` must not overtake it with what was granted before. */
-  supersede(change: Change): void {
-    for (const name of Object.keys(change) as (keyof Change)[]) {
+  supersede(change: LoginChange): void {
+    for (const name of Object.keys(change) as (keyof LoginChange)[]) {
       this.leftOut.delete(name);
     }
   }
@@ -152,7 +139,7 @@ function fits(login: Identity): boolean {
   return loginFrame(login, SERVER_FRAME_LIMIT_BYTES).length - HEADER_BYTES <= FRAME_LIMIT_BEFORE_LOGIN_BYTES;
 }
 
-function withChange(login: Identity, change: Change): Identity {
+function withChange(login: Identity, change: LoginChange): Identity {
   return {
     ...login,
     token: change.token ?? login.token,

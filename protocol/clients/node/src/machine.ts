@@ -7,38 +7,49 @@
  * returns its effects, in order; `takeOutgoing` returns the bytes to send. While `wantsToken` is true, the
  * shell asks the program for a token, one call at a time, and passes the result to `tokenFetched`.
  *
- *     fetching a token → connecting → logging in → online → logging out → ended
- *            ↑ ↓            ↑ ↓          ↓          ↓
- *          waiting ←────────┴─┴──────────┴──────────┘        and from any state to ended
+ *     idle → fetching a token → connecting → logging in → online → logging out → ended
+ *                   ↑ ↓            ↑ ↓          ↓          ↓
+ *            waiting to return ←───┴─┴──────────┴──────────┘        and from any of these to ended
+ *
+ * One passage from left to right is a run; its last effect is its `End`. After it another may begin, with the same
+ * login, tokens, watches and counters. Without a token function the second state is left out.
  */
 
-import type { Packet } from "./codec.js";
-import { Code, Kind } from "./constants.js";
+import { encode, type Packet } from "./codec.js";
+import { Code, FRAME_LIMIT_BYTES, Kind } from "./constants.js";
 import { Decoder } from "./decoder.js";
+import type { Chance } from "./environment.js";
 import {
   ConnectionLost,
   Ended,
   ended,
+  LoginRefused,
   NotConnected,
-  NoToken,
   PresenceError,
   ProtocolError,
   type Refusal,
 } from "./errors.js";
 import { ASK_EVERY, Keepalives } from "./keepalives.js";
-import { type Identity, Login, LOGIN_ID } from "./login.js";
+import { type Identity, Login, LOGIN_ID, type LoginChange } from "./login.js";
+import { LoginToken, TOKEN_TIMEOUT_MS } from "./login-token.js";
 import { parseConnected, parseGoodbye, parseRefusal } from "./pushes.js";
-import { type Chance, type Loss, ReconnectPolicy } from "./reconnect.js";
-import { Renewal, TOKEN_TIMEOUT_MS } from "./renewal.js";
+import { type Loss, ReconnectPolicy } from "./reconnect.js";
 import { type Effects, Session } from "./session.js";
-import { checkedToken, remainingLifetimeMs } from "./tokens.js";
 
 export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a lost SYN is repeated after 1, 3 and 7 s
 export const LOGIN_TIMEOUT_MS = 6000; // the server refuses a login left unread for 5 s
 export const LOGOUT_TIMEOUT_MS = 2000;
 
+/** `idle`: before the first `connect`. */
 export type State =
-  "fetching a token" | "connecting" | "logging in" | "online" | "logging out" | "waiting" | "ended";
+  | "idle"
+  | "fetching a token"
+  | "connecting"
+  | "logging in"
+  | "online"
+  | "logging out"
+  | "waiting to return"
+  | "ended";
 
 export interface MachineOptions {
   /** Called when the server has accepted a token that the program's function returned while online. */
@@ -54,13 +65,12 @@ export interface MachineOptions {
 
 /** One client, from its first attempt to its end. */
 export class ClientMachine {
-  state: State;
+  state: State = "idle";
   readonly login: Login;
-  /** Why the client has ended; null before, and after its own logout or close. */
+  /** Why the last run has ended; null before, and after the program's logout or disconnect. */
   error: PresenceError | null = null;
   readonly reconnectPolicy: ReconnectPolicy;
   private readonly fetchesTokens: boolean;
-  private readonly onTokenRenewed: () => void;
   private readonly askEvery: number;
   private readonly chance: Chance;
   private decoder = new Decoder();
@@ -69,18 +79,19 @@ export class ClientMachine {
   private logoutId: number | null = null;
   private outgoing: Uint8Array[] = [];
   private session: Session | null = null;
-  private renewal: Renewal | null = null; // one per session
+  private readonly token: LoginToken;
   private clockOffsetMs: number | null = null; // from `now` to Unix ms by the last server's clock
 
   /** @throws EncodeError the login breaks a rule of the protocol. */
   constructor(login: Identity, options: MachineOptions = {}) {
     this.fetchesTokens = options.fetchesTokens ?? false;
-    this.onTokenRenewed = options.onTokenRenewed ?? ((): void => undefined);
     this.login = new Login(login, this.fetchesTokens);
     this.askEvery = options.askEvery ?? ASK_EVERY;
     this.chance = options.chance ?? Math.random;
-    this.reconnectPolicy = new ReconnectPolicy(options.persistent ?? true, this.fetchesTokens, this.chance);
-    this.state = this.fetchesTokens ? "fetching a token" : "connecting";
+    const onRenewed = options.onTokenRenewed ?? ((): void => undefined);
+    const clock = (now: number): number | null => this.serverTimeMs(now);
+    this.token = new LoginToken(this.login, this.fetchesTokens, clock, this.chance, onRenewed);
+    this.reconnectPolicy = new ReconnectPolicy(options.persistent ?? true, this.chance);
   }
 
   // Queries of the shell
@@ -92,16 +103,25 @@ export class ClientMachine {
 
   /** Whether to ask the program for a token now, unless a call is already running. */
   get wantsToken(): boolean {
-    const online = this.state === "online";
-    return online ? (this.renewal?.wanted ?? false) : this.state === "fetching a token";
+    return this.token.wanted;
   }
 
-  /** When to call `tick`; infinite after the end. */
+  /** When to call `tick`; infinite before and after a run. */
   get deadline(): number {
     if (this.state === "online" && this.session) {
-      return Math.min(this.session.deadline, this.renewal?.dueAt ?? Infinity);
+      return Math.min(this.session.deadline, this.token.dueAt);
     }
-    return this.state === "ended" ? Infinity : this.stateDeadline;
+    return this.isOver ? Infinity : this.stateDeadline;
+  }
+
+  /** Whether there is no run. */
+  get isOver(): boolean {
+    return this.state === "idle" || this.state === "ended";
+  }
+
+  /** The clock of the last server, Unix milliseconds; null if unknown. */
+  serverTimeMs(now: number): number | null {
+    return this.clockOffsetMs === null ? null : now + this.clockOffsetMs;
   }
 
   /** Round trip of the last answered keepalive on this connection; null before one. */
@@ -109,10 +129,15 @@ export class ClientMachine {
     return this.session?.keepalives.roundTripMs ?? null;
   }
 
-  /** The error of requests to an ended client. */
+  /** Why the last run has ended. */
   endError(): PresenceError {
-    const message = "this client was logged out or closed";
+    const message = "this client was logged out or disconnected";
     return this.error ?? new Ended({ code: Code.LOGOUT, reason: "logout", message, retryAfterMs: null });
+  }
+
+  /** The error of requests while the client is not online. */
+  whyNotOnline(): PresenceError {
+    return this.state === "ended" ? this.endError() : new NotConnected(`${this.state}: nothing was sent`);
   }
 
   /** Returns the bytes to send on the current connection, and clears them. */
@@ -124,10 +149,34 @@ export class ClientMachine {
 
   // Inputs of the shell
 
-  /** Starts an attempt to come online. `now` is in monotonic milliseconds, always of the same clock. */
-  beginAttempt(now: number): void {
-    this.state = this.fetchesTokens ? "fetching a token" : "connecting";
-    this.stateDeadline = now + (this.fetchesTokens ? TOKEN_TIMEOUT_MS : CONNECT_TIMEOUT_MS);
+  /** The server has granted an update of the program: later logins carry it. */
+  granted({ token, ...change }: LoginChange, now: number): void {
+    this.login.granted(change);
+    if (token !== undefined) {
+      this.token.granted(token, now);
+    }
+  }
+
+  /** Begins a run, if there is none. `now` is in monotonic milliseconds, always of the same clock. */
+  begin(now: number): void {
+    if (this.isOver) {
+      this.error = null;
+      this.logoutId = null;
+      this.reconnectPolicy.begin();
+      this.token.begin();
+      this.beginAttempt(now);
+    }
+  }
+
+  private beginAttempt(now: number): void {
+    if (this.fetchesTokens) {
+      this.state = "fetching a token";
+      this.token.beginLogin(now);
+      this.stateDeadline = this.token.dueAt;
+    } else {
+      this.state = "connecting";
+      this.stateDeadline = now + CONNECT_TIMEOUT_MS;
+    }
   }
 
   /** The program returned a token, or failed with an Error; ignored if no token is wanted any more. */
@@ -135,35 +184,28 @@ export class ClientMachine {
     if (!this.wantsToken) {
       return [];
     }
-    if (this.renewal) {
-      this.renewal.offerToken(token, now);
+    const loss = this.token.offer(token, now);
+    if (loss) {
+      return this.connectionLost(loss, now);
+    }
+    if (this.session) {
       return [];
-    }
-    const failure = this.reconnectPolicy.refusal;
-    const whyStale = failure && this.whyStale(token, now);
-    if (failure && whyStale) {
-      return this.connectionLost({ reason: "no_token", message: whyStale, failure }, now);
-    }
-    try {
-      this.login.change({ token: checkedToken(token) });
-    } catch (error) {
-      const failure = new NoToken(error);
-      return this.connectionLost({ reason: "no_token", message: failure.message, failure }, now);
     }
     this.state = "connecting";
     this.stateDeadline = now + CONNECT_TIMEOUT_MS;
     return [];
   }
 
-  /** The connection is established: log in, unless the client has ended in the meantime. */
-  established(now: number): void {
+  /** The connection is established: log in, unless the run has ended in the meantime. */
+  established(now: number): Effects {
     if (this.state !== "connecting") {
-      return;
+      return [];
     }
     this.decoder = new Decoder();
-    this.outgoing = [this.login.frame(this.clockOffsetMs === null ? null : now + this.clockOffsetMs)];
+    this.outgoing = [this.login.frame(this.serverTimeMs(now))];
     this.state = "logging in";
     this.stateDeadline = now + LOGIN_TIMEOUT_MS;
+    return [];
   }
 
   /** Bytes were received; those after the end of the connection are dropped. */
@@ -211,7 +253,7 @@ export class ClientMachine {
       return [];
     }
     switch (this.state) {
-      case "waiting":
+      case "waiting to return":
         this.beginAttempt(now);
         return [];
       case "fetching a token":
@@ -231,7 +273,7 @@ export class ClientMachine {
    * Sends a request and returns its id; one `RequestResult` follows. `retries`: see `Session.request`.
    *
    * @throws NotConnected not logged in now.
-   * @throws Ended ended for good.
+   * @throws PresenceError why the last run has ended, for example Ended.
    * @throws EncodeError the packet breaks a rule of the protocol.
    */
   request(
@@ -241,54 +283,41 @@ export class ClientMachine {
     now: number,
     retries = false,
   ): number {
-    if (this.state === "ended") {
-      throw this.endError();
-    }
     if (this.state !== "online" || !this.session) {
-      throw new NotConnected(`${this.state}: nothing was sent`);
+      throw this.whyNotOnline();
     }
     return this.session.request(kind, payload, timeoutMs, now, { retries });
   }
 
+  /** @throws EncodeError the request breaks a rule of the protocol. */
+  check(kind: number, payload: Readonly<Record<string, unknown>>): void {
+    encode(kind, Number.MAX_SAFE_INTEGER, payload, FRAME_LIMIT_BYTES);
+  }
+
+  /** The program does not wait for the answer to a request any more. */
+  abandon(id: number): void {
+    this.session?.abandon(id);
+  }
+
   /**
-   * Sends a logout: the user is offline as soon as the server reads it. A `RequestResult` follows.
+   * Sends a logout: the user is offline as soon as the server reads it. A `RequestResult` follows, and the end.
    *
-   * @throws NotConnected not logged in now. The client has ended all the same; a session of an earlier
-   *   connection ends by itself.
-   * @throws Ended ended before.
+   * @throws NotConnected, EncodeError as `request`; the run goes on.
    */
   logOut(reason: "logout" | "background" | undefined, now: number): number {
-    try {
-      this.logoutId = this.request(Kind.LOGOUT, { reason }, LOGOUT_TIMEOUT_MS, now);
-    } catch (error) {
-      if (error instanceof NotConnected && this.state !== "logging out") {
-        this.end(null);
-      }
-      throw error;
-    }
+    this.logoutId = this.request(Kind.LOGOUT, { reason }, LOGOUT_TIMEOUT_MS, now);
+    this.token.stop();
     this.state = "logging out";
     this.stateDeadline = now + LOGOUT_TIMEOUT_MS;
     return this.logoutId;
   }
 
-  /** Ends without a logout: the user is offline after the server's grace for lost connections. */
-  close(): Effects {
-    return this.state === "ended" ? [] : this.end(null);
+  /** Ends the run without a logout: the user is offline after the server's grace for lost connections. */
+  disconnect(): Effects {
+    return this.isOver ? [] : this.end(null);
   }
 
   // Transitions
-
-  /** Returns why a token is useless after one was refused; null if it may be a new one. */
-  private whyStale(token: unknown, now: number): string | null {
-    if (token === this.login.token) {
-      return "the token is the one that the server has refused";
-    }
-    if (typeof token !== "string" || this.clockOffsetMs === null) {
-      return null;
-    }
-    const remainingMs = remainingLifetimeMs(token, now + this.clockOffsetMs) ?? Infinity;
-    return remainingMs <= 0 ? "the token has expired" : null;
-  }
 
   private handlePacket(packet: Packet, now: number): Effects {
     if (packet.kind === Kind.GOODBYE) {
@@ -319,12 +348,8 @@ export class ClientMachine {
       () => (this.lastId += 1),
       (frame) => this.outgoing.push(frame),
     );
-    const token = this.fetchesTokens ? this.login.token : null;
     this.clockOffsetMs = push.timeMs === null ? null : push.timeMs - now;
-    this.renewal = new Renewal(this.session, token, push.timeMs, this.chance, (renewed) => {
-      this.login.granted({ token: renewed });
-      this.onTokenRenewed();
-    });
+    this.token.loginGranted(this.session, now);
     this.state = "online";
     this.reconnectPolicy.loginGranted();
     return [push];
@@ -344,7 +369,7 @@ export class ClientMachine {
 
   private tickOnline(session: Session, now: number): Effects {
     const effects = session.expireRequests(now);
-    this.renewal?.tick(now);
+    this.token.tick(now);
     if (now >= session.keepalives.deadAt) {
       const message = "the server did not answer a keepalive in time";
       return [...effects, ...this.connectionLost({ reason: "dead_server", message }, now)];
@@ -365,7 +390,10 @@ export class ClientMachine {
   }
 
   private loginRefused(refusal: Refusal, reconnect: boolean | null, now: number): Effects {
-    return this.reconnectOrEnd(refusal, this.reconnectPolicy.loginRefused(refusal, reconnect), now);
+    const failure = new LoginRefused(refusal);
+    const triesAnotherToken = refusal.code === Code.AUTH_FAILED && this.token.loginRefused(failure);
+    const loss = { ...refusal, failure };
+    return this.reconnectOrEnd(loss, this.reconnectPolicy.loginRefused(loss, reconnect, triesAnotherToken), now);
   }
 
   /** Waits for `outcome` milliseconds before the next attempt, or ends with that error. */
@@ -375,7 +403,7 @@ export class ClientMachine {
       return this.end(outcome);
     }
     const effects = this.dropConnection(new ConnectionLost(message || reason));
-    this.state = "waiting";
+    this.state = "waiting to return";
     this.stateDeadline = now + outcome;
     return [...effects, { type: "disconnected", reason, message, retryInMs: outcome, code }];
   }
@@ -385,12 +413,14 @@ export class ClientMachine {
     this.state = "ended";
     this.error = error;
     const lost = new ConnectionLost("the connection broke during the logout");
-    return this.dropConnection(loggingOut ? lost : this.endError());
+    return [...this.dropConnection(loggingOut ? lost : this.endError()), { type: "end", error }];
   }
 
   private dropConnection(error: PresenceError): Effects {
     const session = this.session;
-    this.session = this.renewal = null;
+    this.session = null;
+    this.outgoing = [];
+    this.token.stop();
     return session?.failRequests(error) ?? [];
   }
 }

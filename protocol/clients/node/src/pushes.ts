@@ -2,7 +2,7 @@
 
 import { KEEPALIVE_SHARE } from "./keepalives.js";
 import type { Packet } from "./codec.js";
-import type { Refusal, RequestFailed } from "./errors.js";
+import type { Refusal } from "./errors.js";
 import type { Value, ValueMap } from "./values.js";
 
 const DEFAULT_IDLE_TIMEOUT_MS = 30_000; // if the server names none
@@ -51,10 +51,12 @@ export interface Goodbye {
 }
 
 /** A message from another user. */
-export interface Delivered {
+export interface Delivered<Body = unknown> {
   readonly type: "message";
-  readonly from: string;
-  readonly body: Value;
+  /** The uid of its sender. */
+  readonly sender: string;
+  /** As it was sent: what the sender's program makes of it, which nothing here has checked. */
+  readonly body: Body;
   /** When the server received it, Unix milliseconds. */
   readonly atMs: number;
 }
@@ -95,23 +97,36 @@ export interface PresenceChanged {
   readonly uid: string;
   readonly state: UserState;
   /**
-   * Name of the code that caused it; `meanwhile` for a change found after a reconnect: intermediate states
-   * are not reported.
+   * Name of the code that caused it; `watched` for the first state of a user given to `watchNowait`; `meanwhile`
+   * for a change found after a reconnect: intermediate states are not reported.
    */
   readonly reason: string;
 }
 
 export const MEANWHILE = "meanwhile";
+export const WATCHED = "watched";
 
 /**
- * After a reconnect the server refused to restore a watch: no more changes of these users follow. Temporary
- * failures, such as a busy server, do not cause it: then the client tries again by itself.
+ * The server refused a watch that no call waits for: no more changes of these users follow. Temporary failures,
+ * such as a busy server, do not cause it: then the client tries again by itself.
  */
 export interface WatchEnded {
+  readonly type: "watchEnded";
   readonly uids: readonly string[];
-  readonly error: RequestFailed;
+  readonly code: number;
+  readonly reason: string;
+  /** For people. */
+  readonly message: string;
 }
 
+/** In an iterator, in the place of elements that were dropped because the program did not read. */
+export interface Dropped {
+  readonly type: "dropped";
+  readonly kind: "messages" | "presence" | "connection";
+  readonly count: number;
+}
+
+/** What the server, or the machine, reports without a request. */
 export type Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged;
 
 export function parseUserState(map: ValueMap): UserState {
@@ -152,8 +167,8 @@ export function parseConnected(payload: ValueMap, again: boolean): Connected {
 }
 
 export function parseDelivered({ payload }: Packet): Delivered {
-  const from = payload["from"] as string;
-  return { type: "message", from, body: payload["body"] as Value, atMs: Number(payload["at_ms"]) };
+  const sender = payload["from"] as string;
+  return { type: "message", sender, body: payload["body"], atMs: Number(payload["at_ms"]) };
 }
 
 export function parsePresenceChanged({ payload }: Packet): PresenceChanged {

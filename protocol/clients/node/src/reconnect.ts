@@ -1,10 +1,8 @@
 /** Whether and when a client reconnects after a connection was lost or could not be made. */
 
 import { Code, mayReconnect } from "./constants.js";
-import { LoginRefused, PresenceError, type Refusal, Unreachable } from "./errors.js";
-
-/** Returns a random number, uniform in [0, 1). */
-export type Chance = () => number;
+import type { Chance } from "./environment.js";
+import { type LoginRefused, type PresenceError, type Refusal, Unreachable } from "./errors.js";
 
 const RECONNECT_FIRST_MS = 1000;
 const RECONNECT_MAX_MS = 60_000;
@@ -52,50 +50,53 @@ export class ReconnectPolicy {
   logins = 0;
   /** Connections lost, and failed attempts. */
   losses = 0;
-  /** The refusal of the last token, if another token is to be tried. */
-  refusal: LoginRefused | null = null;
-  private readonly backoff = new Backoff();
+  private backoff = new Backoff();
+  private wasOnline = false; // in this run
 
-  /**
-   * @param persistent whether a failed first attempt is repeated like any later one.
-   * @param fetchesTokens whether the program may have another token than the refused one.
-   */
+  /** @param persistent whether a failed first attempt is repeated like any later one. */
   constructor(
     private readonly persistent: boolean,
-    private readonly fetchesTokens: boolean,
     private readonly chance: Chance,
   ) {}
 
+  /** A run begins. */
+  begin(): void {
+    this.backoff = new Backoff();
+    this.wasOnline = false;
+  }
+
   loginGranted(): void {
     this.logins += 1;
-    this.refusal = null;
+    this.wasOnline = true;
   }
 
   /** @param onlineMs how long the connection had been logged in. */
   connectionLost(loss: Loss, onlineMs: number): number | PresenceError {
     this.losses += 1;
-    if (!this.persistent && this.logins === 0) {
+    if (!this.persistent && !this.wasOnline) {
       return loss.failure ?? new Unreachable(loss.message || loss.reason);
     }
     return this.backoff.nextMs(this.chance, onlineMs, loss.retryAfterMs ?? null);
   }
 
   /**
-   * The server refused the login. After a refused token the program is asked for another. Only the refusal of
-   * that one, if it is not known to be stale, ends the client.
+   * The server refused the login.
    *
    * @param reconnect whether the server allows a reconnect; null: the code decides.
+   * @param triesAnotherToken whether the program is to be asked for another token than the refused one.
    */
-  loginRefused(refusal: Refusal, reconnect: boolean | null): number | PresenceError {
-    const failure = new LoginRefused(refusal);
-    if (refusal.code === Code.AUTH_FAILED && this.fetchesTokens && !this.refusal) {
+  loginRefused(
+    loss: Refusal & { readonly failure: LoginRefused },
+    reconnect: boolean | null,
+    triesAnotherToken: boolean,
+  ): number | PresenceError {
+    if (triesAnotherToken) {
       this.losses += 1;
-      this.refusal = failure;
-      return this.backoff.nextMs(this.chance, 0, refusal.retryAfterMs);
+      return this.backoff.nextMs(this.chance, 0, loss.retryAfterMs);
     }
     // After some codes a client may return only if the refusal names the time: a ban may have no end.
-    const isToldWhen = RETURNS_IF_TOLD_WHEN.has(refusal.code) && refusal.retryAfterMs !== null;
-    const allowed = reconnect ?? (isToldWhen || mayReconnect(refusal.code));
-    return allowed ? this.connectionLost({ ...refusal, failure }, 0) : failure;
+    const isToldWhen = RETURNS_IF_TOLD_WHEN.has(loss.code) && loss.retryAfterMs !== null;
+    const allowed = reconnect ?? (isToldWhen || mayReconnect(loss.code));
+    return allowed ? this.connectionLost(loss, 0) : loss.failure;
   }
 }

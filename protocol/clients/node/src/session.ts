@@ -3,7 +3,9 @@
 import { encode, type Packet } from "./codec.js";
 import { Code, FRAME_LIMIT_BYTES, Kind } from "./constants.js";
 import {
-  type PresenceError,
+  ConnectionLost,
+  NotConnected,
+  PresenceError,
   RecipientDisconnected,
   type Refusal,
   requestFailed,
@@ -11,7 +13,7 @@ import {
 } from "./errors.js";
 import { KEEPALIVE_SHARE, type Keepalives } from "./keepalives.js";
 import { parseDelivered, parsePresenceChanged, parseRefusal, type Push } from "./pushes.js";
-import type { Chance } from "./reconnect.js";
+import type { Chance } from "./environment.js";
 import type { ValueMap } from "./values.js";
 
 /** The result of a request: the payload of its ok, or an error. Each request has exactly one. */
@@ -23,7 +25,14 @@ export interface RequestResult {
 
 type Result = ValueMap | PresenceError;
 
-export type Effects = (Push | RequestResult)[];
+/** The last effect of a run. */
+export interface End {
+  readonly type: "end";
+  /** Null after the program's logout or disconnect. */
+  readonly error: PresenceError | null;
+}
+
+export type Effects = (Push | RequestResult | End)[];
 
 // The server closes after these errors; others, and a 315 to a watch or a query, refuse one request.
 const FATAL_CODES: ReadonlySet<number> = new Set([Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN]);
@@ -34,25 +43,36 @@ export const MIN_MESSAGE_RETRY_MS = 100; // whatever the server asks for
 export type AnswerCallback = (result: Result, now: number) => void;
 
 interface PendingRequest {
+  readonly id: number;
   readonly kind: number;
   readonly payload: Readonly<Record<string, unknown>>;
   /** When the request times out. */
   readonly deadline: number;
-  /** Whether to resend a message while its recipient may return. */
-  readonly retries: boolean;
   /** Receives the result of a request that the client makes by itself; null: it becomes an effect. */
   readonly onAnswer: AnswerCallback | null;
-  /** When to resend it, and why; null while it awaits its answer. */
+  /** Whether to send the message again while its recipient may return. */
+  readonly retries: boolean;
+  /** Whether it has not been sent, because it stands in a line. */
+  isHeld: boolean;
+  /** When to send it again, and why; null while it awaits its answer, or its turn. */
   resend: Resend | null;
 }
 
 interface Resend {
-  readonly resendAt: number;
+  readonly at: number;
   readonly error: PresenceError;
 }
 
-function nextActionAt({ deadline, resend }: PendingRequest): number {
-  return resend ? Math.min(resend.resendAt, deadline) : deadline;
+/**
+ * Messages to one recipient, behind one that may be sent again, which would otherwise arrive after later ones.
+ *
+ * The head is in flight, or waits to be sent again; those behind it are sent one by one, as the head leaves.
+ */
+interface Line {
+  head: PendingRequest;
+  readonly held: Set<PendingRequest>; // in order; some may have timed out
+  /** Why the head was not delivered; null if that is not known. */
+  refusal: PresenceError | null;
 }
 
 /** A connection from the answer to its login until its end. */
@@ -60,7 +80,8 @@ export class Session {
   /** The error in the last packet, if the server closes after it. */
   refusal: Refusal | null = null;
   private readonly requests = new Map<number, PendingRequest>(); // by id
-  private readonly resends = new Map<unknown, Resend>(); // by recipient
+  private readonly lines = new Map<unknown, Line>(); // by recipient
+  private earliest = Infinity; // no request is due before; exact after each `expireRequests`
 
   /**
    * @param onlineSince when the login was answered.
@@ -74,20 +95,16 @@ export class Session {
     private readonly send: (frame: Uint8Array) => void,
   ) {}
 
-  /** When the next keepalive, answer or request is due. */
+  /** When a keepalive, an answer or a request may be due. */
   get deadline(): number {
-    let deadline = Math.min(this.keepalives.nextAt, this.keepalives.deadAt);
-    for (const pending of this.requests.values()) {
-      deadline = Math.min(deadline, nextActionAt(pending));
-    }
-    return deadline;
+    return Math.min(this.keepalives.nextAt, this.keepalives.deadAt, this.earliest);
   }
 
   /**
    * Sends a request and returns its id; a `RequestResult` follows, or `onAnswer` is called instead.
    *
-   * With `retries` a message is sent again until its time-out while its recipient may return. Later messages
-   * to the same recipient wait behind it, so that all arrive in order.
+   * With `retries` a message is sent again until its time-out while its recipient may return. Until it is answered,
+   * later messages to the same recipient wait behind it, so that all arrive in order.
    *
    * @throws EncodeError the packet breaks a rule of the protocol; nothing was sent.
    */
@@ -100,11 +117,19 @@ export class Session {
   ): number {
     const id = this.nextId();
     const frame = encode(kind, id, payload, FRAME_LIMIT_BYTES);
-    const resend = (retries && this.resends.get(payload["to"])) || null;
-    if (!resend) {
+    const line = kind === Kind.MESSAGE ? this.lines.get(payload["to"]) : undefined;
+    const isHeld = line !== undefined;
+    const pending = { id, kind, payload, deadline: now + timeoutMs, onAnswer, retries, isHeld, resend: null };
+    if (line) {
+      line.held.add(pending);
+    } else {
       this.send(frame);
+      if (retries) {
+        this.lines.set(payload["to"], { head: pending, held: new Set(), refusal: null });
+      }
     }
-    this.requests.set(id, { kind, payload, deadline: now + timeoutMs, retries, onAnswer, resend });
+    this.requests.set(id, pending);
+    this.earliest = Math.min(this.earliest, pending.deadline);
     const idleTimeout = kind === Kind.UPDATE ? payload["idle_timeout"] : undefined;
     if (typeof idleTimeout === "number") {
       this.keepalives.shortenInterval(KEEPALIVE_SHARE * idleTimeout * 1000, now);
@@ -126,27 +151,39 @@ export class Session {
     }
   }
 
-  /** Times out requests, and resends messages that are due. */
+  /** Times out requests, and sends again messages that are due. */
   expireRequests(now: number): Effects {
-    const effects: Effects = [];
-    for (const [id, pending] of [...this.requests].filter(([, each]) => now >= nextActionAt(each))) {
-      const { kind, payload, deadline, resend } = pending;
-      if (now >= deadline) {
-        const error = resend?.error ?? new RequestTimeout("no answer came in time");
-        effects.push(...this.settle(id, error, now));
-        continue;
-      }
-      this.resends.delete(payload["to"]);
-      pending.resend = null;
-      this.send(encode(kind, id, payload, FRAME_LIMIT_BYTES));
+    if (now < this.earliest) {
+      return [];
     }
+    const requests = [...this.requests.values()];
+    const expired = requests.filter(({ deadline }) => now >= deadline);
+    const effects = expired.flatMap((pending) => this.settle(pending, this.timeOutOf(pending), now));
+    for (const pending of requests) {
+      if (now < pending.deadline && pending.resend && now >= pending.resend.at) {
+        pending.resend = null;
+        this.sendNow(pending);
+      }
+    }
+    expired.forEach((pending) => this.leaveLine(pending)); // at last: those behind may have timed out, too
+    this.earliest = Infinity;
+    this.requests.forEach((pending) => this.noteDue(pending));
     return effects;
+  }
+
+  /** The program does not wait for the answer any more. */
+  abandon(id: number): void {
+    const pending = this.requests.get(id);
+    if (pending) {
+      this.requests.delete(id);
+      this.leaveLine(pending);
+    }
   }
 
   /** Fails all pending requests, except those that the client made by itself. */
   failRequests(error: PresenceError): Effects {
-    const requests = [...this.requests].filter(([, { onAnswer }]) => !onAnswer);
-    return requests.map(([id, { resend }]) => ({ type: "result", id, result: resend?.error ?? error }));
+    const requests = [...this.requests.values()].filter(({ onAnswer }) => !onAnswer);
+    return requests.map((pending) => ({ type: "result", id: pending.id, result: this.failureOf(pending, error) }));
   }
 
   /** Handles any packet except a goodbye. Unknown kinds are ignored. */
@@ -183,32 +220,91 @@ export class Session {
       } else if (refusal && pending.kind === Kind.UPDATE && pending.payload["idle_timeout"] !== undefined) {
         this.keepalives.restoreInterval(now);
       }
-      return this.scheduleResend(pending, result, now) ? [] : this.settle(id, result, now);
+      return this.isToBeResent(pending, result, now) ? [] : this.answered(pending, result, now);
     }
     return []; // a keepalive, or a request that timed out
   }
 
   /** Schedules a refused message to be sent again; returns false if it should not be. */
-  private scheduleResend(pending: PendingRequest, result: Result, now: number): boolean {
-    if (!pending.retries || !(result instanceof RecipientDisconnected)) {
+  private isToBeResent(pending: PendingRequest, result: Result, now: number): boolean {
+    const line = this.lineOf(pending);
+    if (!line || !(result instanceof RecipientDisconnected)) {
       return false;
     }
-    const { to } = pending.payload;
-    const wantedMs = Math.min(MESSAGE_RETRY_INTERVAL_MS, result.refusal.retryAfterMs ?? 0);
-    const delayMs = Math.max(MIN_MESSAGE_RETRY_MS, wantedMs);
-    const resendAt = this.resends.get(to)?.resendAt ?? now + delayMs;
-    if (resendAt >= pending.deadline) {
+    line.refusal = result;
+    const wantedMs = Math.min(MESSAGE_RETRY_INTERVAL_MS, result.retryAfterMs ?? 0);
+    const at = now + Math.max(MIN_MESSAGE_RETRY_MS, wantedMs);
+    if (at >= pending.deadline) {
       return false;
     }
-    pending.resend = { resendAt, error: result };
-    this.resends.set(to, pending.resend);
+    pending.resend = { at, error: result };
+    this.noteDue(pending);
     return true;
   }
 
-  private settle(id: number, result: Result, now: number): Effects {
-    const onAnswer = this.requests.get(id)?.onAnswer;
+  private answered(pending: PendingRequest, result: Result, now: number): Effects {
+    const line = this.lineOf(pending);
+    if (line && !(result instanceof PresenceError)) {
+      line.refusal = null;
+    }
+    const effects = this.settle(pending, result, now);
+    this.leaveLine(pending);
+    return effects;
+  }
+
+  private settle({ id, onAnswer }: PendingRequest, result: Result, now: number): Effects {
     this.requests.delete(id);
     onAnswer?.(result, now);
     return onAnswer ? [] : [{ type: "result", id, result }];
+  }
+
+  private noteDue({ deadline, resend }: PendingRequest): void {
+    this.earliest = Math.min(this.earliest, deadline, resend?.at ?? Infinity);
+  }
+
+  private sendNow({ kind, id, payload }: PendingRequest): void {
+    this.send(encode(kind, id, payload, FRAME_LIMIT_BYTES));
+  }
+
+  /** Returns the line whose head this is. */
+  private lineOf(pending: PendingRequest): Line | null {
+    const line = pending.kind === Kind.MESSAGE ? this.lines.get(pending.payload["to"]) : undefined;
+    return line?.head === pending ? line : null;
+  }
+
+  /** If it was the head of a line, sends those that have waited for it, as far as the next that may be resent. */
+  private leaveLine(pending: PendingRequest): void {
+    const line = this.lineOf(pending);
+    if (!line) {
+      return;
+    }
+    for (const each of line.held) {
+      line.held.delete(each);
+      if (this.requests.has(each.id)) {
+        each.isHeld = false;
+        this.sendNow(each);
+        if (each.retries) {
+          line.head = each;
+          return;
+        }
+      }
+    }
+    this.lines.delete(pending.payload["to"]);
+  }
+
+  private timeOutOf({ isHeld, resend, payload }: PendingRequest): PresenceError {
+    if (!isHeld) {
+      return resend?.error ?? new RequestTimeout("no answer came in time");
+    }
+    const refusal = this.lines.get(payload["to"])?.refusal;
+    return refusal ?? new RequestTimeout("not sent: those before it to the same user took too long");
+  }
+
+  private failureOf({ isHeld, resend, payload }: PendingRequest, error: PresenceError): PresenceError {
+    if (!isHeld) {
+      return resend?.error ?? error;
+    }
+    const notSent = error instanceof ConnectionLost ? new NotConnected(`${error.message}: not sent`) : error;
+    return this.lines.get(payload["to"])?.refusal ?? notSent;
   }
 }

@@ -9,12 +9,22 @@
 import { isDeepStrictEqual } from "node:util";
 
 import { FRAME_LIMIT_BYTES, UIDS_MAX } from "./constants.js";
-import { MEANWHILE, type PresenceChanged, type UserState } from "./pushes.js";
+import { MEANWHILE, type PresenceChanged, type UserState, WATCHED } from "./pushes.js";
 
 // In the frame of a watch: everything except the uids; and the header of each uid.
 const FRAME_OVERHEAD_BYTES = 32;
 const UID_HEADER_BYTES = 2;
 const HIDDEN = "not_allowed";
+/** Of users whose state was not received yet, and for whom no call waits. */
+const UNKNOWN: UserState = {
+  status: "unknown",
+  sinceMs: null,
+  lastSeenMs: null,
+  id: null,
+  meta: {},
+  reason: null,
+  devices: null,
+};
 
 interface Watch {
   /** Null until the first answer. */
@@ -30,6 +40,15 @@ export class WatchedUsers {
   /** The users whom the server did not let this client see. */
   hidden(): string[] {
     return [...this.watches].filter(([, { state }]) => state?.status === HIDDEN).map(([uid]) => uid);
+  }
+
+  /** Adds users whose state arrives later; returns those who were not watched before. */
+  add(uids: Iterable<string>): string[] {
+    const added = [...uids].filter((uid) => !this.watches.get(uid)?.state);
+    for (const uid of added) {
+      this.watches.set(uid, { state: UNKNOWN, requests: this.watches.get(uid)?.requests ?? new Set() });
+    }
+    return added;
   }
 
   /** Notes a request to watch users; returns its number. */
@@ -65,8 +84,8 @@ export class WatchedUsers {
       }
       watch.requests.clear();
       if (watch.state && differs(state, watch.state)) {
+        changes.push({ type: "presence", uid, state, reason: watch.state === UNKNOWN ? WATCHED : MEANWHILE });
         watch.state = state;
-        changes.push({ type: "presence", uid, state, reason: MEANWHILE });
       } else if (!watch.state?.id) {
         watch.state = state; // the first state, or the same with an id
       }
@@ -93,6 +112,11 @@ export class WatchedUsers {
 
   has(uid: string): boolean {
     return this.watches.has(uid);
+  }
+
+  /** The newest known state; null if there is none. */
+  state(uid: string): UserState | null {
+    return this.watches.get(uid)?.state ?? null;
   }
 
   /** The newest known states. */

@@ -22,6 +22,7 @@ import {
   Unreachable,
   type ValueMap,
 } from "../src/index.js";
+import { SYSTEM } from "../src/environment.js";
 import { token } from "./driver.js";
 import { Peer, ScriptedServer } from "./scripted-server.js";
 
@@ -49,14 +50,16 @@ function recordEvents(client: PresenceClient): string[] {
   return events;
 }
 
+const NO_JITTER = { ...SYSTEM, chance: () => 0 };
+
 type TestBody = (context: Context) => Promise<void>;
 
 /** Runs a test with a client that is connecting or logged in. */
 function clientTest(name: string, loggedIn: boolean, body: TestBody, overrides: Partial<Options>): void {
   test(name, async () => {
     const server = await ScriptedServer.start();
-    const options = { host: "127.0.0.1", port: server.port, chance: () => 0, ...overrides };
-    const client = new PresenceClient({ uid: "ann", ...options });
+    const options = { host: "127.0.0.1", port: server.port, uid: "ann", ...overrides };
+    const client = new PresenceClient(options, NO_JITTER);
     try {
       const events = recordEvents(client);
       const connected = client.connect();
@@ -68,7 +71,7 @@ function clientTest(name: string, loggedIn: boolean, body: TestBody, overrides: 
       }
       await body({ server, client, peer, events });
     } finally {
-      client.close();
+      client.disconnect();
       server.stop();
     }
   });
@@ -104,9 +107,10 @@ whenConnecting("a message in one chunk with the login's answer is kept", async (
 });
 
 whenConnecting("a refused login rejects and ends the client", async ({ peer, client, events }) => {
+  const rejected = assert.rejects(client.connect(), LoginRefused);
   await peer.refuse(Kind.LOGIN, Code.AUTH_FAILED, "auth_failed");
-  await assert.rejects(client.connect(), LoginRefused);
-  assert.deepEqual(events, ["end"]);
+  await rejected;
+  assert.deepEqual(events, ["end auth_failed"]);
 });
 
 test("connect rejects if no server listens", async () => {
@@ -247,7 +251,7 @@ whenOnline("watchEnded reports users whose watch the server refuses to restore",
   const ended = nextEvent(context.client, "watchEnded");
   await next.refuse(Kind.WATCH, Code.UNSUPPORTED, "unsupported");
   await ended;
-  assert.deepEqual([context.events.at(-1), context.client.watched().size], ["watchEnded bob,eve,kim", 0]);
+  assert.deepEqual([context.events.at(-1), context.client.watched().size], ["watchEnded unsupported bob,eve,kim", 0]);
 });
 
 whenOnline("while offline a request rejects immediately, and unwatch succeeds", async ({ peer, client }) => {
@@ -411,7 +415,7 @@ whenOnline("a login of the same device elsewhere ends the client", async ({ peer
   peer.send({ kind: Kind.GOODBYE, id: null, payload: { code: 300, reason: "replaced", reconnect: false } });
   assert.ok((await ended) instanceof Replaced);
   await peer.closed;
-  assert.deepEqual(events, ["connected", "goodbye replaced", "end"]);
+  assert.deepEqual(events, ["connected", "goodbye replaced", "end replaced"]);
 });
 
 whenOnline("a logout ends the client with its answer", async ({ peer, client, events }) => {
@@ -426,10 +430,10 @@ whenOnline("a logout ends the client with its answer", async ({ peer, client, ev
 });
 
 whenOnline(
-  "a listener that closes the client keeps the order of events",
+  "a listener that disconnects the client keeps the order of events",
   async ({ peer, client, events }) => {
-    client.once("message", () => client.close());
-    client.on("message", ({ body }) => events.push(`and ${String(body)}`)); // after the listener that closes
+    client.once("message", () => client.disconnect());
+    client.on("message", ({ body }) => events.push(`and ${String(body)}`)); // after the listener that disconnects
     const ended = nextEvent(client, "end");
     const deliver = (body: string): Packet => ({
       kind: Kind.DELIVER,
@@ -438,7 +442,7 @@ whenOnline(
     });
     peer.send(deliver("first"), deliver("second"));
     await ended;
-    client.close();
+    client.disconnect();
     assert.deepEqual(events, [
       "connected",
       "message first",
@@ -475,7 +479,7 @@ test("the token function is called for the login, and again before the token exp
     assert.deepEqual((await peer.next(Kind.WATCH)).payload, { uids: ["bob"] }, "it may be seen now");
     assert.deepEqual(client.statistics().logins, 1);
   } finally {
-    client.close();
+    client.disconnect();
     server.stop();
   }
 });
@@ -497,8 +501,8 @@ test("a persistent client calls the token function again", async () => {
   let calls = 0;
   const source = (): Promise<string> =>
     (calls += 1) < 3 ? Promise.reject(new Error("no way there")) : Promise.resolve(LONG);
-  const where = { host: "127.0.0.1", port: server.port, chance: () => 0 };
-  const client = new PresenceClient({ ...where, persistent: true, token: source });
+  const options = { host: "127.0.0.1", port: server.port, persistent: true, token: source };
+  const client = new PresenceClient(options, NO_JITTER);
   try {
     const events = recordEvents(client);
     const connected = client.connect();
@@ -506,12 +510,12 @@ test("a persistent client calls the token function again", async () => {
     await connected;
     assert.deepEqual(events, ["disconnected no_token", "disconnected no_token", "connected"]);
   } finally {
-    client.close();
+    client.disconnect();
     server.stop();
   }
 });
 
-test("a client closed during the token call stays closed", async () => {
+test("a client disconnected during the token call stays so", async () => {
   let resolveToken = (_token: string): void => undefined;
   const token = (): Promise<string> =>
     new Promise((resolve) => {
@@ -520,7 +524,7 @@ test("a client closed during the token call stays closed", async () => {
   const client = new PresenceClient({ host: "127.0.0.1", port: 1, token });
   const connected = client.connect();
   await Promise.resolve();
-  client.close();
+  client.disconnect();
   await assert.rejects(connected, Ended);
   resolveToken(LONG);
   await new Promise(setImmediate);

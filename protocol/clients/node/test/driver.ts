@@ -5,12 +5,12 @@ import assert from "node:assert/strict";
 import {
   Decoder,
   encode,
-  type Identity,
   Kind,
   type Packet,
   type PresenceError,
   type ValueMap,
 } from "../src/index.js";
+import type { Identity } from "../src/login.js";
 import { ClientMachine, type MachineOptions } from "../src/machine.js";
 import type { Push } from "../src/pushes.js";
 import type { Effects } from "../src/session.js";
@@ -38,13 +38,15 @@ export class ClientDriver {
   readonly sent: Packet[] = [];
   readonly sentAt: number[] = [];
   readonly pushes: Push[] = [];
+  /** The errors of the runs that have ended. */
+  readonly ends: (PresenceError | null)[] = [];
   readonly results = new Map<number, ValueMap | PresenceError>();
   private decoder = new Decoder();
 
   constructor(options: Omit<MachineOptions, "chance"> & { login?: Identity } = {}) {
     const { login = { uid: "ann", device: "phone" }, ...rest } = options;
     this.machine = new ClientMachine(login, { askEvery: 3, ...rest, chance: () => this.chance });
-    this.machine.beginAttempt(this.now);
+    this.machine.begin(this.now);
   }
 
   apply(effects: Effects): void {
@@ -52,6 +54,8 @@ export class ClientDriver {
       if (each.type === "result") {
         assert.ok(!this.results.has(each.id), "one answer each");
         this.results.set(each.id, each.result);
+      } else if (each.type === "end") {
+        this.ends.push(each.error);
       } else {
         this.pushes.push(each);
       }

@@ -10,16 +10,20 @@ import {
   ConnectionLost,
   EncodeError,
   Ended,
+  Kicked,
   Kind,
+  LimitReached,
   LoginRefused,
   mayReconnect,
   NotConnected,
-  OutcomeUnknown,
   RecipientDisconnected,
   RecipientOffline,
   Replaced,
   RequestFailed,
   RequestTimeout,
+  ServerFailed,
+  SessionLimit,
+  Uncertain,
   Unreachable,
   Unsupported,
   type ValueMap,
@@ -31,6 +35,13 @@ import { ClientDriver, KEEPALIVE_MS, packet, SERVER_TIME_S } from "./driver.js";
 const END_CODES = Object.entries(Code)
   .map(([name, code]) => ({ code: code as number, reason: name.toLowerCase() }))
   .filter(({ code }) => code >= 200);
+
+const ENDED = new Map<number, unknown>([
+  [Code.REPLACED, Replaced],
+  [Code.KICKED, Kicked],
+  [Code.SESSION_LIMIT, SessionLimit],
+  [Code.BANNED, Banned],
+]);
 
 function online(options: ConstructorParameters<typeof ClientDriver>[0] = {}): ClientDriver {
   const driver = new ClientDriver(options);
@@ -83,7 +94,7 @@ test("no connection in time is a failed attempt", () => {
   driver.advance(CONNECT_TIMEOUT_MS);
   assert.deepEqual(
     [driver.machine.state, driver.pushes.map(({ type }) => type)],
-    ["waiting", ["disconnected"]],
+    ["waiting to return", ["disconnected"]],
   );
 });
 
@@ -112,7 +123,7 @@ for (const { code, reason } of END_CODES) {
       driver.advance(ms);
       return driver.machine.state;
     });
-    assert.deepEqual(states, ["waiting", "connecting"]);
+    assert.deepEqual(states, ["waiting to return", "connecting"]);
   });
 
   for (const reconnect of [true, false]) {
@@ -124,8 +135,7 @@ for (const { code, reason } of END_CODES) {
         assert.deepEqual(last, { type: "disconnected", reason, message: "", retryInMs: 3000, code });
       } else {
         assert.deepEqual(last?.type, "goodbye");
-        const type = code === Code.REPLACED ? Replaced : code === Code.BANNED ? Banned : Ended;
-        assert.equal(driver.machine.error?.constructor, type);
+        assert.equal(driver.ends[0]?.constructor, ENDED.get(code) ?? Ended);
       }
     });
   }
@@ -140,7 +150,7 @@ for (const code of [Code.BANNED, Code.SESSION_LIMIT]) {
       driver.advance(ms);
       return driver.machine.state;
     });
-    assert.deepEqual(states, ["waiting", "connecting"]);
+    assert.deepEqual(states, ["waiting to return", "connecting"]);
   });
 }
 
@@ -148,7 +158,7 @@ test("a login refused with an unknown code and without an id is tried again", ()
   const driver = new ClientDriver();
   driver.establish();
   driver.receive(packet(Kind.ERROR, null, refusal(999, "new")));
-  assert.equal(driver.machine.state, "waiting");
+  assert.equal(driver.machine.state, "waiting to return");
 });
 
 for (const fails of ["unreachable", "closed", "refused"] as const) {
@@ -172,7 +182,7 @@ test("a failed reconnect does not count as a first attempt", () => {
   driver.disconnect();
   driver.advance(1000);
   driver.disconnect();
-  assert.equal(driver.machine.state, "waiting");
+  assert.equal(driver.machine.state, "waiting to return");
 });
 
 // Keepalives
@@ -231,7 +241,7 @@ test("any received packet is a sign of life, even without an answer to the keepa
   }
   assert.equal(driver.machine.state, "online");
   driver.advance(KEEPALIVE_MS);
-  assert.equal(driver.machine.state, "waiting");
+  assert.equal(driver.machine.state, "waiting to return");
 });
 
 test("missed keepalives are not made up for", () => {
@@ -294,7 +304,7 @@ for (const [name, ends] of [
     const driver = online();
     driver.receive(packet(Kind.ERROR, null, refusal(Code[name], name.toLowerCase())));
     driver.disconnect();
-    assert.equal(driver.machine.state, ends ? "ended" : "waiting");
+    assert.equal(driver.machine.state, ends ? "ended" : "waiting to return");
   });
 }
 
@@ -303,12 +313,12 @@ test("an error followed by another packet did not end the connection", () => {
   driver.receive(packet(Kind.ERROR, null, refusal(Code.PROTOCOL_ERROR, "protocol_error")));
   driver.receive(packet(Kind.DELIVER, null, { from: "bob", body: 1, at_ms: 1 }));
   driver.disconnect();
-  assert.equal(driver.machine.state, "waiting");
+  assert.equal(driver.machine.state, "waiting to return");
 });
 
 for (const [kind, payload, state] of [
-  [Kind.WATCH, { uids: ["bob"] }, "waiting"],
-  [Kind.QUERY, { uids: ["bob"], detail: true }, "waiting"],
+  [Kind.WATCH, { uids: ["bob"] }, "waiting to return"],
+  [Kind.QUERY, { uids: ["bob"], detail: true }, "waiting to return"],
   [Kind.MESSAGE, { to: "bob", body: 1 }, "ended"],
 ] as const) {
   test(`after a 315 to kind ${kind} and a lost connection the client is ${state}`, () => {
@@ -343,7 +353,8 @@ for (const [code, type] of [
   [Code.RECIPIENT_OFFLINE, RecipientOffline],
   [Code.RECIPIENT_DISCONNECTED, RecipientDisconnected],
   [Code.BUSY, Busy],
-  [Code.SERVER_ERROR, OutcomeUnknown],
+  [Code.TOO_LARGE, LimitReached],
+  [Code.SERVER_ERROR, ServerFailed],
   [Code.RATE_LIMITED, Busy],
   [Code.SESSION_LIMIT, RequestFailed],
 ] as const) {
@@ -352,9 +363,10 @@ for (const [code, type] of [
     const id = driver.request(Kind.MESSAGE, { to: "bob", body: "hi" });
     driver.receive(packet(Kind.ERROR, id, refusal(code, "x", { retry_after: 0.5 })));
     const error = driver.results.get(id);
-    assert.ok(error instanceof RequestFailed);
-    assert.equal(error.constructor, type);
-    assert.deepEqual(error.refusal, { code, reason: "x", message: "no", retryAfterMs: 500 });
+    assert.equal(error?.constructor, type);
+    assert.equal(error instanceof Uncertain, type === ServerFailed);
+    const { reason, message, retryAfterMs } = error as RequestFailed;
+    assert.deepEqual([reason, message, retryAfterMs], ["x", "no", 500]);
   });
 }
 
@@ -371,21 +383,99 @@ function refuseAsDisconnected(driver: ClientDriver, id: number, retryAfter = 4):
   driver.receive(packet(Kind.ERROR, id, refusal(Code.RECIPIENT_DISCONNECTED, "x", extra)));
 }
 
-test("a message is resent while its recipient may return, and later messages wait behind it", () => {
+test("a message is resent while its recipient may return", () => {
   const driver = online();
   messages(driver);
-  const one = driver.sendMessage("bob", 1);
-  const two = driver.sendMessage("bob", 2);
-  refuseAsDisconnected(driver, one);
-  const three = driver.sendMessage("bob", 3);
-  refuseAsDisconnected(driver, two);
-  assert.deepEqual(messages(driver), [one, 1, two, 2]);
+  const id = driver.sendMessage("bob", 1);
+  refuseAsDisconnected(driver, id);
   driver.advance(MESSAGE_RETRY_INTERVAL_MS - 1);
-  assert.deepEqual(messages(driver), []);
+  assert.deepEqual(messages(driver), [id, 1]);
   driver.advance(1);
-  assert.deepEqual(messages(driver), [one, 1, two, 2, three, 3]);
-  driver.receive(packet(Kind.OK, one, { delivered: 1 }));
-  assert.deepEqual(driver.results.get(one), { delivered: 1 });
+  assert.deepEqual(messages(driver), [id, 1]);
+  driver.receive(packet(Kind.OK, id, { delivered: 1 }));
+  assert.deepEqual(driver.results.get(id), { delivered: 1 });
+});
+
+test("a message in flight to a recipient that returns is not overtaken", () => {
+  const driver = online();
+  messages(driver);
+  const [one, two, three] = [1, 2, 3].map((body) => driver.sendMessage("bob", body)) as [number, number, number];
+  refuseAsDisconnected(driver, one); // and then bob returns
+  driver.advance(MESSAGE_RETRY_INTERVAL_MS);
+  assert.deepEqual(messages(driver), [one, 1, one, 1]);
+  for (const [id, following] of [[one, [two, 2]], [two, [three, 3]], [three, []]] as const) {
+    driver.receive(packet(Kind.OK, id, { delivered: 1 }));
+    assert.deepEqual(messages(driver), following);
+  }
+});
+
+test("messages wait only for those before them to the same user", () => {
+  const driver = online();
+  messages(driver);
+  const ids = [driver.sendMessage("bob", 1), driver.sendMessage("bob", 2), driver.sendMessage("eve", 3)];
+  assert.deepEqual(messages(driver), [ids[0], 1, ids[2], 3]);
+});
+
+test("messages that are not retried wait for none of their kind", () => {
+  const driver = online();
+  messages(driver);
+  const send = (body: number): number => driver.request(Kind.MESSAGE, { to: "bob", body });
+  const ids = [send(1), send(2), driver.sendMessage("bob", 3), send(4), send(5), driver.sendMessage("bob", 6)];
+  assert.deepEqual(messages(driver), [ids[0], 1, ids[1], 2, ids[2], 3]);
+  driver.receive(packet(Kind.OK, ids[2] as number, { delivered: 1 }));
+  assert.deepEqual(messages(driver), [ids[3], 4, ids[4], 5, ids[5], 6]);
+});
+
+test("a message that waited for another is certainly unsent when the connection is lost", () => {
+  const driver = online();
+  const [sent, waiting] = [driver.sendMessage("bob", 1), driver.sendMessage("bob", 2)];
+  driver.disconnect();
+  assert.ok(driver.results.get(sent) instanceof ConnectionLost);
+  assert.ok(driver.results.get(waiting) instanceof NotConnected);
+});
+
+test("a message waits no longer than its own time for one without an answer", () => {
+  const driver = online();
+  messages(driver);
+  const waiting = [driver.sendMessage("bob", 1, 2500), driver.sendMessage("bob", 2, 2000), driver.sendMessage("bob", 3)];
+  driver.advance(2000);
+  assert.ok(driver.results.get(waiting[1] as number) instanceof RequestTimeout);
+  driver.advance(500);
+  assert.deepEqual(messages(driver), [waiting[0], 1, waiting[2], 3]);
+});
+
+test("a message that nobody waits for any more is not sent", () => {
+  const driver = online();
+  messages(driver);
+  const ids = [1, 2, 3].map((body) => driver.sendMessage("bob", body));
+  [ids[1], ids[0]].forEach((id) => driver.machine.abandon(id as number));
+  driver.apply([]);
+  assert.deepEqual(messages(driver), [ids[0], 1, ids[2], 3]);
+});
+
+test("the cost of a request does not grow with those in flight", () => {
+  const driver = online();
+  const send = (count: number): void => {
+    for (let n = 0; n < count; n += 1) {
+      driver.machine.request(Kind.QUERY, { uids: ["bob"] }, 10_000, driver.now);
+      assert.ok(driver.machine.deadline > 0);
+    }
+  };
+  const cost = (): number => {
+    const times = Array.from({ length: 5 }, () => {
+      const startedAt = performance.now();
+      send(100);
+      return performance.now() - startedAt;
+    });
+    return Math.min(...times);
+  };
+  send(1000);
+  const few = cost();
+  for (let n = 0; n < 20_000; n += 1) {
+    driver.machine.request(Kind.QUERY, { uids: ["bob"] }, 10_000, driver.now);
+  }
+  const many = cost();
+  assert.ok(many < 3 * few, `${many / few} times the cost`);
 });
 
 test("a message fails if its recipient does not return in time", () => {
@@ -460,7 +550,7 @@ test("messages and changes are reported in order, unknown kinds are ignored", ()
   );
   const state = { status: "away", sinceMs: 4, lastSeenMs: null, id: "4-0", meta: {}, reason: null, devices: null };
   assert.deepEqual(driver.pushes.slice(1), [
-    { type: "message", from: "bob", body: { text: "hi" }, atMs: 5 },
+    { type: "message", sender: "bob", body: { text: "hi" }, atMs: 5 },
     { type: "presence", uid: "bob", state, reason: "away" },
   ]);
 });
@@ -484,12 +574,11 @@ test("a logout without an answer ends the client after a time-out", () => {
   assert.deepEqual([driver.machine.state, driver.machine.error], ["ended", null]);
 });
 
-test("a logout while offline ends the client and throws NotConnected", () => {
+test("a logout while offline throws NotConnected", () => {
   const driver = online();
   driver.disconnect();
   assert.throws(() => driver.machine.logOut(undefined, driver.now), NotConnected);
-  assert.equal(driver.machine.state, "ended");
-  assert.throws(() => driver.request(Kind.QUERY, { uids: ["bob"] }), Ended);
+  assert.equal(driver.machine.state, "waiting to return");
 });
 
 test("login.change applies to later logins, and an invalid change has no effect", () => {
@@ -544,14 +633,14 @@ test("a refused idle time-out changes no keepalives", () => {
   assert.ok(driver.keepalives.length - before <= 3);
 });
 
-test("a client closed while it connected stays closed", () => {
+test("a client disconnected while it connected stays so", () => {
   const driver = new ClientDriver();
-  driver.apply(driver.machine.close());
+  driver.apply(driver.machine.disconnect());
   driver.establish();
   assert.deepEqual([driver.machine.state, driver.sent], ["ended", []]);
 });
 
-test("close ends the client in every state", () => {
+test("disconnect ends the client in every state", () => {
   const states: ((driver: ClientDriver) => void)[] = [
     () => undefined,
     (driver) => driver.establish(),
@@ -562,7 +651,7 @@ test("close ends the client in every state", () => {
   for (const reach of states) {
     const driver = new ClientDriver();
     reach(driver);
-    driver.apply(driver.machine.close());
+    driver.apply(driver.machine.disconnect());
     assert.deepEqual([driver.machine.state, driver.machine.error], ["ended", null]);
   }
 });

@@ -5,9 +5,9 @@ import { test } from "node:test";
 
 import { Code, Kind, LoginRefused, NoToken, type Packet, type ValueMap } from "../src/index.js";
 import { CONNECT_TIMEOUT_MS } from "../src/machine.js";
-import { ANSWER_TIMEOUT_MS, MIN_RENEWAL_DELAY_MS, TOKEN_TIMEOUT_MS } from "../src/renewal.js";
+import { ANSWER_TIMEOUT_MS, MIN_RENEWAL_DELAY_MS, TOKEN_TIMEOUT_MS } from "../src/login-token.js";
 import { remainingLifetimeMs } from "../src/tokens.js";
-import { ClientDriver, packet, SERVER_TIME_S, token } from "./driver.js";
+import { ClientDriver, LOGIN_OK, packet, SERVER_TIME_S, token } from "./driver.js";
 
 const LIFETIME_MS = 3_600_000;
 const [FIRST, SECOND, THIRD] = [1, 2, 3].map((hours) =>
@@ -83,7 +83,7 @@ test("a token call that times out is a failed attempt, and a late token is ignor
   driver.chance = 1;
   driver.advance(TOKEN_TIMEOUT_MS);
   offer(driver, FIRST);
-  assert.equal(driver.machine.state, "waiting");
+  assert.equal(driver.machine.state, "waiting to return");
 });
 
 test("a failed token call ends a client that is not persistent", () => {
@@ -122,10 +122,78 @@ test("a token function that returns a refused token is called again after a paus
   driver.advance(driver.machine.deadline - driver.now);
   offer(driver, token({ exp: SERVER_TIME_S - 1, jti: 9 }));
   assert.deepEqual(sentTokens(driver, Kind.LOGIN), [FIRST, FIRST]);
-  assert.equal(driver.machine.state, "waiting");
+  assert.equal(driver.machine.state, "waiting to return");
   driver.advance(driver.machine.deadline - driver.now);
   offer(driver, SECOND);
   driver.logIn();
+});
+
+for (const fails of ["no connection", "lost before its answer", "refused for now"] as const) {
+  test(`a new token after a refused one is tried until the server decides: ${fails}`, () => {
+    const driver = fetching();
+    offer(driver, FIRST);
+    driver.establish();
+    refuse(driver, 1);
+    for (let attempt = 0; attempt < 3; attempt += 1) {
+      driver.advance(driver.machine.deadline - driver.now);
+      offer(driver, SECOND); // of which the server has seen nothing, or decided nothing
+      if (fails !== "no connection") {
+        driver.establish();
+      }
+      if (fails === "refused for now") {
+        driver.receive(packet(Kind.ERROR, 1, { code: Code.BUSY, reason: "busy", message: "" }));
+      } else {
+        driver.disconnect();
+      }
+    }
+    driver.advance(driver.machine.deadline - driver.now);
+    offer(driver, SECOND);
+    driver.logIn();
+  });
+}
+
+test("a token refused in an update is not sent at the next login", () => {
+  const driver = online();
+  advanceUntilWanted(driver);
+  offer(driver, SECOND);
+  answer(driver, { code: Code.AUTH_FAILED, reason: "auth_failed", message: "no" });
+  driver.disconnect();
+  for (const each of [SECOND, THIRD]) {
+    driver.advance(driver.machine.deadline - driver.now);
+    offer(driver, each);
+  }
+  driver.establish();
+  assert.deepEqual(sentTokens(driver, Kind.LOGIN), [FIRST, THIRD]);
+});
+
+test("a token refused at the login is not sent in an update", () => {
+  const driver = fetching();
+  for (const each of [FIRST, SECOND]) {
+    offer(driver, each);
+    driver.establish();
+    if (each === FIRST) {
+      refuse(driver, 1);
+      driver.advance(driver.machine.deadline - driver.now);
+    }
+  }
+  driver.receive(packet(Kind.OK, 1, LOGIN_OK));
+  advanceUntilWanted(driver);
+  offer(driver, FIRST);
+  assert.deepEqual(sentTokens(driver, Kind.UPDATE), []);
+});
+
+test("a token that the program sends itself is renewed in its time", () => {
+  const driver = online();
+  driver.machine.granted({ token: SECOND }, driver.now);
+  assert.ok(Math.abs(advanceUntilWanted(driver) - 0.8 * 2 * LIFETIME_MS) < 1);
+});
+
+test("no token is sent after a logout", () => {
+  const driver = online();
+  advanceUntilWanted(driver);
+  driver.machine.logOut(undefined, driver.now);
+  offer(driver, SECOND);
+  assert.deepEqual(sentTokens(driver, Kind.UPDATE), []);
 });
 
 test("returning the refused token ends a client that is not persistent", () => {

@@ -1,0 +1,153 @@
+/** The options of a client and the arguments of its requests, checked where they enter. */
+
+import type { Connector } from "./connector.js";
+import { ASK_EVERY } from "./keepalives.js";
+import type { Identity, LoginChange, Status } from "./login.js";
+import { type Endpoint, TcpConnector } from "./tcp.js";
+import type { TokenSource } from "./tokens.js";
+
+const REQUEST_TIMEOUT_MS = 10_000;
+const MAX_MESSAGES = 1000; // a minute of a busy chat; with bodies of 16 KiB 16 MiB for each iterator
+const MAX_CHANGES = 1000; // one of each user that a server allows to watch
+
+export interface Options extends Omit<Identity, "token" | "untilMs">, Partial<Endpoint> {
+  /** Opens the connections instead of `host`, `port` and `tls`. */
+  readonly connector?: Connector | undefined;
+  /**
+   * The user's token, if the server requires one; or a function that returns one. It is called before each
+   * login, and again before a token expires whose expiry can be read (`exp` of a JSON Web Token): the new one
+   * is sent on the same connection. If it throws, the attempt has failed. After a refusal, the same token
+   * again or an expired one also counts as a failed attempt; if another token is refused, the client ends.
+   */
+  readonly token?: string | TokenSource | undefined;
+  /** Whether to repeat a failed first attempt; if false, the default, `connect` rejects. */
+  readonly persistent?: boolean | undefined;
+  /**
+   * Whether the states of watched users have their devices, and a device that comes or goes is a change. The
+   * server's operator has to allow it (`device_events`); otherwise `devices` is null.
+   */
+  readonly watchDevices?: boolean | undefined;
+  /** How long a request waits for its answer; 10,000 if left out. */
+  readonly requestTimeoutMs?: number | undefined;
+  /**
+   * Every n-th keepalive asks for an answer; 1 if left out. A dead server is detected within `askEvery + 1`
+   * intervals; 3 spares the server two of three answers.
+   */
+  readonly askEvery?: number | undefined;
+  /** How many messages an iterator keeps for a program that does not read; 1000 if left out. */
+  readonly maxMessages?: number | undefined;
+  /** As `maxMessages`, for changes of presence. */
+  readonly maxChanges?: number | undefined;
+}
+
+/** What can change while online and for later logins; fields left out stay as they are. */
+export interface Change {
+  /** An empty map removes the meta. */
+  readonly meta?: object | undefined;
+  /** As `meta`. */
+  readonly private?: object | undefined;
+  readonly status?: Status | undefined;
+  /** When the status ends and the one from before returns, by the server's clock. */
+  readonly until?: Date | undefined;
+  /** The same as a duration from now. */
+  readonly forMs?: number | undefined;
+  /** A new token, before the old one expires. */
+  readonly token?: string | undefined;
+}
+
+/** What the client makes of its options. */
+export interface Configuration {
+  readonly login: Identity;
+  readonly connector: Connector;
+  readonly tokenSource: TokenSource | null;
+  readonly persistent: boolean;
+  readonly watchDevices: boolean;
+  readonly requestTimeoutMs: number;
+  readonly askEvery: number;
+  readonly maxMessages: number;
+  readonly maxChanges: number;
+}
+
+/** @throws TypeError, RangeError an option is wrong. The login is checked against the protocol later. */
+export function checkedOptions(options: Options): Configuration {
+  const { connector, host, port, tls, token, persistent = false, watchDevices = false, ...rest } = options;
+  const { requestTimeoutMs = REQUEST_TIMEOUT_MS, askEvery = ASK_EVERY, ...others } = rest;
+  const { maxMessages = MAX_MESSAGES, maxChanges = MAX_CHANGES, ...identity } = others;
+  if (connector !== undefined && (host ?? port ?? tls) !== undefined) {
+    throw new TypeError("either a connector or host, port and tls");
+  }
+  if (connector !== undefined && typeof connector?.connect !== "function") {
+    throw new TypeError("connector must have a method connect");
+  }
+  if (token !== undefined && typeof token !== "string" && typeof token !== "function") {
+    throw new TypeError("token must be a string or a function");
+  }
+  if (identity.idleTimeoutMs !== undefined) {
+    checkedMs("idleTimeoutMs", identity.idleTimeoutMs);
+  }
+  return {
+    login: typeof token === "string" ? { ...identity, token } : identity,
+    connector: connector ?? new TcpConnector({ host, port, tls } as Endpoint),
+    tokenSource: typeof token === "function" ? token : null,
+    persistent,
+    watchDevices,
+    requestTimeoutMs: checkedMs("requestTimeoutMs", requestTimeoutMs),
+    askEvery: checkedCount("askEvery", askEvery),
+    maxMessages: checkedCount("maxMessages", maxMessages),
+    maxChanges: checkedCount("maxChanges", maxChanges),
+  };
+}
+
+/** @throws TypeError, RangeError it is no time. */
+export function checkedMs(name: string, value: unknown): number {
+  if (typeof value !== "number") {
+    throw new TypeError(`${name} must be a number`);
+  }
+  if (!(value > 0 && value < Infinity)) {
+    throw new RangeError(`${name} must be a time above 0, not ${value}`);
+  }
+  return value;
+}
+
+function checkedCount(name: string, value: unknown): number {
+  if (typeof value !== "number") {
+    throw new TypeError(`${name} must be a number`);
+  }
+  if (!Number.isSafeInteger(value) || value < 1) {
+    throw new RangeError(`${name} must be a whole number of at least 1, not ${value}`);
+  }
+  return value;
+}
+
+/** @throws TypeError a string, each of whose characters would count as a user. */
+export function checkedUids(uids: Iterable<string>): string[] {
+  if (typeof uids === "string") {
+    throw new TypeError("uids must be a list of uids, not a string");
+  }
+  return [...new Set(uids)];
+}
+
+/**
+ * Returns a change with its end by the server's clock.
+ *
+ * @param serverTimeMs what that clock shows now.
+ * @throws TypeError, RangeError its end is wrong.
+ */
+export function checkedChange({ until, forMs, ...change }: Change, serverTimeMs: number): LoginChange {
+  if (until !== undefined && forMs !== undefined) {
+    throw new TypeError("either until or forMs");
+  }
+  if (forMs !== undefined) {
+    return { ...change, untilMs: Math.round(serverTimeMs + checkedMs("forMs", forMs)) };
+  }
+  if (until === undefined) {
+    return change;
+  }
+  if (!(until instanceof Date)) {
+    throw new TypeError("until must be a Date");
+  }
+  if (!(until.getTime() >= 0)) {
+    throw new RangeError("until must be a valid date after 1970");
+  }
+  return { ...change, untilMs: until.getTime() };
+}
