@@ -68,7 +68,7 @@ def built_client(root: Path) -> Path:
     shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("node_modules", "dist"))
     for name in ("SPEC.md", "vectors.json", "clients/names.json"):
         shutil.copy(PROTOCOL / name, root / "protocol" / name)
-    (folder / "examples" / "readme.ts").write_text(readme_example())
+    (folder / "examples" / "readme.mts").write_text(readme_example())
     fetched = run(folder, "npm", "ci", "--no-audit", "--no-fund")
     if fetched.returncode and any(word in fetched.stderr for word in NO_NETWORK):
         if os.environ.get("TESTS_SKIP_NOTHING"):
@@ -186,8 +186,8 @@ def test_its_own_tests_pass_with_every_vector(node_client: Path) -> None:
 
 def test_the_example_of_its_readme_runs(node_client: Path, redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *FLAGS) as server:
-        script = node_client / "dist" / "examples" / f"readme_{server.address[1]}.js"
-        compiled = (node_client / "dist" / "examples" / "readme.js").read_text()
+        script = node_client / "dist" / "examples" / f"readme_{server.address[1]}.mjs"
+        compiled = (node_client / "dist" / "examples" / "readme.mjs").read_text()
         script.write_text(compiled.replace("7400", str(server.address[1])))
         with NodeDevice(node_client, server.address, "bob") as bob:
             bob.told("connected")
@@ -200,6 +200,58 @@ def test_the_example_of_its_readme_runs(node_client: Path, redis_server: Embedde
         (event["type"], event["reason"]) for event in read_events(redis_server.url) if event["uid"] == "ann"
     ]
     assert shown == [("online", "login"), ("away", "away"), ("offline", "background")]
+
+
+APP = """
+import { PresenceClient, PresenceError, RecipientOffline } from "presence-client";
+import type { Connector, Delivered } from "presence-client";
+
+interface Move { readonly x: number; readonly note?: string }
+const connector: Connector = { connect: () => { throw new RangeError("no way there"); } };
+const client = new PresenceClient({ connector, uid: "ann", meta: { app: "1.2" } });
+
+export async function play(move: Move): Promise<number> {
+  for await (const each of client.messages<Move>({ signal: AbortSignal.timeout(1000) })) {
+    const found: Delivered<Move> | undefined = each.type === "message" ? each : undefined;
+    console.log(found?.body.x);
+  }
+  try {
+    return await client.sendMessage("bob", move, { signal: AbortSignal.timeout(1000) });
+  } catch (error) {
+    return error instanceof RecipientOffline ? error.code : 0;
+  }
+}
+
+client.connect().catch((error: unknown) => {
+  console.log(error instanceof PresenceError, String(error));
+});
+"""
+
+
+def test_the_package_installs_and_works_as_published(node_client: Path, tmp_path: Path) -> None:
+    packed = run(node_client, "npm", "pack", "--json", "--pack-destination", str(tmp_path))
+    assert packed.returncode == 0, packed.stderr
+    (tarball,) = tmp_path.glob("*.tgz")
+    app = tmp_path / "app"
+    app.mkdir()
+    installed = run(app, "npm", "install", "--offline", "--no-audit", "--no-fund", str(tarball))
+    assert installed.returncode == 0, installed.stderr
+    for name in ("app.mts", "app.cts"):  # as a module, and with require
+        (app / name).write_text(APP)
+    modules = node_client / "node_modules"
+    options = {"module": "NodeNext", "target": "ES2022", "strict": True, "exactOptionalPropertyTypes": True}
+    options |= {"types": ["node"], "typeRoots": [str(modules / "@types")], "skipLibCheck": False}
+    (app / "tsconfig.json").write_text(json.dumps({"compilerOptions": options, "include": ["app.*"]}))
+    compiled = run(app, "node", str(modules / "typescript" / "bin" / "tsc"), "-p", ".")
+    assert compiled.returncode == 0, compiled.stdout
+    (app / "both.mjs").write_text(
+        "import { createRequire } from 'node:module';\n"
+        "import { PresenceClient } from 'presence-client';\n"
+        "const required = createRequire(import.meta.url)('presence-client');\n"
+        "console.log(PresenceClient === required.PresenceClient);\n"
+    )
+    outputs = [run(app, "node", name).stdout for name in ("app.mjs", "app.cjs", "both.mjs")]
+    assert outputs == ["true Unreachable: no way there\n"] * 2 + ["true\n"]
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { test } from "node:test";
 
 import * as exported from "../src/index.js";
@@ -27,7 +28,7 @@ interface Table {
   readonly seconds: readonly string[];
 }
 
-const TABLE = JSON.parse(readFileSync(new URL("../../../names.json", import.meta.url), "utf-8")) as Table;
+const TABLE = JSON.parse(readFileSync(join(__dirname, "../../../names.json"), "utf-8")) as Table;
 
 /** Python's spelling in TypeScript's. */
 function spelled(name: string): string {

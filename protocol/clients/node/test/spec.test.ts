@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { test } from "node:test";
 
 import {
@@ -22,7 +23,7 @@ import {
   UID_MAX_BYTES,
 } from "../src/index.js";
 
-const SPEC = readFileSync(new URL("../../../../SPEC.md", import.meta.url), "utf-8");
+const SPEC = readFileSync(join(__dirname, "../../../../SPEC.md"), "utf-8");
 
 test("kinds", () => {
   const kinds = [...SPEC.matchAll(/^### (\d+) (\w+)$/gm)].map(([, kind, name]) => [

@@ -1,6 +1,7 @@
 /** Reads vectors.json. */
 
 import { readFileSync } from "node:fs";
+import { join } from "node:path";
 
 import type { Packet } from "../src/index.js";
 
@@ -56,7 +57,7 @@ function commonFields(entry: Entry): { name: string; frame: Uint8Array; limitByt
   return { name: entry.name, frame, limitBytes: LIMITS[entry.limit ?? "none"] };
 }
 
-const text = readFileSync(new URL("../../../../vectors.json", import.meta.url), "utf-8");
+const text = readFileSync(join(__dirname, "../../../../vectors.json"), "utf-8");
 const all = JSON.parse(text) as { good: Entry[]; bad: Entry[] };
 
 export const GOOD: readonly Good[] = all.good.map((entry) => ({
