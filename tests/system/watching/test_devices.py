@@ -1,6 +1,7 @@
 """Devices of users, on a real server with two workers: their states in queries, and limits by class."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -73,19 +74,14 @@ def test_an_answer_that_does_not_fit_is_refused(server: PresenceServer) -> None:
 
 def test_one_more_session_of_a_class_replaces_the_oldest_or_is_refused(server: PresenceServer) -> None:
     with subscribe_sync(server.redis_url, after="0") as events:
-        first, second = (
-            Line(server.address, protocol.login("bob", device=name, device_class="phone"))
-            for name in ("a", "b")
-        )
+        first, second = two_sessions(server, "bob", "phone")
         ended = wait_for_end(first)
         assert ended == Code.SESSION_LIMIT
         second.ask(protocol.logout())
         seen = [event for event in iter(events.poll, None) if getattr(event, "uid", "") == "bob"]
         assert [type(each) for each in seen] == [Online, Offline]
         assert {getattr(each, "device_class", "") for each in seen} == {"phone"}
-    webs = [
-        Line(server.address, protocol.login("cyd", device=name, device_class="web")) for name in ("a", "b")
-    ]
+    webs = two_sessions(server, "cyd", "web")
     # On the worker of the first the second is refused; on the other one it ends as soon as Redis knows both.
     refused = webs[1].answer.kind == Kind.ERROR
     code = webs[1].answer.payload["code"] if refused else wait_for_end(webs[1])
@@ -144,6 +140,14 @@ def test_who_asks_is_told_of_each_device_that_comes_and_goes(server: PresenceSer
             ("desk", "phone"),
         )
         assert (went.came, went.device, went.reason, went.devices) == (False, "phone", "logout", ("desk",))
+
+
+def two_sessions(server: PresenceServer, uid: str, device_class: str) -> tuple[Line, Line]:
+    """Log in twice, and the second time when Redis knows the first: else either may come first."""
+    login = partial(protocol.login, uid, device_class=device_class)
+    first = Line(server.address, login(device="a"))
+    wait_for(lambda: first.ask(protocol.query([uid])).payload["presence"][uid]["status"] == "online")
+    return first, Line(server.address, login(device="b"))
 
 
 def wait_for_end(line: Line) -> int:
