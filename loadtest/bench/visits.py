@@ -249,6 +249,7 @@ def measure(contender: Contender, number: int, plan: Plan, bar: Bar) -> list[Vis
                         wrong += keepalives.result(seconds + COMMAND_TIMEOUT_S).complaints(ANSWERED)
                     report = _await(load, seconds + COMMAND_TIMEOUT_S, bar)
                 first += report.visits
+            wrong += [f"a process of the server ended: {pid}" for pid in (*pids, *redis) if is_gone(pid)]
             after = _spent(pids), _spent(redis), sum(map(usage.count_wakes, pids))
             cpu, redis_cpu, wakes = ((b - a) / report.visits for a, b in zip(before, after, strict=True))
             found.append(
@@ -303,6 +304,14 @@ def _probing(
         return contextlib.nullcontext(Probed({ALWAYS: []}))
     settle_s = min(PROBE_SETTLE_S, seconds / 2)
     return probing(*address, settle_s, seconds - settle_s)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended: what it had spent is lost."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _spent(pids: Iterable[int]) -> float:

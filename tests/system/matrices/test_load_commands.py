@@ -1,0 +1,185 @@
+"""Each command that makes a load is interrupted, and loses each of its processes, in the middle of a run.
+
+Held: it ends in time with a status other than 0, it does not say that it passed, and none of its processes is
+left.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+import pytest
+
+from loadtest.processes import LOCUSTFILE, kill_tree
+from tests.support.waiting import wait_for
+
+START_S: Final = 40.0  # until the load has begun, on a busy machine
+MIDDLE_S: Final = 3.0  # after that
+END_S: Final = 120.0  # a generator that is stopped is waited for
+LEFT_S: Final = 10.0  # for what ends by itself when its parent has ended
+ROOT: Final = LOCUSTFILE.parent.parent
+
+COMMANDS: Final = {
+    "check": "loadtest.check --only run --users 40 --seconds 15 --idle-timeout 2",
+    "scale": "loadtest.scale --connections 60 --workers 2 --processes 2 --logins 2000 --idle-timeout 5"
+    " --tick 0.25 --beat 1 --hold 10 --floor-hold 0 --last-beat 0.4",
+    "bench": "loadtest.bench --connections 30 --rates 400 --seconds 10 --probe-seconds 5 --rounds 1"
+    " --servers presence",
+    "visits": "loadtest.bench visits --rates 50 --seconds 15 --rounds 1 --servers presence --others 10",
+    "storm": "loadtest.bench.storm --clients 100 --rounds 1",
+    "expiry": "loadtest.bench.expiry --sessions 2000",
+    "compare": "loadtest.compare --users 60 --idle-timeout 6 --kinds queue --single",
+    "soak": "loadtest.soak --visits 6000 --rate 300 --users 900 --crowd 40 --events-only",
+    "networks": "loadtest.networks --phones 1 --minutes 0.4",
+}
+WRITES: Final = ("bench", "visits")  # which write into a folder unless they are given one
+
+
+def is_redis(process: psutil.Process) -> bool:
+    return process.name() in {"valkey-server", "redis-server"}
+
+
+def is_server(process: psutil.Process) -> bool:
+    return "serve" in process.cmdline() and not is_redis(process)
+
+
+def is_generator(process: psutil.Process) -> bool:
+    words = " ".join(process.cmdline())
+    return any(each in words for each in ("locust", "spawn_main", "forkserver")) and not is_tracker(process)
+
+
+def is_tracker(process: psutil.Process) -> bool:
+    """Whether it is a process of multiprocessing's own, which makes no load."""
+    return "resource_tracker" in " ".join(process.cmdline())
+
+
+def interrupt(main: psutil.Process) -> None:
+    """As Ctrl-C on a terminal: the whole group has it."""
+    os.killpg(main.pid, signal.SIGINT)
+
+
+def terminate(main: psutil.Process) -> None:
+    main.terminate()
+
+
+Harm = Callable[[psutil.Process], None]
+
+
+def lose(is_wanted: Callable[[psutil.Process], bool], harm: signal.Signals) -> Harm:
+    def lose_one(main: psutil.Process) -> None:
+        victims = [each for each in family(main) if is_wanted(each)]
+        victims[-1].send_signal(harm)  # of a chain of processes the one that does the work
+
+    return lose_one
+
+
+HARMS: Final[Mapping[str, Harm]] = {
+    "interrupted": interrupt,
+    "terminated": terminate,
+    "server killed": lose(is_server, signal.SIGKILL),
+    "Redis killed": lose(is_redis, signal.SIGKILL),
+    "generator killed": lose(is_generator, signal.SIGKILL),
+    "generator stopped": lose(is_generator, signal.SIGSTOP),
+}
+ONE_PROCESS: Final = {"expiry"}  # it is server and generator itself
+NO_SERVER: Final = {"compare"}
+# Redis is in none of their figures, and the server replaces it.
+WITHOUT_REDIS: Final = {"bench", "storm"}
+NO_GENERATOR: Final = {"storm"}  # the command makes the load itself
+
+
+class Cell(NamedTuple):
+    command: str
+    harm: str
+
+    def __str__(self) -> str:
+        return f"{self.command}: {self.harm}"
+
+    @property
+    def exists(self) -> bool:
+        if self.harm == "server killed":
+            return self.command not in ONE_PROCESS | NO_SERVER
+        if self.harm == "Redis killed":
+            return self.command not in WITHOUT_REDIS
+        if self.harm.startswith("generator"):
+            return self.command not in ONE_PROCESS | NO_GENERATOR
+        return True
+
+
+CELLS: Final = [cell for name in COMMANDS for harm in HARMS if (cell := Cell(name, harm)).exists]
+IN_SMALL: Final = {
+    Cell("check", "interrupted"),
+    Cell("visits", "generator killed"),
+    Cell("soak", "generator killed"),
+    Cell("networks", "terminated"),
+}
+
+
+def family(main: psutil.Process) -> list[psutil.Process]:
+    """Return a process' descendants; those of one that have ended meanwhile are left out."""
+    found = []
+    for each in main.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.cmdline()
+            found.append(each)
+    return found
+
+
+@contextlib.contextmanager
+def running(cell: Cell, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    words = COMMANDS[cell.command].split()
+    words += ["--out", str(folder / "out")] if cell.command in WRITES else []
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=ROOT, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            kill_tree(process.pid)
+            process.wait()
+
+
+def has_begun(cell: Cell, main: psutil.Process) -> bool:
+    parts = {"server killed": is_server, "Redis killed": is_redis, "generator killed": is_generator}
+    wanted = [is_wanted for harm, is_wanted in parts.items() if Cell(cell.command, harm).exists]
+    found = family(main)
+    return all(any(is_wanted(each) for each in found) for is_wanted in wanted)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(each, marks=() if each in IN_SMALL else pytest.mark.nightly, id=str(each))
+        for each in CELLS
+    ],
+)
+@pytest.mark.timeout(START_S + MIDDLE_S + END_S + LEFT_S + 30)
+def test_a_run_that_was_harmed_does_not_pass_and_leaves_nothing(cell: Cell, tmp_path: Path) -> None:
+    with running(cell, tmp_path) as process:
+        main = psutil.Process(process.pid)
+        wait_for(lambda: has_begun(cell, main), START_S)
+        time.sleep(MIDDLE_S)
+        children = family(main)
+        HARMS[cell.harm](main)
+        began = time.monotonic()
+        status = process.wait(END_S)
+        took_s = time.monotonic() - began
+    said = (tmp_path / "said").read_text(errors="replace")
+    _, left = psutil.wait_procs(children, LEFT_S)
+    names = [f"{each.pid} {' '.join(each.cmdline())[:100]}" for each in left]
+    for each in left:
+        each.kill()
+    last = (said.strip().splitlines() or [""])[-1][:160]
+    print(f"held: {cell}: status {status} after {took_s:.1f} s: {last}")
+    assert status != 0, said[-2000:]
+    assert "passed" not in last
+    assert not names
