@@ -9,6 +9,8 @@ A real application knows from its own sign-in who the user is, and gives the cli
 
 import argparse
 import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,14 @@ from examples.local_server import local_server
 from presence.client import (
     Client,
     Delivered,
+    Disconnected,
     EncodeError,
     PresenceChanged,
+    PresenceError,
     RecipientDisconnected,
     RecipientOffline,
     RequestError,
+    WatchEnded,
     connect,
 )
 
@@ -43,15 +48,24 @@ def make_app(host: str, port: int) -> FastAPI:
     @app.websocket("/ws/{uid}")
     async def gateway(socket: WebSocket, uid: str) -> None:
         await socket.accept()
-        async with (
-            connect(host, port, uid=uid, device=f"tab-{secrets.token_hex(4)}", device_class="web") as client,
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(_to_browser, client, socket)
-            try:
-                await _from_browser(client, socket)
-            except WebSocketDisconnect:
-                tasks.cancel_scope.cancel()
+        device = f"tab-{secrets.token_hex(4)}"
+        try:
+            async with (
+                connect(host, port, uid=uid, device=device, device_class="web") as client,
+                anyio.create_task_group() as tasks,
+            ):
+
+                async def run(pass_on: Callable[[Client, WebSocket], Awaitable[None]]) -> None:
+                    with suppress(WebSocketDisconnect):
+                        await pass_on(client, socket)
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(run, _to_browser)
+                tasks.start_soon(run, _from_browser)
+        except* (PresenceError, EncodeError) as errors:  # a login that was refused, or what ended the client
+            with suppress(WebSocketDisconnect):  # the page may be closed, too
+                await socket.send_json({"error": "; ".join(map(str, errors.exceptions))})
+                await socket.close()
 
     return app
 
@@ -59,7 +73,11 @@ def make_app(host: str, port: int) -> FastAPI:
 async def _from_browser(client: Client, socket: WebSocket) -> None:
     """Do what the page asks for, until it is closed."""
     while True:
-        request: dict[str, Any] = await socket.receive_json()
+        try:
+            request: dict[str, Any] = await socket.receive_json()
+        except (ValueError, KeyError):  # no JSON, or no text
+            await socket.send_json({"error": "a request is JSON"})
+            continue
         try:
             await _do(client, request)
         except (RecipientOffline, RecipientDisconnected):
@@ -70,12 +88,14 @@ async def _from_browser(client: Client, socket: WebSocket) -> None:
 
 async def _do(client: Client, request: dict[str, Any]) -> None:
     match request:
-        case {"watch": [*uids]}:
+        case {"watch": [*uids]} if all(isinstance(uid, str) for uid in uids):
             client.watch_nowait(uids)
         case {"status": str(status)}:
             await client.update(status=status)
         case {"to": str(to), "text": str(text)}:
             await client.send_message(to, text)
+        case _:
+            raise EncodeError("no such request")
 
 
 async def _to_browser(client: Client, socket: WebSocket) -> None:
@@ -86,6 +106,10 @@ async def _to_browser(client: Client, socket: WebSocket) -> None:
                 await socket.send_json(
                     {"uid": uid, "status": state.status, "last_seen_ms": state.last_seen_ms}
                 )
+            case Disconnected(reason=reason):  # it comes back by itself, and what was missed follows
+                await socket.send_json({"error": f"the connection is lost: {reason}"})
+            case WatchEnded(uids=uids, reason=reason):
+                await socket.send_json({"error": f"{', '.join(uids)} cannot be watched: {reason}"})
             case Delivered(sender=sender, body=str(text)):  # other clients may send any value
                 await socket.send_json({"from": sender, "text": text})
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from examples.local_server import LocalServer, local_server
+from examples.local_server import LocalServer, local_server, needed
 from presence.client import connect
 from presence.webhooks import SIGNATURE_HEADER, SignatureError, verify
 
@@ -36,12 +36,13 @@ def make_receiver(secret: bytes) -> FastAPI:
         except SignatureError:
             return Response(status_code=401)
         for event in json.loads(body)["events"]:
+            if event["type"] != "offline" or event["reason"] not in SILENT:
+                continue  # also a gap: who went offline meanwhile is not known
             place = event["shard"], event["id"]  # a real receiver keeps these in its database
-            if event["type"] == "offline" and event["reason"] in SILENT and place not in handled:
-                handled.add(place)
-                token = event.get("private", {}).get("push")
-                if token is not None:  # else the device takes no push notifications
-                    print(f"push to {event['uid']}, token {token}: you have gone offline", flush=True)
+            token = event.get("private", {}).get("push")
+            if token is not None and place not in handled:  # else the device takes no push notifications
+                print(f"push to {event['uid']}, token {token}: you have gone offline", flush=True)
+            handled.add(place)  # only now: what fails before is sent again
         return Response(status_code=204)
 
     return app
@@ -74,11 +75,8 @@ def main() -> None:
         file.chmod(0o600)
         options = ["--redis", server.redis_url, "--url", f"http://127.0.0.1:{PORT}/events"]
         runner = [sys.executable, "-m", "presence", "webhooks", "run", *options, "--secret-file", str(file)]
-        with subprocess.Popen([*runner, "--types", "offline"], stderr=subprocess.DEVNULL) as process:
-            try:
-                asyncio.run(serve(server, secret.encode()))
-            finally:
-                process.terminate()
+        with needed(subprocess.Popen([*runner, "--types", "offline"]), "presence webhooks run"):
+            asyncio.run(serve(server, secret.encode()))
 
 
 if __name__ == "__main__":

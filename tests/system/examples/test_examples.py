@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 import httpx2
+import psutil
 import pytest
 import uvicorn
+from websockets.exceptions import ConnectionClosedOK
 from websockets.sync.client import ClientConnection, connect
 
 from examples.chat_roster.__main__ import make_app
+from examples.local_server import print_errors
 from examples.matchmaker.__main__ import Matchmaker
 from examples.push_sender.__main__ import make_receiver
 from loadtest.servers import free_port
@@ -127,9 +130,15 @@ def test_mistakes_and_strange_messages_end_no_session_of_the_chat_roster() -> No
             {"to": "two words", "text": "hello"},
             {"status": "asleep"},
             {"watch": [1]},
+            {"watch": [{}]},
+            {"say": "hello"},
+            ["watch"],
             {"watch": [f"user-{number}" for number in range(501)]},
         ):
             ann.send(json.dumps(mistake))
+            assert next_of(ann).keys() == {"error"}
+        for mistake in ("{", b"{}"):  # no JSON, no text
+            ann.send(mistake)
             assert next_of(ann).keys() == {"error"}
         for number in range(12):  # the server allows ten at once
             ann.send(json.dumps({"status": ("away", "busy")[number % 2]}))
@@ -139,6 +148,62 @@ def test_mistakes_and_strange_messages_end_no_session_of_the_chat_roster() -> No
         while "error" in (push := next_of(ann)):
             pass
         assert push == {"from": "eve", "text": "hello"}
+
+
+def test_a_name_that_the_server_refuses_is_told_to_the_page() -> None:
+    with (
+        running_server() as presence,
+        gateway(presence.address) as port,
+        connect(f"ws://127.0.0.1:{port}/ws/two%20words") as socket,
+    ):
+        assert json.loads(socket.recv(DEADLINE_S)).keys() == {"error"}
+        with pytest.raises(ConnectionClosedOK):
+            socket.recv(DEADLINE_S)
+
+
+def test_a_page_is_told_that_its_session_has_ended() -> None:
+    with (
+        running_server() as presence,
+        gateway(presence.address) as port,
+        connect(f"ws://127.0.0.1:{port}/ws/ann") as socket,
+    ):
+        socket.send(json.dumps({"watch": ["ann"]}))
+        while json.loads(socket.recv(DEADLINE_S))["status"] != "online":
+            pass
+        kick = [sys.executable, "-m", "presence", "kick", "ann", "--redis", presence.redis_url]
+        subprocess.run(kick, check=True, timeout=DEADLINE_S)
+        while "error" not in (push := json.loads(socket.recv(DEADLINE_S))):
+            pass
+        assert "kicked" in push["error"]
+        with pytest.raises(ConnectionClosedOK):
+            socket.recv(DEADLINE_S)
+
+
+@pytest.mark.parametrize("name", ["chat_roster", "push_sender", "matchmaker"])
+def test_an_example_ends_with_its_server(name: str) -> None:
+    words = ["--port", str(free_port())] if name == "chat_roster" else []
+    command = [sys.executable, "-m", f"examples.{name}", *words]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            main = psutil.Process(process.pid)
+            wait_for(lambda: any("serve" in each.cmdline() for each in main.children()), DEADLINE_S)
+            (server,) = (each for each in main.children() if "serve" in each.cmdline())
+            wait_for(lambda: len(server.children()) > 0, DEADLINE_S)
+            time.sleep(1)  # until it is ready
+            server.kill()
+            assert process.wait(DEADLINE_S) == 1
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert "the presence server has ended" in process.stderr.read()
+
+
+def test_a_log_of_any_length_is_read() -> None:
+    script = "import sys; sys.stderr.write('{}' + 200_000 * 'x\\n')"
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        print_errors(process.stderr)
+        assert process.wait(DEADLINE_S) == 0
 
 
 async def test_the_push_sender_skips_users_without_a_push_token(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,8 +226,8 @@ async def test_the_push_sender_skips_users_without_a_push_token(capsys: pytest.C
     assert capsys.readouterr().out == "push to ann, token token-of-ann: you have gone offline\n"
 
 
-def came(uid: str, code: Code = Code.LOGIN) -> Online:
-    return Online(0, "1-0", uid, "", "session", "node", code, code.reason, 0, 0, 0)
+def came(uid: str, code: Code = Code.LOGIN, *, id: str = "1-0") -> Online:
+    return Online(0, id, uid, "", "session", "node", code, code.reason, 0, 0, 0)
 
 
 def left(uid: str) -> Offline:
@@ -182,9 +247,9 @@ class Players:
         for event in events:
             self._matchmaker.handle_event(event, self._send)
 
-    def end_game(self, uid: str) -> None:
+    def end_game(self, uid: str, offline_id: str = "2-0") -> None:
         self.sent.clear()
-        self._matchmaker.end_game(uid, self._send)
+        self._matchmaker.end_game(uid, offline_id, self._send)
 
     def _send(self, to: str, body: dict[str, str]) -> None:
         self.sent.append((to, body))
@@ -216,6 +281,22 @@ def test_nobody_wins_if_both_players_leave() -> None:
     assert players.sent == []
     players.handle(came("ann"))
     assert [uid for uid, _ in players.sent] == ["eve", "ann"]
+
+
+def test_a_follow_up_that_comes_again_ends_no_later_game() -> None:
+    players = Players(came("ann"), came("bob"), left("bob"))
+    players.end_game("bob")
+    players.handle(came("bob", id="3-0"))
+    players.end_game("bob", "2-0")
+    assert players.sent == []
+    players.end_game("bob", "4-0")  # of an event that is still to come
+    assert ("ann", {"won_against": "bob"}) in players.sent
+
+
+def test_after_a_gap_those_who_are_not_there_have_lost() -> None:
+    players = Players(came("ann"), came("bob"))
+    players.handle(Snapshot({"ann": Period(0, "1-0")}, {}))
+    assert players.sent[-1] == ("ann", {"won_against": "bob"})
 
 
 def test_a_snapshot_replaces_what_the_matchmaker_knew() -> None:

@@ -21,8 +21,8 @@ from loadtest.processes import LOCUSTFILE, kill_tree
 from tests.support.waiting import wait_for
 
 START_S: Final = 40.0  # until the load has begun, on a busy machine
-MIDDLE_S: Final = 3.0  # after that
-END_S: Final = 120.0  # a generator that is stopped is waited for
+MIDDLE_S: Final = 8.0  # after that: each is at its measure then
+END_S: Final = 150.0  # a generator that is stopped is waited for
 LEFT_S: Final = 10.0  # for what ends by itself when its parent has ended
 ROOT: Final = LOCUSTFILE.parent.parent
 
