@@ -16,6 +16,7 @@ and ``embedded`` extras.
 import argparse
 import contextlib
 import math
+import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -230,7 +231,12 @@ def main(words: Sequence[str] | None = None) -> int:
         names = "; ".join(name(CompareRow(plan)) for plan in some)
         print_progress(f"{number} of {len(every)}, {some[0].users:,} users, {some[0].seconds:g} s: {names}")
         with ThreadPoolExecutor(len(some)) as pool:
-            rows += pool.map(play, some)
+            try:
+                rows += pool.map(play, some)
+            except BaseException:  # an interrupt: the pool would wait for the end of all
+                for process in multiprocessing.active_children():
+                    process.kill()
+                raise
     text = as_markdown(rows)
     print(text)
     if given.out:
