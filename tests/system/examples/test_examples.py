@@ -126,7 +126,7 @@ def test_mistakes_and_strange_messages_end_no_session_of_the_chat_roster() -> No
         ann.send(json.dumps({"watch": ["eve"]}))
         while next_of(ann).get("status") != "online":
             pass
-        for mistake in (
+        mistakes: tuple[Any, ...] = (
             {"to": "two words", "text": "hello"},
             {"status": "asleep"},
             {"watch": [1]},
@@ -134,11 +134,12 @@ def test_mistakes_and_strange_messages_end_no_session_of_the_chat_roster() -> No
             {"say": "hello"},
             ["watch"],
             {"watch": [f"user-{number}" for number in range(501)]},
-        ):
+        )
+        for mistake in mistakes:
             ann.send(json.dumps(mistake))
             assert next_of(ann).keys() == {"error"}
-        for mistake in ("{", b"{}"):  # no JSON, no text
-            ann.send(mistake)
+        for strange in ("{", b"{}"):  # no JSON, no text
+            ann.send(strange)
             assert next_of(ann).keys() == {"error"}
         for number in range(12):  # the server allows ten at once
             ann.send(json.dumps({"status": ("away", "busy")[number % 2]}))
