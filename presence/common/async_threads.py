@@ -1,12 +1,12 @@
 """Calls in threads, on asyncio and trio; for servers, which are on trio, see `presence.common.runtime`."""
 
-import errno
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import anyio.to_thread
 
-from presence.common.threads import NoThread, need_memory_to_start
+from presence.common.threads import call_once_started
 
 T = TypeVar("T")
 
@@ -21,17 +21,5 @@ async def call_in_thread(function: Callable[[], T], *, abandon_on_cancel: bool =
     Raises:
         NoThread: the function was not called.
     """
-    has_begun = False
-
-    def begin() -> T:
-        nonlocal has_begun
-        has_begun = True
-        return function()
-
-    need_memory_to_start()
-    try:
-        return await anyio.to_thread.run_sync(begin, abandon_on_cancel=abandon_on_cancel)
-    except RuntimeError as error:
-        if has_begun:
-            raise
-        raise NoThread(errno.EAGAIN, str(error)) from error
+    run_sync = partial(anyio.to_thread.run_sync, abandon_on_cancel=abandon_on_cancel)
+    return await call_once_started(function, run_sync)

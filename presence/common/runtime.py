@@ -4,8 +4,8 @@ Relay, membership and ticker wait only here. So the same tasks run on trio, and 
 time, where a node can be stopped and killed between any two steps.
 """
 
-import errno
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import trio
@@ -13,7 +13,7 @@ import trio
 from presence.common.errors import StoreUnavailable
 from presence.common.histogram import Histogram
 from presence.common.loop_calls import InThread, LoopCall, Turn, Wait
-from presence.common.threads import NoThread, need_memory_to_start
+from presence.common.threads import NoThread, call_once_started
 
 CALL_TIMEOUT_S: Final = 10.0  # reading a key file takes milliseconds; with 100 RS256 keys, one second
 
@@ -30,20 +30,8 @@ async def run_in_thread(function: Callable[[], Found], limiter: trio.CapacityLim
     Raises:
         NoThread: the function was not called.
     """
-    has_begun = False
-
-    def begin() -> Found:
-        nonlocal has_begun
-        has_begun = True
-        return function()
-
-    need_memory_to_start()
-    try:
-        return await trio.to_thread.run_sync(begin, abandon_on_cancel=True, limiter=limiter)
-    except RuntimeError as error:
-        if has_begun:
-            raise
-        raise NoThread(errno.EAGAIN, str(error)) from error
+    run_sync = partial(trio.to_thread.run_sync, abandon_on_cancel=True, limiter=limiter)
+    return await call_once_started(function, run_sync)
 
 
 class AbandonableThread:

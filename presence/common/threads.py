@@ -3,7 +3,10 @@
 import errno
 import mmap
 import threading
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 BEGINNING_BYTES: Final = 4 << 20  # what a thread may allocate until it runs: an arena of Python's is 1 MiB
 
@@ -32,4 +35,32 @@ def start(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
+        raise NoThread(errno.EAGAIN, str(error)) from error
+
+
+async def call_once_started(
+    function: Callable[[], T], run_sync: Callable[[Callable[[], T]], Awaitable[T]]
+) -> T:
+    """Return what a function returns in a thread.
+
+    Args:
+        function: what to call.
+        run_sync: calls in a thread, as that of the event loop's library.
+
+    Raises:
+        NoThread: the function was not called.
+    """
+    has_begun = False
+
+    def begin() -> T:
+        nonlocal has_begun
+        has_begun = True
+        return function()
+
+    need_memory_to_start()
+    try:
+        return await run_sync(begin)
+    except RuntimeError as error:
+        if has_begun:
+            raise
         raise NoThread(errno.EAGAIN, str(error)) from error
