@@ -13,6 +13,7 @@ from presence.admin.metric_table import TABLE, MetricKind
 from presence.admin.prometheus import render
 from presence.config.followup_rules import Rule
 from presence.store.embedded import EmbeddedRedis
+from presence.webhooks.metrics import RunnerMetrics
 from tests.admin.processes import ADMIN, answers, get, url_of
 from tests.admin.scrapes import parsed, scrape
 from tests.server.test_server import served
@@ -28,6 +29,15 @@ ALERTS = (PROMETHEUS / "alerts.yml").read_text()
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+WEBHOOKS = {
+    name: (label, meaning)
+    for name, label, meaning in re.findall(
+        r"^\| `(presence_webhook_\w+)(?:\{(\w+)\})?` \| (.+) \|$",
+        (ROOT / "docs" / "webhooks.md").read_text(),
+        re.MULTILINE,
+    )
+}
+"""The label and the meaning of each metric of `presence webhooks run`, as its page says."""
 METRICS = {metric.name: metric for metric in TABLE}
 OF_PROMETHEUS = {"job", "instance", "le"}
 _SELECTOR = re.compile(r"\b(presence_[a-z_]+)(?:\{([^}]*)\})?")
@@ -75,6 +85,9 @@ def unknown_names(expression: str) -> list[str]:
     """Return unknown names in an expression: metrics, and labels in braces."""
     found = []
     for name, selectors in _SELECTOR.findall(expression):
+        if name.startswith("presence_webhook_"):
+            found += unknown_names_of_webhooks(name, selectors)
+            continue
         metric = METRICS.get(name) or METRICS.get(re.sub(r"_(bucket|sum|count)$", "", name))
         if metric is None or (metric.name != name and metric.kind is not MetricKind.HISTOGRAM):
             found.append(name)
@@ -82,6 +95,21 @@ def unknown_names(expression: str) -> list[str]:
         labels = set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", selectors))
         found += [f"{name}{{{label}}}" for label in labels - {*metric.labels, *OF_PROMETHEUS}]
     return found
+
+
+def unknown_names_of_webhooks(name: str, selectors: str) -> list[str]:
+    """Return what is unknown of a metric of webhooks, its labels and their values included."""
+    plain = re.sub(r"_(bucket|sum|count)$", "", name)
+    label, meaning = WEBHOOKS.get(plain, ("", ""))
+    if not meaning or (plain != name and "histogram" not in meaning):
+        return [name]
+    values = {*re.findall(r"`(\w+)`", meaning)}
+    asked = re.findall(r'([a-z_]+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', selectors)
+    return [
+        f"{name}{{{which}}}"
+        for which, value in asked
+        if which not in OF_PROMETHEUS and (which != label or not {*value.split("|")} <= values)
+    ]
 
 
 def runbook_expressions() -> list[str]:
@@ -94,6 +122,8 @@ def runbook_expressions() -> list[str]:
 def asked_values(expression: str) -> Iterator[tuple[str, str, str]]:
     """Yield each metric with a label and a value of it that an expression asks for."""
     for name, selectors in _SELECTOR.findall(expression):
+        if name.startswith("presence_webhook_"):
+            continue  # see `unknown_names_of_webhooks`
         for label, operator, text in re.findall(r'([a-z_]+)\s*(=~|!~|!=|=)\s*"([^"]*)"', selectors):
             if label not in OF_PROMETHEUS:
                 yield from ((name, label, each) for each in (text.split("|") if "~" in operator else [text]))
@@ -163,6 +193,20 @@ def test_unknown_names_are_noticed() -> None:
     assert unknown_names("presence_logins_bucket") == ["presence_logins_bucket"]
     assert unknown_names('presence_logins_total{job="a", uid="ann"}') == ["presence_logins_total{uid}"]
     assert unknown_names('presence_tick_lag_seconds_bucket{le="1"}') == []
+
+
+def test_unknown_names_of_webhooks_are_noticed() -> None:
+    assert len(WEBHOOKS) == 5
+    assert unknown_names('presence_webhook_requests_total{job="a", result=~"refused|accepted"}') == []
+    assert unknown_names('presence_webhook_requests_total{result="lost"}') != []
+    assert unknown_names('presence_webhook_requests_total{uid="ann"}') != []
+    assert unknown_names("presence_webhook_shards_bucket") == ["presence_webhook_shards_bucket"]
+    assert unknown_names("presence_webhook_backlog") == ["presence_webhook_backlog"]
+
+
+def test_the_page_lists_the_metrics_of_webhooks_as_they_are() -> None:
+    families = [family.name for family in RunnerMetrics().registry.collect()]
+    assert [name.removesuffix("_total") for name in WEBHOOKS] == families
 
 
 def test_the_page_describes_each_metric() -> None:
