@@ -43,22 +43,30 @@ COMMANDS: Final = {
 WRITES: Final = ("bench", "visits")  # which write into a folder unless they are given one
 
 
-def is_redis(process: psutil.Process) -> bool:
-    return process.name() in {"valkey-server", "redis-server"}
+class Child(NamedTuple):
+    """A descendant of a command, with its words as they were when it was found."""
+
+    process: psutil.Process
+    words: str
 
 
-def is_server(process: psutil.Process) -> bool:
-    return "serve" in process.cmdline() and not is_redis(process)
+def is_redis(child: Child) -> bool:
+    return "valkey-server" in child.words or "redis-server" in child.words
 
 
-def is_generator(process: psutil.Process) -> bool:
-    words = " ".join(process.cmdline())
-    return any(each in words for each in ("locust", "spawn_main", "forkserver")) and not is_tracker(process)
+def is_server(child: Child) -> bool:
+    return " serve " in child.words and not is_redis(child)
 
 
-def is_tracker(process: psutil.Process) -> bool:
+def is_generator(child: Child) -> bool:
+    return any(each in child.words for each in ("locust", "spawn_main", "forkserver")) and not is_tracker(
+        child
+    )
+
+
+def is_tracker(child: Child) -> bool:
     """Whether it is a process of multiprocessing's own, which makes no load."""
-    return "resource_tracker" in " ".join(process.cmdline())
+    return "resource_tracker" in child.words
 
 
 def interrupt(main: psutil.Process) -> None:
@@ -73,10 +81,10 @@ def terminate(main: psutil.Process) -> None:
 Harm = Callable[[psutil.Process], None]
 
 
-def lose(is_wanted: Callable[[psutil.Process], bool], harm: signal.Signals) -> Harm:
+def lose(is_wanted: Callable[[Child], bool], harm: signal.Signals) -> Harm:
     def lose_one(main: psutil.Process) -> None:
         victims = [each for each in family(main) if is_wanted(each)]
-        victims[-1].send_signal(harm)  # of a chain of processes the one that does the work
+        victims[-1].process.send_signal(harm)  # of a chain of processes the one that does the work
 
     return lose_one
 
@@ -123,13 +131,12 @@ IN_SMALL: Final = {
 }
 
 
-def family(main: psutil.Process) -> list[psutil.Process]:
-    """Return a process' descendants; those of one that have ended meanwhile are left out."""
+def family(main: psutil.Process) -> list[Child]:
+    """Return a process' descendants; those that end meanwhile are left out."""
     found = []
     for each in main.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.cmdline()
-            found.append(each)
+            found.append(Child(each, " ".join(each.cmdline())))
     return found
 
 
@@ -175,12 +182,12 @@ def test_a_run_that_was_harmed_does_not_pass_and_leaves_nothing(cell: Cell, tmp_
         status = process.wait(END_S)
         took_s = time.monotonic() - began
     said = (tmp_path / "said").read_text(errors="replace")
-    _, left = psutil.wait_procs(children, LEFT_S)
-    names = [f"{each.pid} {' '.join(each.cmdline())[:100]}" for each in left]
-    for each in left:
+    _, running_on = psutil.wait_procs([each.process for each in children], LEFT_S)
+    left = [child.words[:100] for child in children if child.process in running_on]
+    for each in running_on:
         each.kill()
     last = (said.strip().splitlines() or [""])[-1][:160]
     print(f"held: {cell}: status {status} after {took_s:.1f} s: {last}")
     assert status != 0, said[-2000:]
     assert "passed" not in last
-    assert not names
+    assert not left
