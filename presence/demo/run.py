@@ -16,6 +16,8 @@ from presence import protocol
 from presence.admin.launcher import AdminProcess, running_admin_process
 from presence.common import files
 from presence.common.clock import Clock
+from presence.common.runtime import run_in_thread
+from presence.common.threads import NoThread
 from presence.config.loading import Settings
 from presence.core.slots import SLOTS_PER_TICK
 from presence.demo.comparison import (
@@ -29,6 +31,7 @@ from presence.demo.comparison import (
 from presence.demo.view import DemoState, DemoView, show_summary
 from presence.protocol import Kind
 from presence.server.server import Server
+from presence.store.client import RedisError, open_client
 from presence.store.embedded import EmbeddedError, EmbeddedRedis
 from presence.store.shard_clients import forget_prefix
 from presence.subscriber import Offline, Online, subscribe
@@ -42,6 +45,7 @@ LAST_ACTION_S = 30.0
 SETTLE_S = 1.5  # after the last expected event, to catch wrong ones
 REFRESH_S = 0.25
 WATCH_INTERVAL_S = 0.2  # between two looks whether the processes of the demo run
+PING_INTERVAL_S = 1.0  # and whether Redis answers
 MIN_SECONDS = 25  # logins, an action, T, and time for the event
 MIN_CLIENTS = 4  # one for each action
 CLIENTS_PER_MISBEHAVING = 25  # one client in so many falls silent, one closes, one logs out
@@ -157,6 +161,8 @@ async def _play(
         nursery.start_soon(_read_events, redis_url, settings.prefix, stage)
         nursery.start_soon(_start_clients, stage, host, port)
         with DemoView(state, console) as view:
+            if embedded is not None:
+                nursery.start_soon(_watch_answers, embedded.url, view)
             await _show(stage, server, view)
         nursery.cancel_scope.cancel()
     if interrupted:
@@ -164,6 +170,27 @@ async def _play(
     if embedded is not None and embedded.process.poll() is not None:
         raise EmbeddedError(f"the embedded Redis has exited: {embedded.last_lines()}")
     return compare(clients, stage.events, OfflineBounds(IDLE_TIMEOUT_S, TICK_S, GRACE_S))
+
+
+async def _watch_answers(redis_url: str, view: DemoView) -> None:
+    """Say when Redis stops answering, as one that was stopped does, and when it answers again."""
+    is_away = False
+    with open_client(redis_url) as client:
+        while True:
+            was_away = is_away
+            try:
+                await run_in_thread(client.ping)
+            except NoThread:
+                pass  # nothing was asked
+            except RedisError:
+                is_away = True
+            else:
+                is_away = False
+            if is_away and not was_away:
+                view.say("Redis does not answer: events come as soon as it does")
+            elif was_away and not is_away:
+                view.say("Redis answers again")
+            await trio.sleep(PING_INTERVAL_S)
 
 
 async def _start_clients(stage: _Stage, host: str, port: int) -> None:

@@ -98,6 +98,10 @@ class DemoView:
         if self._live is not None:
             self._live.stop()
 
+    def say(self, line: str) -> None:
+        """Print a line, above the picture if there is one."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def refresh(self) -> None:
         """Draw the picture as it is now."""
         if self._live is not None:

@@ -91,6 +91,21 @@ def test_a_demo_whose_redis_is_killed_ends_and_says_so() -> None:
     assert re.fullmatch(r"presence: the embedded Redis has exited: .*\n", errors)
 
 
+def test_a_demo_whose_redis_is_stopped_says_so_and_goes_on() -> None:
+    with demo_of_its_own("--no-admin") as (demo, _):
+        assert demo.stdout is not None
+        redis = child_of(demo, "redis.sock")
+        redis.send_signal(signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        while not demo.stdout.readline().startswith("Redis does not answer"):
+            pass
+        assert time.monotonic() - stopped_at < WAIT_TIMEOUT_S
+        redis.send_signal(signal.SIGCONT)
+        while demo.stdout.readline() != "Redis answers again\n":
+            pass
+        assert demo.poll() is None
+
+
 def test_the_live_page_of_a_demo_is_started_again() -> None:
     with demo_of_its_own() as (demo, line):
         page = child_of(demo, "presence.admin")
