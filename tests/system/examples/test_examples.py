@@ -184,18 +184,18 @@ def test_a_page_is_told_that_its_session_has_ended() -> None:
 def test_an_example_ends_with_its_server(name: str) -> None:
     words = ["--port", str(free_port())] if name == "chat_roster" else []
     command = [sys.executable, "-m", f"examples.{name}", *words]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
         try:
-            main = psutil.Process(process.pid)
-            wait_for(lambda: any("serve" in each.cmdline() for each in main.children()), DEADLINE_S)
-            (server,) = (each for each in main.children() if "serve" in each.cmdline())
-            wait_for(lambda: len(server.children()) > 0, DEADLINE_S)
-            time.sleep(1)  # until it is ready
+            assert process.stdout.readline(), "it has begun"
+            children = psutil.Process(process.pid).children()
+            (server,) = (each for each in children if "serve" in each.cmdline())
             server.kill()
             assert process.wait(DEADLINE_S) == 1
         finally:
             process.kill()
-        assert process.stderr is not None
         assert "the presence server has ended" in process.stderr.read()
 
 
