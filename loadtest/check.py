@@ -59,7 +59,7 @@ def stopping(process: "subprocess.Popen[str]", after_s: float) -> Iterator[Calla
 
 
 def check_run(arguments: argparse.Namespace) -> bool:
-    """The load: no failure, and enough silences for that to mean something."""
+    """The load: no failure, no error in the server, and enough silences for that to mean something."""
     t, flags = arguments.idle_timeout, ("--processes", str(arguments.processes))
     workers = ("--workers", str(arguments.workers))
     with PresenceServer("--idle-timeout", str(t), *workers, forward_errors=True) as server:
@@ -70,6 +70,7 @@ def check_run(arguments: argparse.Namespace) -> bool:
             users=arguments.users,
             seconds=arguments.seconds,
         )
+        errors = server.failures()
     names = ("online", "offline idle_timeout", "offline closed", "offline logout")
     counts = {name: report.row(name).requests for name in names}
     found, beyond = counts["offline idle_timeout"], report.row("offline idle_timeout, beyond what was due")
@@ -82,7 +83,9 @@ def check_run(arguments: argparse.Namespace) -> bool:
     enough = arguments.users * arguments.seconds / t * DETECTED_MIN
     if found < enough:
         print(f"too few silences to show anything: fewer than {enough:.0f}")
-    return report.status == 0 and not report.failures and found >= enough
+    for error in errors:
+        print(f"error in the server: {error}")
+    return report.status == 0 and not report.failures and found >= enough and not errors
 
 
 def check_control(users: int) -> bool:

@@ -133,8 +133,11 @@ class PhoneStream(ByteStream):
             self._forget_if_idle(now)
             if not self._is_lost:
                 self._down_due = self._link.arrives_at(Way.DOWN, now, len(data), self._down_due)
-                with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    self._down.send_nowait((self._down_due, data))
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    try:
+                        self._down.send_nowait((self._down_due, data))
+                    except anyio.WouldBlock:
+                        self.lose()  # TCP loses no bytes in the middle
             if not data:
                 return
 

@@ -76,6 +76,7 @@ def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
         if not given.silent:
             play.ramp(given.logins, given.beat[0], given.connections, times=2)
             play.last_keepalive(given.last_beat, promise)
+        report.broken += [f"server: {failure}" for failure in server.failures()]
     each = (max(hold["pss"] for hold in report.metrics[name]) - empty.pss) / given.connections
     report.rows["memory without Redis"] = (
         f"PSS {empty.pss / MB:.0f} MB before the first connection, then {each:,.0f} bytes a connection"

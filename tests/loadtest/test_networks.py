@@ -2,10 +2,13 @@
 
 from random import Random
 
+import anyio
+import anyio.lowlevel
 import pytest
+from anyio.abc import ByteStream
 
 from loadtest.networks.link import Link, Network, Way
-from loadtest.networks.phone import PhoneRecord
+from loadtest.networks.phone import BUFFERED_PIECES, PhoneRecord, PhoneStream
 from loadtest.networks.verdict import NetworkOutcome, OfflineMoment, TimeoutSetting, failures, judge
 
 CLEAN = Network("clean", 0.05, 0.0, 1000.0)
@@ -121,3 +124,39 @@ def test_a_moment_before_the_last_blackouts_is_looked_up() -> None:
     dark = link(CLEAN, first=(10.0, 12.0), second=(20.0, 22.0))
     ends = [dark.blackout_end(moment) for moment in (9.0, 11.0, 12.0, 15.0, 21.0, 30.0)]
     assert ends == [None, 12.0, None, None, 22.0, None]
+
+
+class Flood(ByteStream):
+    """A server that sends more than a phone may leave unread, and then waits."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        if self.sent > BUFFERED_PIECES:
+            await anyio.sleep_forever()
+        self.sent += 1
+        return b"x"
+
+    async def send(self, item: bytes) -> None:
+        """What the phone sends does not matter."""
+
+    async def send_eof(self) -> None:
+        """Unused."""
+
+    async def aclose(self) -> None:
+        """The test is over."""
+
+
+async def test_a_phone_that_does_not_read_loses_its_connection_and_no_piece_of_it() -> None:
+    raw = Flood()
+    async with anyio.create_task_group() as tasks:
+        stream = PhoneStream(raw, link(Network("fast", 0.0, 0.0, 1e9)), tasks)
+        while raw.sent <= BUFFERED_PIECES:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(BUFFERED_PIECES):
+            assert await stream.receive() == b"x"
+        with pytest.raises(anyio.BrokenResourceError):
+            await stream.receive()
+        await stream.aclose()
+        tasks.cancel_scope.cancel()
