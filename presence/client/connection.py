@@ -40,13 +40,17 @@ class _Watches(NamedTuple):
     def packet(self) -> Packet:
         return self.state.watch(self.uids)
 
-    def refused(self, error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
-        """Return what a refusal for good leads to, and what to request instead."""
+    def refused(
+        self, error: RequestFailed, others: list["_OwnRequest"]
+    ) -> tuple[Effects, list["_OwnRequest"]]:
+        """Return what a refusal for good leads to, and what to request instead; `others` are pending."""
         if error.code == Code.TOO_LARGE and self.state.watch_devices and len(self.uids) > USERS_THAT_FIT:
             half = len(self.uids) // 2  # the answer, with all devices, would not fit into a frame
             return [], [_Watches(self.state, self.uids[:half]), _Watches(self.state, self.uids[half:])]
-        self.state.watches.remove(self.uids)
-        return [WatchEnded(tuple(self.uids), error.code, error.reason, error.message)], []
+        asked = {uid for each in others if isinstance(each, _Watches) for uid in each.uids}
+        ended = tuple(uid for uid in self.uids if uid not in asked)
+        self.state.watches.end(ended)
+        return [WatchEnded(ended, error.code, error.reason, error.message)] if ended else [], []
 
 
 class _Pass(NamedTuple):
@@ -61,7 +65,9 @@ class _Pass(NamedTuple):
     def packet(self) -> Packet:
         return protocol.watch([], visibility_pass=self.text)
 
-    def refused(self, _error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
+    def refused(
+        self, _error: RequestFailed, _others: list["_OwnRequest"]
+    ) -> tuple[Effects, list["_OwnRequest"]]:
         self.state.passes.pop(self.text, None)
         return [], []
 
@@ -77,7 +83,9 @@ class _Rest(NamedTuple):
     def packet(self) -> Packet:
         return self.state.rest() or protocol.update()
 
-    def refused(self, _error: RequestFailed) -> tuple[Effects, list["_OwnRequest"]]:
+    def refused(
+        self, _error: RequestFailed, _others: list["_OwnRequest"]
+    ) -> tuple[Effects, list["_OwnRequest"]]:
         return [], []
 
 
@@ -106,7 +114,7 @@ class OwnRequests:
         for request in requests:
             (self._passes if isinstance(request, _Pass) else self._queue).append(request)
         self._postponed: list[_OwnRequest] = []  # until `due_at`
-        self._in_flight = 0
+        self._in_flight: list[_OwnRequest] = []
         self._sight_changed = False  # since the users who were hidden have last been asked for
         self.due_at = math.inf
 
@@ -131,7 +139,9 @@ class OwnRequests:
 
     def send(self, now: float) -> None:
         """Send what need not wait: for a pause, for the answers to others, to passes and tokens."""
-        while self.due_at == math.inf and self._in_flight < MAX_IN_FLIGHT:
+        if self._session.is_leaving:
+            return
+        while self.due_at == math.inf and len(self._in_flight) < MAX_IN_FLIGHT:
             if self._passes:
                 self._send(self._passes.popleft(), now)
             elif self._session.sight_requests:
@@ -155,16 +165,17 @@ class OwnRequests:
         if (current := request.current()) is not None:
             on_answer = partial(self._answered, current)
             self._session.request(current.packet(), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
-            self._in_flight += 1
+            self._in_flight.append(current)
 
     def _answered(self, request: _OwnRequest, result: Result, now: float) -> Effects:
-        self._in_flight -= 1
+        self._in_flight.remove(request)
         if (
             isinstance(result, RequestFailed)
             and result.code in list(Code)
             and not Code(result.code).reconnect
         ):
-            effects, instead = request.refused(result)
+            others = [*self._in_flight, *self._queue, *self._postponed]
+            effects, instead = request.refused(result, others)
             self._queue.extendleft(reversed(instead))
             return effects
         if isinstance(result, PresenceError):

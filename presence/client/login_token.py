@@ -11,8 +11,8 @@ The only place that knows what was asked for, sent, accepted and refused, before
 
     * only if the program gave a function; else the token of the login is sent as it is.
 
-A token that the server has refused is never sent again, on no connection. A refusal is forgotten when a token
-is accepted, and not earlier: a connection that fails says nothing about the token.
+The last token that the server has refused is not sent again, on no connection. After the refusal of a login
+the next token has one try; only its own answer counts, because a connection that fails says nothing about it.
 """
 
 import math

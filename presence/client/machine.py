@@ -125,6 +125,8 @@ class ClientMachine:
         """When to call `tick`; infinite after the end."""
         if self.state is State.ONLINE and self._connection is not None:
             return self._connection.deadline
+        if self.state is State.LOGGING_OUT and self._connection is not None:
+            return min(self._deadline, self._connection.requests_due_at)
         return math.inf if self.state is State.ENDED else self._deadline
 
     def statistics(self, inbox: Inbox) -> Statistics:
@@ -211,9 +213,11 @@ class ClientMachine:
         """Act on time-outs; does nothing before the deadline."""
         if self.state is State.ONLINE and self._connection is not None:
             return self._tick_online(self._connection, now)
-        if now < self._deadline:
-            return []
         effects: Effects = []
+        if self.state is State.LOGGING_OUT and self._connection is not None:
+            effects = self._connection.expire_requests(now)
+        if now < self._deadline:
+            return effects
         if self.state is State.WAITING:
             self.state, self._deadline = self._begin_attempt(now)
         elif self.state is State.FETCHING_TOKEN:
@@ -224,8 +228,8 @@ class ClientMachine:
         elif self.state is State.LOGGING_IN:
             message = f"no answer to the login within {LOGIN_TIMEOUT_S:.0f} s"
             effects = self._connection_lost(Loss("login_timeout", message), now)
-        elif self.state is State.LOGGING_OUT and self._connection is not None:
-            effects = [*self._connection.tick(now), *self._end(None)]
+        elif self.state is State.LOGGING_OUT:
+            effects += self._end(None)
         return effects
 
     def request(self, packet: Packet, timeout_s: float, now: float, *, retries: bool = False) -> int:
@@ -256,6 +260,8 @@ class ClientMachine:
             if self.state is not State.LOGGING_OUT:
                 self._end(None)
             raise
+        if self._connection is not None:
+            self._connection.is_leaving = True
         self.state, self._deadline = State.LOGGING_OUT, now + LOGOUT_TIMEOUT_S
         return self._logout_id
 

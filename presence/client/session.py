@@ -143,6 +143,7 @@ class ClientSession:
         self._requests = PendingRequests()
         self._lines = MessageLines()
         self.sight_requests: set[int] = set()  # those without an answer that may change what the client sees
+        self.is_leaving = False  # whether the logout was sent: nothing that may wait follows it
         self.keepalives = keepalives
         self.refusal: tuple[int, str, str] | None = None  # of the last packet, if the server closes after it
         self.online_since = now
@@ -151,6 +152,11 @@ class ClientSession:
     def deadline(self) -> float:
         """When the next keepalive, answer or request is due."""
         return min(self.keepalives.next_at, self.keepalives.dead_at, self._requests.next_action_at)
+
+    @property
+    def requests_due_at(self) -> float:
+        """When the next request has to be resent or timed out."""
+        return self._requests.next_action_at
 
     def request(
         self,
@@ -211,7 +217,9 @@ class ClientSession:
             self._forget(id)
             effects += pending.effects_of(id, self._timeout_of(pending), now)
         for id, pending in due:
-            if now < pending.deadline:
+            if now < pending.deadline and self.is_leaving:
+                self._requests.put(id, pending._replace(resend_at=None))
+            elif now < pending.deadline:
                 self._requests.put(id, pending._replace(resend_at=None, refusal=None))
                 self._send_again(id, pending)
         for id, pending in expired:  # at last: those behind may have timed out, too
@@ -242,7 +250,9 @@ class ClientSession:
 
     def _leave_line(self, id: int, pending: PendingRequest) -> None:
         """A message is over; send those that have waited for it."""
-        if pending.packet.kind != Kind.MESSAGE or not self._lines.is_head(pending.packet.payload["to"], id):
+        if pending.packet.kind != Kind.MESSAGE or self.is_leaving:
+            return
+        if not self._lines.is_head(pending.packet.payload["to"], id):
             return
         for each in self._lines.head_left(pending.packet.payload["to"], self._requests):
             pending = self._requests[each]._replace(is_held=False)
@@ -263,9 +273,13 @@ class ClientSession:
         return effects
 
     def _failure_of(self, pending: PendingRequest, error: PresenceError) -> PresenceError:
-        """Return the error of a request when the connection ends with `error`."""
+        """Return the error of a request when the connection, or the client, ends with `error`.
+
+        One that was sent may have been carried out, whatever ended the client.
+        """
         if not pending.is_held:
-            return pending.refusal or error
+            lost = error if isinstance(error, ConnectionLost) else ConnectionLost(str(error))
+            return pending.refusal or lost
         not_sent = NotConnected(f"{error}: not sent") if isinstance(error, ConnectionLost) else error
         return self._lines.refusal(pending.packet.payload["to"]) or not_sent
 
@@ -286,7 +300,7 @@ class ClientSession:
         """Handle an ok or error, to a request or a keepalive."""
         id, payload = packet.id, packet.payload
         pending = None if id is None else self._requests.pop(id)
-        if packet.kind == Kind.ERROR and _ends_connection(payload["code"], pending):
+        if packet.kind == Kind.ERROR and _ends_connection(payload["code"], id, pending):
             self.refusal = (payload["code"], payload["reason"], payload["message"])
         if id is None:
             return []
@@ -323,8 +337,11 @@ class ClientSession:
         return pending.effects_of(id, error, now)
 
 
-def _ends_connection(code: int, pending: PendingRequest | None) -> bool:
-    """Whether the server closes after this error; not if it refuses a watch or a query as too large."""
-    if code == Code.TOO_LARGE and pending is not None and pending.packet.kind in (Kind.WATCH, Kind.QUERY):
-        return False
+def _ends_connection(code: int, id: int | None, pending: PendingRequest | None) -> bool:
+    """Whether the server closes after this error; not if it refuses a watch or a query as too large.
+
+    Without the request, which was abandoned, only these can be too large: the client sends no larger frame.
+    """
+    if code == Code.TOO_LARGE and id is not None:
+        return pending is not None and pending.packet.kind not in (Kind.WATCH, Kind.QUERY)
     return code in _ENDS_CONNECTION

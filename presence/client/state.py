@@ -90,6 +90,11 @@ class WatchedUsers:
         self._known[push.uid] = push.state
         return True
 
+    def end(self, uids: Iterable[str]) -> None:
+        """The server has refused to let some users be watched; another request of them may be pending."""
+        for uid in uids:
+            self._known.pop(uid, None)
+
     def remove(self, uids: Iterable[str] | None) -> None:
         """Stop watching some users, all if `uids` is None, also in pending requests."""
         gone = list(self._known) if uids is None else list(uids)

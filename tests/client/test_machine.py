@@ -404,6 +404,49 @@ def test_a_message_that_waited_for_another_is_certainly_unsent_when_the_connecti
     assert isinstance(online.answers[second], NotConnected)
 
 
+def test_a_request_in_flight_when_the_client_is_ended_is_perhaps_carried_out(online: Driven) -> None:
+    first, second = (online.ask(protocol.message("bob", n), retries=True) for n in (1, 2))
+    online.receive(protocol.goodbye(Code.KICKED))
+    assert isinstance(online.answers[first], ConnectionLost)
+    assert isinstance(online.answers[second], Kicked), "it was not sent"
+
+
+def test_nothing_that_may_wait_follows_a_logout(online: Driven) -> None:
+    first, held = (online.ask(protocol.message("bob", n), retries=True) for n in (1, 2))
+    away = online.ask(protocol.message("eve", 3), retries=True)
+    online.receive(protocol.error(away, Code.RECIPIENT_DISCONNECTED, "may return", 0.1))
+    for name in ("u1", "u2", "u3"):
+        online.machine.watch_nowait([name], online.now)
+    online.note([])
+    online.machine.log_out(None, online.now)
+    online.note([])
+    assert online.sent[-1].kind == Kind.LOGOUT
+    online.receive(protocol.ok(first, delivered=1))
+    online.receive(*(protocol.ok(each.id, presence={}) for each in online.sent if each.kind == Kind.WATCH))
+    online.run(1.0)
+    assert online.sent[-1].kind == Kind.LOGOUT
+    online.receive(protocol.ok(online.sent[-1].id))
+    assert isinstance(online.answers[held], NotConnected)
+    assert isinstance(online.answers[away], RecipientDisconnected)
+
+
+def test_a_request_times_out_during_a_logout_too(online: Driven) -> None:
+    id = online.ask(protocol.query(["bob"]), 1.0)
+    online.machine.log_out(None, online.now)
+    online.note([])
+    online.run(1.0)
+    assert isinstance(online.answers[id], RequestTimeout)
+
+
+def test_an_abandoned_watch_refused_as_too_large_is_no_reason_to_stay_away(online: Driven) -> None:
+    id = online.ask(protocol.watch(["bob"]))
+    online.machine.abandon_request(id)
+    online.note([])
+    online.receive(protocol.error(id, Code.TOO_LARGE, "too many"))
+    online.lose()
+    assert online.machine.state is State.WAITING
+
+
 def test_a_message_waits_no_longer_than_its_own_time_for_one_without_an_answer(online: Driven) -> None:
     first = online.ask(protocol.message("bob", 1), 3.0, retries=True)
     second = online.ask(protocol.message("bob", 2), 2.0, retries=True)

@@ -474,6 +474,30 @@ def test_a_refused_request_ends_the_watches_that_it_named_and_no_other(online: D
     assert known(online)["a"] == "online"
 
 
+def test_a_refused_request_of_the_client_leaves_a_pending_one_of_the_program(online: Driven) -> None:
+    online.machine.watch_nowait(["bob"], online.now)
+    online.note([])
+    refused = online.sent[-1]
+    asked = online.ask(protocol.watch(["bob"]))
+    online.receive(protocol.error(refused.id, Code.TOO_LARGE, "too many"))
+    online.receive(protocol.ok(asked, presence={"bob": state("online", "1-0")}))
+    assert known(online) == {"bob": "online"}
+
+
+def test_a_watch_that_another_request_of_the_client_still_asks_for_has_not_ended(online: Driven) -> None:
+    online.machine.watch_nowait(["ann", "bob"], online.now)
+    online.note([])
+    first = online.sent[-1]
+    online.ask(protocol.unwatch(["bob"]))
+    online.machine.watch_nowait(["bob"], online.now)
+    online.note([])
+    second = online.sent[-1]
+    online.receive(protocol.error(first.id, Code.TOO_LARGE, "too many"))
+    assert [push.uids for push in online.pushes if isinstance(push, WatchEnded)] == [("ann",)]
+    online.receive(protocol.ok(second.id, presence={"bob": state("online", "1-0")}))
+    assert known(online) == {"bob": "online"}
+
+
 def test_what_the_login_left_out_does_not_overtake_an_update_of_the_program(online: Driven) -> None:
     for shown in ({"token": "t" * 760}, {"meta": {"m": "m" * 200}}, {"private": {"p": "p" * 200}}):
         online.receive(protocol.ok(online.ask(protocol.update(**shown))))
