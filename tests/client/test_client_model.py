@@ -1,0 +1,68 @@
+"""A client in a world where anything happens at any time; faults that were there once are noticed.
+
+`tests/system/client/test_client_model.py` takes a hundred times as many steps.
+"""
+
+from typing import Any
+
+import pytest
+
+from presence.client.connection import OwnRequests
+from presence.client.login_token import LoginToken
+from presence.client.pending import MessageLines
+from tests.client.world import World
+
+STEPS = 1500  # of one seed
+SEEDS = 4
+PLANTED_SEEDS = 60  # at most, for each planted fault
+
+
+@pytest.mark.parametrize("fetches", [False, True], ids=["without tokens", "with a token function"])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_happens_the_client_does_what_it_should(seed: int, fetches: bool) -> None:
+    World(seed, fetches=fetches).run(STEPS)
+
+
+def finds_a_fault() -> bool:
+    """Whether the model notices that the client is not what it should be."""
+    for seed in range(PLANTED_SEEDS):
+        try:
+            World(seed, fetches=bool(seed % 2)).run(STEPS)
+        except AssertionError:
+            return True
+    return False
+
+
+def test_a_good_token_taken_for_the_refused_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = LoginToken._why_useless
+
+    def wrong(self: LoginToken, token: str, now: float) -> str:
+        if self._refusal is not None and token == self._persistent_state.token:
+            return "the token is the one that the server has refused"
+        return right(self, token, now)
+
+    monkeypatch.setattr(LoginToken, "_why_useless", wrong)
+    assert finds_a_fault()
+
+
+def test_pauses_that_only_grow_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = OwnRequests._answered
+
+    def wrong(self: OwnRequests, *arguments: Any) -> Any:
+        backoff = self._backoff
+        effects = right(self, *arguments)
+        self._backoff = backoff
+        return effects
+
+    monkeypatch.setattr(OwnRequests, "_answered", wrong)
+    assert finds_a_fault()
+
+
+def test_messages_that_overtake_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MessageLines, "join", lambda *_, **__: False)
+    assert finds_a_fault()
+
+
+def test_a_refused_token_that_is_sent_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LoginToken, "_why_useless", lambda *_: "")
+    assert finds_a_fault()
