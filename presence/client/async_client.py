@@ -104,8 +104,7 @@ def connect(
         "private": private,
         "status": status,
     }
-    machine_at = partial(
-        new_machine,
+    machine = new_machine(
         login,
         token,
         server=f"{host}:{port}",
@@ -113,22 +112,21 @@ def connect(
         ask_every=options.ask_every,
         watch_devices=watch_devices,
     )
-    machine_at(0.0)  # raises for a login that breaks a rule of the protocol
     opening = options.open_stream or partial(open_tcp, host, port, options.tls_context())
     source = None if isinstance(token, str) else token
-    inbox = partial(Inbox, options.max_messages, options.max_changes)
-    return Connecting(lambda now: Link(machine_at(now), opening, source, inbox()), options, wait)
+    inbox = Inbox(options.max_messages, options.max_changes)
+    link = Link(machine, opening, source, inbox)
+    return Connecting(link, Client(link, options), wait)
 
 
 class Connecting:
     """What `connect` returns: awaited, it is a client; in ``async with``, a client for the block."""
 
-    def __init__(self, link_at: Callable[[float], Link], options: ClientOptions, wait: bool) -> None:
-        self._link_at = link_at
-        self._options = options
+    def __init__(self, link: Link, client: "Client", wait: bool) -> None:
+        self._link = link
+        self._client = client
         self._wait = wait
-        self._link: Link | None = None
-        self._client: Client | None = None
+        self._is_used = False
 
     def __await__(self) -> Generator[Any, None, "Client"]:
         return self._connect().__await__()
@@ -139,22 +137,20 @@ class Connecting:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._link is not None and self._client is not None:
-            await (self._client.aclose() if error is None else self._link.stop())
+        await (self._client.aclose() if error is None else self._link.stop())
 
     async def _connect(self) -> "Client":
-        if self._link is not None:
+        if self._is_used:
             raise RuntimeError("each call of connect makes one client")
-        link = self._link = self._link_at(anyio.current_time())
-        client = self._client = Client(link, self._options)
-        link.start()
+        self._is_used = True
+        self._link.start()
         if self._wait:
             try:
-                await client.wait_online()
+                await self._client.wait_online()
             except BaseException:
-                await link.stop()
+                await self._link.stop()
                 raise
-        return client
+        return self._client
 
 
 class _Pushes(Generic[T]):
@@ -451,8 +447,8 @@ class Client:
         """Return the error of requests to an ended client."""
         return self._link.machine.end_error().with_traceback(None)
 
-    async def _next_push(self, kind: PushKind | None = None) -> Push:
-        """Return the next push, for a loop over them, which ends with the client."""
+    async def _next_push(self, kind: PushKind) -> Push:
+        """Return the next push of a kind, for a loop over them, which ends with the client."""
         try:
             return await self.receive(kind)
         except Ended:
@@ -469,7 +465,12 @@ class Client:
         return self
 
     async def __anext__(self) -> Push:
-        return await self._next_push()
+        try:
+            return await self.receive()
+        except Ended:
+            if self.has_ended_by_itself:
+                raise StopAsyncIteration from None
+            raise
 
     async def _request(self, packet: Packet, *, retries: bool = False, undo: bool = False) -> Payload:
         """Send a request and return its answer; `undo`: if the call is cancelled, so is the request."""

@@ -9,14 +9,31 @@ queue of changes first drops, silently, a change for which a later one of the sa
 still sees the newest state of each user.
 """
 
-import math
 from collections import OrderedDict, deque
 from typing import Final
 
-from presence.client.pushes import Delivered, Dropped, PresenceChanged, Push, PushKind, WatchEnded
+from presence.client.pushes import (
+    Connected,
+    Delivered,
+    Disconnected,
+    Dropped,
+    Goodbye,
+    PresenceChanged,
+    Push,
+    PushKind,
+    WatchEnded,
+)
 
 # Two for each lost connection, and while the server is away one a minute: more are no news.
 MAX_CONNECTION_CHANGES: Final = 100
+KINDS: Final[dict[type, PushKind]] = {
+    Connected: "connection",
+    Disconnected: "connection",
+    Goodbye: "connection",
+    PresenceChanged: "presence",
+    WatchEnded: "presence",
+    Delivered: "messages",
+}
 
 
 class _Queue:
@@ -30,9 +47,9 @@ class _Queue:
         self._capacity = capacity
 
     @property
-    def first_number(self) -> float:
-        """The number of what `pop` returns; infinite if the queue is empty."""
-        return self._lost_at if self.lost else next(iter(self.pushes), math.inf)
+    def first_number(self) -> int:
+        """The number of what `pop` returns; the queue is not empty."""
+        return self._lost_at if self.lost else next(iter(self.pushes))
 
     def put(self, number: int, push: Push) -> None:
         if len(self.pushes) >= self._capacity:
@@ -98,6 +115,7 @@ class Inbox:
             "presence": self._changes,
             "connection": _Queue("connection", MAX_CONNECTION_CHANGES),
         }
+        self._all = tuple(self._queues.values())
         self._next = 0
         self._dropped_and_told = 0
 
@@ -116,30 +134,25 @@ class Inbox:
 
     def put(self, push: Push) -> PushKind:
         """Append a push; return its kind."""
-        kind = kind_of(push)
+        kind = KINDS[type(push)]
         self._queues[kind].put(self._next, push)
         self._next += 1
         return kind
 
     def pop(self, kind: PushKind | None = None) -> Push | None:
         """Remove and return the oldest push, or the oldest of a kind; None if there is none."""
-        queue = min(self._queues.values(), key=_first_number) if kind is None else self._queues[kind]
-        if not queue.pushes and not queue.lost:
+        queue = self._with_the_oldest() if kind is None else self._queues[kind]
+        if queue is None or not (queue.pushes or queue.lost):
             return None
         push = queue.pop()
         if isinstance(push, Dropped):
             self._dropped_and_told += push.count
         return push
 
-
-def _first_number(queue: _Queue) -> float:
-    return queue.first_number
-
-
-def kind_of(push: Push) -> PushKind:
-    """Return the queue that a push waits in."""
-    if isinstance(push, PresenceChanged | WatchEnded):
-        return "presence"
-    if isinstance(push, Dropped):
-        return push.kind
-    return "messages" if isinstance(push, Delivered) else "connection"
+    def _with_the_oldest(self) -> _Queue | None:
+        """Return the queue that has the oldest push; None if all are empty."""
+        found = None
+        for queue in self._all:
+            if queue.pushes or queue.lost:  # mostly one
+                found = queue if found is None or queue.first_number < found.first_number else found
+        return found

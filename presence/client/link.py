@@ -76,12 +76,12 @@ class Link:
         self._waiting: dict[int, anyio.Event] = {}  # pending requests
         self._answers: dict[int, Result] = {}
         self._task: asyncio.Task[None] | None = None  # kept, or the loop might forget it
-        self._stopped = anyio.Event()
-        self._running = anyio.CancelScope()
-        self._timer = anyio.CancelScope()
-        self._fetching = anyio.CancelScope()
-        self._outgoing_ready = anyio.Event()
-        self._token_wanted = anyio.Event()
+        self._stopped: anyio.Event
+        self._running: anyio.CancelScope
+        self._timer: anyio.CancelScope
+        self._fetching: anyio.CancelScope | None = None  # a token, while online
+        self._outgoing_ready: anyio.Event
+        self._token_wanted: anyio.Event
 
     async def wait_for_answer(self, id: int) -> Payload:
         """Wait for the answer to a request; raise it if it is an error."""
@@ -111,19 +111,24 @@ class Link:
             self._outgoing_ready.set()
         if self.machine.wants_token:
             self._token_wanted.set()
-        else:
+        elif self._fetching is not None:
             self._fetching.cancel()
-        self._timer.deadline = self.machine.deadline
+        if (deadline := self.machine.deadline) != self._timer.deadline:  # or its timer is set again
+            self._timer.deadline = deadline
         if ended:
             self._running.cancel()
 
     def start(self) -> None:
-        """Start the tasks, which run until the machine has ended."""
+        """Start the tasks, which run until the machine has ended; from here on in an event loop."""
+        self._stopped, self._outgoing_ready, self._token_wanted = (anyio.Event() for _ in range(3))
+        self._running, self._timer = anyio.CancelScope(), anyio.CancelScope()
         if _is_task_of_asyncio():
             self.now = asyncio.get_running_loop().time  # from any thread, and faster
+            self.machine.begin(self.now())
             self._task = asyncio.create_task(self._run(), name="presence client")
             self._task.add_done_callback(lambda _: self._stopped.set())  # even if it never began
         else:
+            self.machine.begin(self.now())
             trio = sys.modules["trio"]
             trio.lowlevel.spawn_system_task(self._run, name="presence client", context=copy_context())
 
@@ -225,7 +230,6 @@ class Link:
 
     async def _write(self, stream: ByteStream) -> None:
         while True:
-            self._outgoing_ready = anyio.Event()
             if data := self.machine.take_outgoing():
                 try:
                     await stream.send(data)
@@ -233,6 +237,7 @@ class Link:
                     return  # the reading task may still find the reason
                 self.machine.written(self.now())
             else:
+                self._outgoing_ready = anyio.Event()
                 await self._outgoing_ready.wait()
 
     async def _renew(self) -> None:
@@ -241,6 +246,7 @@ class Link:
             if self.machine.wants_token:
                 with anyio.CancelScope() as self._fetching:  # `perform` cancels it after the time-out
                     await self._fetch()
+                self._fetching = None
             else:
                 self._token_wanted = anyio.Event()
                 await self._token_wanted.wait()

@@ -104,9 +104,9 @@ class ClientMachine:
         self._clock = ServerClock()
         self.login_token = LoginToken(self.persistent_state, self._clock, fetches, chance)
         self.reconnect_policy = ReconnectPolicy(server, persistent, chance)
-        self.state, self._deadline = self._begin_attempt(now)
         self.error: PresenceError | None = None
         self.keepalives_sent = 0
+        self.begin(now)
 
     # Queries of the shell
 
@@ -156,6 +156,10 @@ class ClientMachine:
         return data
 
     # Inputs of the shell
+
+    def begin(self, now: float) -> None:
+        """Begin the first attempt to come online now, and not when the machine was made."""
+        self.state, self._deadline = self._begin_attempt(now)
 
     def written(self, now: float) -> None:
         """The bytes taken so far have been written to the connection."""

@@ -14,18 +14,20 @@ READ_BYTES = 65_536
 def new_machine(
     login: Mapping[str, Any],
     token: str | TokenSource | None,
-    now: float,
     *,
     server: str,
     wait: bool,
     ask_every: int,
     watch_devices: bool,
 ) -> ClientMachine:
-    """Return the machine for the arguments of `presence.client.connect`; `login`: fields of the login."""
+    """Return the machine for the arguments of `presence.client.connect`; call its `begin` when it starts.
+
+    `login`: fields of the login.
+    """
     own = token if isinstance(token, str) else None
     return ClientMachine(
         protocol.login(**login, token=own, v=protocol.VERSION),
-        now,
+        0.0,
         server=server,
         persistent=not wait,
         fetches=own is None and token is not None,
