@@ -184,6 +184,14 @@ def test_its_own_tests_pass_with_every_vector(node_client: Path) -> None:
     assert (counted["fail"], counted["skipped"]) == ("0", "0")
 
 
+@pytest.mark.nightly
+def test_many_steps_of_its_model_find_nothing(node_client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRESENCE_MODEL_STEPS", "100000")
+    monkeypatch.setenv("PRESENCE_MODEL_SEED", seed := str(time.time_ns() // 1_000_000_000))
+    found = run(node_client, "node", "--test", "--test-reporter=tap", "dist/test/model.test.js")
+    assert found.returncode == 0, (seed, found.stdout)
+
+
 def test_the_example_of_its_readme_runs(node_client: Path, redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *FLAGS) as server:
         script = node_client / "dist" / "examples" / f"readme_{server.address[1]}.mjs"

@@ -632,7 +632,11 @@ export class PresenceClient {
   }
 
   private watchOf(batch: readonly string[]): OwnRequest {
-    const current = (): string[] => batch.filter((uid) => this.watchedUsers.has(uid));
+    const watches = batch.map((uid) => [uid, this.watchedUsers.watchOf(uid)] as const);
+    const current = (): string[] => {
+      const same = watches.filter(([uid, watch]) => watch && this.watchedUsers.watchOf(uid) === watch);
+      return same.map(([uid]) => uid);
+    };
     return {
       kind: "watch",
       uids: batch,

@@ -46,7 +46,9 @@ export class WatchedUsers {
   add(uids: Iterable<string>): string[] {
     const added = [...uids].filter((uid) => !this.watches.get(uid)?.state);
     for (const uid of added) {
-      this.watches.set(uid, { state: UNKNOWN, requests: this.watches.get(uid)?.requests ?? new Set() });
+      const watch = this.watches.get(uid) ?? { state: UNKNOWN, requests: new Set() };
+      watch.state = UNKNOWN;
+      this.watches.set(uid, watch);
     }
     return added;
   }
@@ -112,6 +114,11 @@ export class WatchedUsers {
 
   has(uid: string): boolean {
     return this.watches.has(uid);
+  }
+
+  /** Identifies the watch of a user, until it is removed; undefined if there is none. */
+  watchOf(uid: string): object | undefined {
+    return this.watches.get(uid);
   }
 
   /** The newest known state; null if there is none. */

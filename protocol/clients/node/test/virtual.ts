@@ -100,6 +100,7 @@ export class VirtualPeer implements Connection {
   state: "opening" | "open" | "closed" = "opening";
   /** Packets received, without keepalives. */
   readonly received: Packet[] = [];
+  keepalives = 0;
   answersKeepalives = true;
   private readonly decoder = new Decoder();
 
@@ -115,7 +116,10 @@ export class VirtualPeer implements Connection {
       if (packet.kind !== Kind.KEEPALIVE) {
         this.received.push(packet);
         this.onPacket(packet, this);
-      } else if (packet.id !== null && this.answersKeepalives) {
+        continue;
+      }
+      this.keepalives += 1;
+      if (packet.id !== null && this.answersKeepalives) {
         const { id } = packet;
         queueMicrotask(() => this.send({ kind: Kind.OK, id, payload: {} }));
       }
@@ -136,6 +140,12 @@ export class VirtualPeer implements Connection {
   send(...packets: Packet[]): void {
     if (this.state === "open") {
       this.events.received(Buffer.concat(packets.map(({ kind, id, payload }) => encode(kind, id, payload))));
+    }
+  }
+
+  sendBytes(bytes: Uint8Array): void {
+    if (this.state === "open") {
+      this.events.received(bytes);
     }
   }
 

@@ -1,0 +1,113 @@
+/**
+ * The model of the client, in small; with PRESENCE_MODEL_STEPS=100000 as long as one likes, from PRESENCE_MODEL_SEED
+ * on. Faults of earlier versions, planted back, are found.
+ */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { PresenceClient } from "../src/index.js";
+import { LoginToken } from "../src/login-token.js";
+import { OwnRequests } from "../src/own-requests.js";
+import { Session } from "../src/session.js";
+import { Backoff } from "../src/reconnect.js";
+import { World } from "./model.js";
+
+const STEPS_PER_WORLD = 250;
+const STEPS = Number(process.env["PRESENCE_MODEL_STEPS"] ?? 2500);
+const SEED = Number(process.env["PRESENCE_MODEL_SEED"] ?? 1);
+const SEEDS_TO_FIND_A_FAULT = 60;
+
+/** Runs the world of a seed; returns what it has found, with the last steps before it. */
+async function problemOf(seed: number): Promise<string | null> {
+  const world = new World(seed);
+  try {
+    await world.run(STEPS_PER_WORLD);
+    return null;
+  } catch (error) {
+    const last = world.trace.slice(-40).join("\n");
+    return `seed ${seed}: ${error instanceof Error ? error.message : String(error)}\n${last}`;
+  }
+}
+
+test(`${STEPS} steps find nothing`, async () => {
+  for (let steps = 0; steps < STEPS; steps += STEPS_PER_WORLD) {
+    assert.equal(await problemOf(SEED + steps / STEPS_PER_WORLD), null);
+  }
+});
+
+type Methods = Record<string, (...given: never[]) => unknown>;
+
+/** Replaces a method of a class; `make` gets the original. */
+function planted(
+  name: string,
+  { prototype }: { readonly prototype: object },
+  method: string,
+  complaint: RegExp,
+  make: (original: Methods[string]) => Methods[string],
+): void {
+  test(`planted back, it is found: ${name}`, async () => {
+    const methods = prototype as Methods;
+    const original = methods[method] as Methods[string];
+    methods[method] = make(original);
+    try {
+      let found: string | null = null;
+      for (let seed = 1; seed <= SEEDS_TO_FIND_A_FAULT && !found; seed += 1) {
+        found = await problemOf(seed);
+      }
+      assert.match(found ?? "nothing", complaint);
+    } finally {
+      methods[method] = original;
+    }
+  });
+}
+
+interface TokenState {
+  readonly refusal: unknown;
+  readonly login: { readonly token: string | null };
+}
+
+planted("the newest token is compared instead of the refused one", LoginToken, "whyStale", /no_token, although/, (original) => {
+  return function (this: TokenState, token: string, now: number): unknown {
+    const isNewest = this.refusal !== null && token === this.login.token;
+    return isNewest ? "the server has refused it" : (original as (...given: unknown[]) => unknown).call(this, token, now);
+  } as Methods[string];
+});
+
+planted("connect keeps its promise for ever", PresenceClient, "connect", /promise of an earlier run/, (original) => {
+  return function (this: { kept?: unknown }): unknown {
+    return (this.kept ??= original.call(this));
+  };
+});
+
+planted("a client that was revived has no end", PresenceClient, "reportOne", /one end each|the client is ended/, (original) => {
+  return function (this: { ended?: boolean }, effect: { type: string }): unknown {
+    if (effect.type === "end" && this.ended) {
+      return false;
+    }
+    this.ended ||= effect.type === "end";
+    return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+  } as Methods[string];
+});
+
+planted("pauses grow for as long as a connection lasts", OwnRequests, "failed", /not asked for in time/, (original) => {
+  return function (this: unknown, round: { backoff?: Backoff }, attempt: { backoff: Backoff }): unknown {
+    attempt.backoff = round.backoff ??= new Backoff();
+    return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+  } as Methods[string];
+});
+
+planted("messages in flight overtake one that is sent again", Session, "request", /got message \d+ after/, (original) => {
+  return function (this: { lines: Map<unknown, unknown>; lineOf: unknown }): unknown {
+    this.lines.clear(); // one line for each message
+    this.lineOf = (head: { retries: boolean }) => (head.retries ? { head, held: new Set(), refusal: null } : null);
+    return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+  } as Methods[string];
+});
+
+planted("a refused token of an update is forgotten", LoginToken, "stop", /a refused token was sent again/, (original) => {
+  return function (this: { refusedToken: string | null }): unknown {
+    this.refusedToken = null;
+    return original.call(this);
+  } as Methods[string];
+});
