@@ -24,12 +24,14 @@ from presence.client import (
     Client,
     Delivered,
     Disconnected,
+    Dropped,
     EncodeError,
     PresenceChanged,
     PresenceError,
     RecipientDisconnected,
     RecipientOffline,
     RequestError,
+    UserState,
     WatchEnded,
     connect,
 )
@@ -103,15 +105,21 @@ async def _to_browser(client: Client, socket: WebSocket) -> None:
     async for push in client:
         match push:
             case PresenceChanged(uid=uid, state=state):
-                await socket.send_json(
-                    {"uid": uid, "status": state.status, "last_seen_ms": state.last_seen_ms}
-                )
+                await _show_user(socket, uid, state)
+            case Dropped(kind=kind, count=count):  # the browser is too slow
+                await socket.send_json({"error": f"{count} lost, of the kind {kind}"})
+                for uid, state in [*client.watched.items()]:
+                    await _show_user(socket, uid, state)
             case Disconnected(reason=reason):  # it comes back by itself, and what was missed follows
                 await socket.send_json({"error": f"the connection is lost: {reason}"})
             case WatchEnded(uids=uids, reason=reason):
                 await socket.send_json({"error": f"{', '.join(uids)} cannot be watched: {reason}"})
             case Delivered(sender=sender, body=str(text)):  # other clients may send any value
                 await socket.send_json({"from": sender, "text": text})
+
+
+async def _show_user(socket: WebSocket, uid: str, state: UserState) -> None:
+    await socket.send_json({"uid": uid, "status": state.status, "last_seen_ms": state.last_seen_ms})
 
 
 def main() -> None:

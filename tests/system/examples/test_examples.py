@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -17,12 +17,12 @@ import uvicorn
 from websockets.exceptions import ConnectionClosedOK
 from websockets.sync.client import ClientConnection, connect
 
-from examples.chat_roster.__main__ import make_app
+from examples.chat_roster.__main__ import _to_browser, make_app
 from examples.local_server import print_errors
 from examples.matchmaker.__main__ import Matchmaker
 from examples.push_sender.__main__ import make_receiver
 from loadtest.servers import free_port
-from presence.client import connect_blocking
+from presence.client import Dropped, Push, UserState, connect_blocking
 from presence.protocol import Code
 from presence.subscriber import Offline, Online, Snapshot
 from presence.subscriber.snapshot import Period
@@ -178,6 +178,32 @@ def test_a_page_is_told_that_its_session_has_ended() -> None:
         assert "kicked" in push["error"]
         with pytest.raises(ConnectionClosedOK):
             socket.recv(DEADLINE_S)
+
+
+class SlowPage:
+    """Both sides of the gateway: a client whose pushes were dropped, and the page."""
+
+    def __init__(self, *pushes: Push) -> None:
+        self.watched = {"bob": UserState("away")}
+        self.sent: list[dict[str, Any]] = []
+        self._pushes = pushes
+
+    async def __aiter__(self) -> AsyncIterator[Push]:
+        for push in self._pushes:
+            yield push
+
+    async def send_json(self, what: dict[str, Any]) -> None:
+        self.sent.append(what)
+
+
+async def test_a_page_that_was_too_slow_is_told_and_shows_the_newest_states() -> None:
+    page = SlowPage(Dropped("presence", 3))
+    both: Any = page
+    await _to_browser(both, both)
+    assert page.sent == [
+        {"error": "3 lost, of the kind presence"},
+        {"uid": "bob", "status": "away", "last_seen_ms": None},
+    ]
 
 
 @pytest.mark.parametrize("name", ["chat_roster", "push_sender", "matchmaker"])
