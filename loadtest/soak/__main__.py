@@ -71,7 +71,9 @@ ACTION_EVERY_S = 3.0
 STREAM_MAXLEN = 200_000  # full within the warm-up
 SAMPLE_INTERVAL_S = 10.0
 LEAST_SAMPLES = 40
-STRETCH_S = 60.0  # of visits, with a login p99 for each
+STRETCH_S = 60.0  # of visits at most, with a login p99 for each,
+LEAST_STRETCHES = 20  # and at least so many, of which some belong to the warm-up,
+LEAST_STRETCH_S = 5.0  # unless the run is too short
 CROWD = Path(__file__).with_name("crowd.py")
 CROWD_USERS = 500  # devices of one locust user
 STRETCH_TIMEOUT_S = 60.0  # beyond its length: then its process was stopped
@@ -121,7 +123,7 @@ class Soak:
         Raises:
             SystemExit: a part of the load is gone.
         """
-        given, stretch_s = self._given, min(STRETCH_S, self._given.visits / self._given.rate)
+        given, stretch_s = self._given, stretch_of(self._given.visits / self._given.rate)
         while self.visits < given.visits:
             try:
                 self._wait(stretch := visitors.play(given.rate, stretch_s))
@@ -171,10 +173,15 @@ class Soak:
         self.restarts += 1
 
 
+def stretch_of(seconds: float) -> float:
+    """Return the length of a stretch of a run, in seconds."""
+    return min(seconds, STRETCH_S, max(LEAST_STRETCH_S, seconds / LEAST_STRETCHES))
+
+
 def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
     key = make_key("soak", "HS256")
     seconds = given.visits / given.rate
-    seconds += math.ceil(seconds / STRETCH_S) * STRETCH_END_S
+    seconds += math.ceil(seconds / stretch_of(seconds)) * STRETCH_END_S
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         keys = folder / "keys.json"

@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.outcome import MAX_EXAMPLES
 from loadtest.report import ScenarioReport
-from loadtest.soak.__main__ import LATENCIES, TOO_FEW, judge_samples, parse
+from loadtest.soak.__main__ import LATENCIES, TOO_FEW, judge_samples, parse, stretch_of
 from loadtest.soak.trend import BLOCKS, trend
 from loadtest.soak.watch import GAUGES, PROCESS_FIGURES, EventJudge, Samples
 from presence.store.embedded import EmbeddedRedis
@@ -98,3 +98,12 @@ def test_promises_that_are_broken_all_the_time_are_counted_and_not_kept(redis_se
         judge.close()
     assert judge.found.count("doubled") == 999
     assert len(judge.found.broken) == 1 + MAX_EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stretch_s"), [(3.0, 3.0), (10.0, 5.0), (600.0, 30.0), (1200.0, 60.0), (4800.0, 60.0)]
+)
+def test_a_run_has_enough_stretches_to_judge_the_latency_of_logins(seconds: float, stretch_s: float) -> None:
+    assert stretch_of(seconds) == stretch_s
+    if seconds >= 120:
+        assert (1 - parse([]).warm_up) * seconds / stretch_s >= BLOCKS
