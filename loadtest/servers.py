@@ -29,6 +29,7 @@ POLL_INTERVAL_S = 0.02
 REDIS_POLL_INTERVAL_S = 0.005
 SWEEP_S = 2.0  # promised for the sweep of 2,000 users
 PRESENCE = ("-m", "presence")
+FAILURES = ("Traceback", "Fatal Python error", "Redis refused")  # events that begin with these
 BINARY = "TESTS_REDIS_BINARY"  # environment variable: path of the Redis to test with; unset: the embedded one
 PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes one before a server does
 
@@ -179,7 +180,7 @@ class PresenceServer:
         return [
             str(line.get("exception") or f"{line['event']}: {line.get('error', '')}")[-500:]
             for line in self.lines
-            if "exception" in line or line["event"].startswith(("Traceback", "Redis refused"))
+            if "exception" in line or line["event"].startswith(FAILURES)
         ]
 
     def pause(self, seconds: float) -> None:

@@ -22,6 +22,21 @@ def test_what_is_no_entry_is_an_error(line: str) -> None:
     assert read_entry(f"{line}\n") == {"event": line, "level": "error"}
 
 
+@pytest.mark.parametrize(
+    ("line", "is_failure"),
+    [
+        ('{"event":"task died","level":"error","exception":"KeyError"}', True),
+        ("Traceback (most recent call last):", True),
+        ("Fatal Python error: Segmentation fault", True),
+        ('{"event":"worker exited","level":"error"}', False),
+    ],
+)
+def test_exceptions_and_crashes_are_failures(line: str, is_failure: bool) -> None:
+    server = object.__new__(PresenceServer)
+    server.lines = [read_entry(line)]
+    assert bool(server.failures()) is is_failure
+
+
 def children() -> list[psutil.Process]:
     return psutil.Process().children()
 
