@@ -280,7 +280,7 @@ class LoopClient:
         self.loop.endings[payload["code"] if payload else 0] += 1
         self.close()
         self.on_disconnect(payload, now)
-        if self.reconnects and (payload is None or Code(payload["code"]).reconnect):
+        if self.reconnects and (payload is None or may_return(payload)):
             self.loop.call_at(
                 now + ((payload or EMPTY_PAYLOAD).get("retry_after") or self.reconnect_delay_s()),
                 self.connect,
@@ -529,6 +529,14 @@ class ClientLoop:
         self._slots_left -= 1
         due += self._slot_s
         self.call_at(due, partial(self._send_slot, due))
+
+
+def may_return(payload: Mapping[str, Any]) -> bool:
+    """Whether a client may reconnect after an error or a goodbye; an unlisted code comes with the answer."""
+    try:
+        return Code(payload["code"]).reconnect
+    except ValueError:
+        return bool(payload.get("reconnect", True))
 
 
 def backoff_s(attempts: int) -> float:

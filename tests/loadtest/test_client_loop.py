@@ -1,5 +1,6 @@
 """The loop of clients: what ends one connection, or the thread that runs all."""
 
+import math
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from presence.loadtest.client_loop import (
     LoopThread,
 )
 from presence.loadtest.connection import reset_on_close
+from presence.protocol import Code
 from tests.support.waiting import wait_for
 
 TIMEOUT_S = 5.0
@@ -41,6 +43,25 @@ def test_a_connection_that_is_reset_before_its_tls_handshake_ends_alone(listener
         assert client.connect_error.startswith("TLS: ")
         assert loop.endings == {0: 1}
         assert not loop.connected_clients()
+
+
+@pytest.mark.parametrize(
+    ("payload", "returns"),
+    [
+        ({"code": Code.SERVER_DRAIN}, True),
+        ({"code": Code.KICKED}, False),
+        ({"code": 777}, True),  # of a later version
+        ({"code": 777, "reconnect": False}, False),
+    ],
+)
+def test_a_client_returns_if_it_may(
+    listener: socket.socket, payload: dict[str, object], returns: bool
+) -> None:
+    with ClientLoop(listener.getsockname(), sources=0) as loop:
+        client = LoopClient(loop, "ann")
+        client.connect()
+        client.handle_disconnect(payload, 0.0)
+        assert math.isfinite(loop.next_due_at) is returns
 
 
 class DyingThread:
