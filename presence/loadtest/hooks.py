@@ -215,7 +215,7 @@ def _start_run(environment: Environment, **_: Any) -> None:
     LoadUser.current_run, LoadUser.not_due, LoadUser.has_begun = None, 0, True
     LoadUser.examples.take()  # those of the last run
     if isinstance(environment.runner, MasterRunner):
-        run = LoadUser.roster.begin(environment.runner.clients, time.monotonic())
+        run = LoadUser.roster.begin(environment.runner.clients)
         setattr(environment.parsed_options, RUN_NUMBER, run)
         return
     try:
@@ -320,7 +320,7 @@ def _kill_silent_children(pids: set[int]) -> None:
 
 
 def _note_worker(client_id: str, **_: Any) -> None:
-    LoadUser.roster.connected(client_id, time.monotonic())
+    LoadUser.roster.connected(client_id)
 
 
 def _extend_report(data: dict[str, Any], **_: Any) -> None:

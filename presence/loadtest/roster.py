@@ -28,7 +28,6 @@ class WorkerRecord:
     """What the master knows of one worker."""
 
     name: str
-    heard_at: float
     pid: int = 0  # 0: it never reported
     devices: int = 0
     judged_at: float = math.inf  # when its final report arrived
@@ -51,23 +50,23 @@ class Roster:
         self._ended_at = 0.0
         self._is_running = False
 
-    def begin(self, present: Iterable[str], now: float) -> int:
+    def begin(self, present: Iterable[str]) -> int:
         """Begin a run with the workers that are connected; return its number."""
-        self._workers = {name: WorkerRecord(name, now) for name in present}
+        self._workers = {name: WorkerRecord(name) for name in present}
         self._is_running = True
         self.run += 1
         return self.run
 
-    def connected(self, name: str, now: float) -> None:
+    def connected(self, name: str) -> None:
         """Add a worker that connects during the run: it gets devices, too."""
         if self._is_running:
-            self._workers.setdefault(name, WorkerRecord(name, now))
+            self._workers.setdefault(name, WorkerRecord(name))
 
     def reported(self, name: str, report: WorkerReport, now: float) -> None:
         worker = self._workers.get(name)
         if worker is None:
             return  # it had left before the run began
-        worker.heard_at, worker.pid, worker.devices = now, report.pid, report.devices
+        worker.pid, worker.devices = report.pid, report.devices
         if report.judged_run == self.run:
             worker.judged_at = min(worker.judged_at, now)
 

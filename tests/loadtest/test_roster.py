@@ -11,7 +11,7 @@ END = 100.0
 def roster_of(*names: str, expected: int = 0) -> Roster:
     """Return a roster in its first run, whose workers have all reported once."""
     roster = Roster(expected)
-    roster.begin(names, 0.0)
+    roster.begin(names)
     for name in names:
         roster.reported(name, WorkerReport(pid=7, devices=DEVICES), 1.0)
     return roster
@@ -40,7 +40,7 @@ def test_a_worker_without_a_final_report_is_named_with_its_devices() -> None:
 
 def test_a_worker_that_connected_during_the_run_owes_a_report() -> None:
     roster = roster_of("a")
-    roster.connected("late", 50.0)
+    roster.connected("late")
     roster.end(END)
     judged(roster, "a", END)
     assert [each.name for each in roster.missing()] == ["late"]
@@ -50,7 +50,7 @@ def test_a_report_of_an_earlier_run_is_not_final() -> None:
     roster = roster_of("a")
     roster.end(END)
     judged(roster, "a", END)
-    roster.begin(["a"], END + 1)
+    roster.begin(["a"])
     judged(roster, "a", END + 2, run=1)
     assert [each.name for each in roster.missing()] == ["a"]
 
