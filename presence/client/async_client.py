@@ -193,12 +193,13 @@ class Client:
             to: the recipient's uid.
             body: what to send.
             retry: send it again every second, within `request_timeout`, while the recipient has lost its
-                connection and may return. Until its answer, later messages to the same user wait behind it:
-                one per round trip. Many small ones that need no second try are faster with False.
+                connection and may return. Later messages to the same user wait behind it, and for the answer
+                to the first one after a pause. False: one try.
 
         Raises:
             RecipientOffline: the user has no session.
-            RecipientDisconnected: the user has lost its connection and has not returned in time.
+            RecipientDisconnected: the user has lost its connection and has not returned in time, or a later
+                message was delivered meanwhile; this one was not.
             NotAllowed: this user may not see the recipient.
             Busy, Unsupported, RequestFailed: the server refused; nothing was delivered.
             Uncertain: it may or may not have been delivered: `ConnectionLost`, `RequestTimeout`,

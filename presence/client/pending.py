@@ -1,15 +1,10 @@
-"""The requests of one connection that have no answer yet, and the lines of messages to one recipient.
+"""The requests of one connection that have no answer yet.
 
-A message that is sent again, because its recipient had lost its connection, would arrive after a later one
-that found the recipient back. So messages to one recipient form a line behind such a message: its head is in
-flight or waits to be sent again, and those behind it are sent one by one, as the head leaves.
-
-Each step costs O(log n), where n is the number of requests without an answer.
+Each step costs O(log n), where n is their number.
 """
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -41,7 +36,7 @@ class PendingRequest(NamedTuple):
     on_answer: AnswerCallback | None = None  # for requests that the client makes by itself
     resend_at: float | None = None  # when to send it again; None: it awaits its answer, or its turn
     refusal: PresenceError | None = None  # why it is to be sent again
-    is_held: bool = False  # whether it has not been sent, because it stands in a line
+    is_held: bool = False  # whether it has not been sent, because it waits for other messages
 
     @property
     def may_change_sight(self) -> bool:
@@ -112,60 +107,3 @@ class PendingRequests:
     def _is_due_then(self, time: float, id: int) -> bool:
         pending = self._by_id.get(id)
         return pending is not None and pending.next_action_at == time
-
-
-class _Line:
-    """Messages to one recipient: the one in flight, and those that have not been sent."""
-
-    def __init__(self, head: int) -> None:
-        self.head = head
-        self.held: deque[int] = deque()  # some may have timed out
-        self.refusal: PresenceError | None = None  # of the last head, until one is delivered
-
-
-class MessageLines:
-    """The lines of all recipients that one is needed for."""
-
-    def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
-
-    def join(self, to: str, id: int, *, retries: bool) -> bool:
-        """Add a message; return whether it has to wait for those before it."""
-        line = self._lines.get(to)
-        if line is not None:
-            line.held.append(id)
-        elif retries:
-            self._lines[to] = _Line(id)
-        return line is not None
-
-    def is_head(self, to: str, id: int) -> bool:
-        """Whether others wait, or would wait, for this message."""
-        line = self._lines.get(to)
-        return line is not None and line.head == id
-
-    def refused(self, to: str, refusal: PresenceError | None) -> None:
-        """Note why the head was not delivered; None if it was."""
-        if (line := self._lines.get(to)) is not None:
-            line.refusal = refusal
-
-    def refusal(self, to: str) -> PresenceError | None:
-        """Return why those who wait have not been sent, if the server has said so."""
-        line = self._lines.get(to)
-        return None if line is None else line.refusal
-
-    def head_left(self, to: str, requests: PendingRequests) -> list[int]:
-        """The head is over; return the ids of the messages to be sent now, in order."""
-        line = self._lines[to]
-        sent = []
-        while line.held:
-            if (id := line.held.popleft()) in requests:
-                sent.append(id)
-                if requests[id].retries:
-                    line.head = id
-                    return sent
-        del self._lines[to]
-        return sent
-
-    def clear(self) -> None:
-        """Forget all lines: the connection is lost."""
-        self._lines.clear()

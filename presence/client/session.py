@@ -14,10 +14,10 @@ from presence.client.errors import (
     RequestFailed,
     RequestTimeout,
 )
+from presence.client.message_lines import MessageLines
 from presence.client.pending import (
     AnswerCallback,
     Effects,
-    MessageLines,
     PendingRequest,
     PendingRequests,
     RequestResult,
@@ -169,8 +169,8 @@ class ClientSession:
     ) -> int:
         """Send a request and return its id; its `RequestResult` follows, or `on_answer` is called instead.
 
-        With `retries` a message is sent again until its time-out while its recipient may return. Until it is
-        answered, later messages to the same recipient wait behind it, so that all arrive in order.
+        With `retries` a message is sent again until its time-out while its recipient may return. Later
+        messages to the same recipient may wait for it: see `MessageLines`.
 
         Raises:
             protocol.EncodeError: the packet breaks a rule of the protocol; nothing was sent.
@@ -178,7 +178,9 @@ class ClientSession:
         id = next(self._ids)
         encoded = protocol.encode(packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
         pending = PendingRequest(packet, now + timeout_s, retries, on_answer)
-        if packet.kind == Kind.MESSAGE and self._lines.join(packet.payload["to"], id, retries=retries):
+        if packet.kind == Kind.MESSAGE and not self._lines.join(
+            packet.payload["to"], id, now, retries=retries
+        ):
             pending = pending._replace(is_held=True)
         else:
             self._outgoing += encoded
@@ -217,13 +219,11 @@ class ClientSession:
             self._forget(id)
             effects += pending.effects_of(id, self._timeout_of(pending), now)
         for id, pending in due:
-            if now < pending.deadline and self.is_leaving:
+            if now < pending.deadline:
                 self._requests.put(id, pending._replace(resend_at=None))
-            elif now < pending.deadline:
-                self._requests.put(id, pending._replace(resend_at=None, refusal=None))
-                self._send_again(id, pending)
-        for id, pending in expired:  # at last: those behind may have timed out, too
-            self._leave_line(id, pending)
+                self._send_waiting(self._lines.pause_is_over(pending.packet.payload["to"]))
+        for id, pending in expired:  # at last: those that wait for it may have timed out, too
+            self._leave_line(id, pending, is_answered=False)
         return effects
 
     def _timeout_of(self, pending: PendingRequest) -> PresenceError:
@@ -236,7 +236,7 @@ class ClientSession:
     def abandon_request(self, id: int) -> None:
         """Stop waiting for an answer; undo a watch that may have been granted, resend no message."""
         if (pending := self._forget(id)) is not None:
-            self._leave_line(id, pending)
+            self._leave_line(id, pending, is_answered=False)
 
     def _forget(self, id: int) -> PendingRequest | None:
         """Remove a request without its answer; undo a watch that may have been granted."""
@@ -248,19 +248,19 @@ class ClientSession:
             self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
         return pending
 
-    def _leave_line(self, id: int, pending: PendingRequest) -> None:
+    def _leave_line(self, id: int, pending: PendingRequest, *, is_answered: bool) -> None:
         """A message is over; send those that have waited for it."""
-        if pending.packet.kind != Kind.MESSAGE or self.is_leaving:
-            return
-        if not self._lines.is_head(pending.packet.payload["to"], id):
-            return
-        for each in self._lines.head_left(pending.packet.payload["to"], self._requests):
-            pending = self._requests[each]._replace(is_held=False)
-            self._requests.put(each, pending)
-            self._send_again(each, pending)
+        if pending.packet.kind == Kind.MESSAGE:
+            to = pending.packet.payload["to"]
+            self._send_waiting(self._lines.left(to, id, is_answered=is_answered))
 
-    def _send_again(self, id: int, pending: PendingRequest) -> None:
-        self._outgoing += protocol.encode(pending.packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
+    def _send_waiting(self, ids: list[int]) -> None:
+        """Send messages that have waited, for the first time or again; after a logout they stay unsent."""
+        for id in ids if not self.is_leaving else ():
+            if id in self._requests:
+                pending = self._requests[id]._replace(is_held=False, resend_at=None, refusal=None)
+                self._requests.put(id, pending)
+                self._outgoing += protocol.encode(pending.packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
 
     def fail_requests(self, error: PresenceError) -> Effects:
         """Fail all pending requests; the next connection repeats those of the client itself."""
@@ -311,8 +311,7 @@ class ClientSession:
         self.sight_requests.discard(id)
         if packet.kind == Kind.OK:
             if pending.packet.kind == Kind.MESSAGE:
-                self._lines.refused(pending.packet.payload["to"], None)
-                self._leave_line(id, pending)
+                return [*self._delivered(id, pending, now), *pending.effects_of(id, payload, now)]
             changes = self.persistent_state.request_granted(id, pending.packet, payload)
             if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
                 self.keepalives.set_interval(payload["keepalive"], now)
@@ -328,13 +327,23 @@ class ClientSession:
         error = FAILED.get(code, RequestFailed)(code, payload["reason"], payload["message"], retry_after)
         if pending.retries and isinstance(error, RecipientDisconnected):
             pause_s = max(MIN_MESSAGE_RETRY_S, min(MESSAGE_RETRY_INTERVAL_S, error.retry_after or 0.0))
-            self._lines.refused(pending.packet.payload["to"], error)
             resend = pending._replace(resend_at=now + pause_s, refusal=error)
-            if resend.next_action_at < resend.deadline:
+            has_time = resend.next_action_at < resend.deadline
+            if has_time and self._lines.refused(pending.packet.payload["to"], id, error):
                 self._requests.put(id, resend)
                 return []
-        self._leave_line(id, pending)
+        self._leave_line(id, pending, is_answered=True)
         return pending.effects_of(id, error, now)
+
+    def _delivered(self, id: int, pending: PendingRequest, now: float) -> Effects:
+        """A message was delivered: send those that have waited for it, and fail those it has overtaken."""
+        waiting, overtaken = self._lines.delivered(pending.packet.payload["to"], id, now)
+        effects: Effects = []
+        for each in overtaken:
+            if (failed := self._requests.pop(each)) is not None and failed.refusal is not None:
+                effects.append(RequestResult(each, failed.refusal))
+        self._send_waiting(waiting)
+        return effects
 
 
 def _ends_connection(code: int, id: int | None, pending: PendingRequest | None) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from presence.client.connection import OwnRequests
 from presence.client.login_token import LoginToken
-from presence.client.pending import MessageLines
+from presence.client.message_lines import MessageLines
 from tests.client.world import World
 
 STEPS = 1500  # of one seed
@@ -59,7 +59,13 @@ def test_pauses_that_only_grow_are_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_messages_that_overtake_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MessageLines, "join", lambda *_, **__: False)
+    right = MessageLines.join
+
+    def wrong(self: MessageLines, *arguments: Any, retries: bool) -> bool:
+        right(self, *arguments, retries=retries)
+        return True
+
+    monkeypatch.setattr(MessageLines, "join", wrong)
     assert finds_a_fault()
 
 

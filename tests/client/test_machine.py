@@ -37,6 +37,7 @@ from presence.client import (
     UserState,
 )
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S
+from presence.client.message_lines import STEADY_S
 from presence.client.pending import SPARE_TIMES
 from presence.client.reconnect import Backoff
 from presence.client.session import (
@@ -387,6 +388,62 @@ def test_messages_wait_for_those_before_them_to_the_same_recipient_only(online: 
     bob.is_back = True
     bob.answer()
     assert bob.got == [1, 2, 3]
+
+
+def ask_together(driven: Driven, *bodies: int) -> list[int]:
+    return [driven.ask(protocol.message("bob", body), retries=True) for body in bodies]
+
+
+def test_after_the_first_messages_to_a_user_are_sent_together(online: Driven) -> None:
+    first, *_ = ask_together(online, 1, 2, 3)
+    online.receive(protocol.ok(first, delivered=1))
+    assert [body for _, body in messages(online)] == [1, 2, 3]
+    ask_together(online, 4, 5)
+    assert [body for _, body in messages(online)] == [4, 5]
+
+
+def test_any_answer_but_that_the_recipient_may_return_releases_those_that_wait(online: Driven) -> None:
+    first, *_ = ask_together(online, 1, 2, 3)
+    online.receive(protocol.error(first, Code.RECIPIENT_OFFLINE, "no"))
+    assert [body for _, body in messages(online)] == [1, 2, 3]
+
+
+def test_a_while_after_a_delivery_the_first_message_goes_alone_again(online: Driven) -> None:
+    online.receive(protocol.ok(ask_together(online, 1)[0], delivered=1))
+    online.run(STEADY_S, answering=True)
+    messages(online)
+    ask_together(online, 2, 3)
+    assert [body for _, body in messages(online)] == [2]
+
+
+def test_a_refused_message_that_a_later_one_has_overtaken_fails_and_is_not_sent_again(online: Driven) -> None:
+    online.receive(protocol.ok(ask_together(online, 1)[0], delivered=1))
+    second, third, fourth = ask_together(online, 2, 3, 4)
+    recipient_disconnected(online, second, fourth)
+    assert second not in online.answers, "the answer to the third is open"
+    online.receive(protocol.ok(third, delivered=1))
+    assert isinstance(online.answers[second], RecipientDisconnected)
+    messages(online)
+    online.run(MESSAGE_RETRY_INTERVAL_S, answering=True)
+    assert messages(online) == [(fourth, 4)]
+
+
+@pytest.mark.parametrize("overtaker_first", [True, False])
+def test_refused_messages_are_sent_again_only_when_none_is_in_flight(
+    online: Driven, overtaker_first: bool
+) -> None:
+    online.receive(protocol.ok(ask_together(online, 1)[0], delivered=1))
+    second, third = ask_together(online, 2, 3)
+    messages(online)
+    if overtaker_first:
+        online.receive(protocol.ok(third, delivered=1))
+        recipient_disconnected(online, second)
+    else:
+        recipient_disconnected(online, second)
+        online.run(2 * MESSAGE_RETRY_INTERVAL_S, answering=True)
+        assert messages(online) == []
+        online.receive(protocol.ok(third, delivered=1))
+    assert isinstance(online.answers[second], RecipientDisconnected)
 
 
 def test_messages_that_are_not_retried_wait_for_none(online: Driven) -> None:
