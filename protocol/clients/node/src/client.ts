@@ -631,33 +631,44 @@ export class PresenceClient {
     return batches(uids).map((batch) => this.watchOf(batch));
   }
 
+  /** Asks for users until a watch of them is granted, by this request or another, or removed. */
   private watchOf(batch: readonly string[]): OwnRequest {
-    const watches = batch.map((uid) => [uid, this.watchedUsers.watchOf(uid)] as const);
+    const watches = batch.map((uid) => {
+      const watch = this.watchedUsers.watchOf(uid);
+      return { uid, watch, grants: watch?.grants };
+    });
     const current = (): string[] => {
-      const same = watches.filter(([uid, watch]) => watch && this.watchedUsers.watchOf(uid) === watch);
-      return same.map(([uid]) => uid);
+      const isDue = ({ uid, watch, grants }: (typeof watches)[number]): boolean =>
+        watch !== undefined && watch === this.watchedUsers.watchOf(uid) && watch.grants === grants;
+      return watches.filter(isDue).map(({ uid }) => uid);
     };
     return {
       kind: "watch",
-      uids: batch,
+      get uids() {
+        return current();
+      },
       send: () => {
         const uids = current();
         const parse = (answer: ValueMap): void => void this.applySnapshot(answer);
         return uids.length > 0 ? this.request(Kind.WATCH, this.watchPayload(uids), parse) : null;
       },
-      refused: (error) => this.watchRefused(current(), error),
+      refused: (error, others) => this.watchRefused(current(), error, others),
     };
   }
 
-  private watchRefused(uids: readonly string[], error: RequestFailed): readonly OwnRequest[] {
+  private watchRefused(
+    uids: readonly string[],
+    error: RequestFailed,
+    others: ReadonlySet<string>,
+  ): readonly OwnRequest[] {
     if (error.code === Code.TOO_LARGE && this.watchDevices && uids.length > USERS_THAT_FIT) {
       const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
       return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
     }
-    this.watchedUsers.remove(uids);
-    if (uids.length > 0) {
+    const ended = this.watchedUsers.refused(uids.filter((uid) => !others.has(uid)));
+    if (ended.length > 0) {
       const { code, reason, message } = error;
-      this.emitPush({ type: "watchEnded", uids, code, reason, message });
+      this.emitPush({ type: "watchEnded", uids: ended, code, reason, message });
     }
     return [];
   }

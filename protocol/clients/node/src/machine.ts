@@ -111,6 +111,9 @@ export class ClientMachine {
     if (this.state === "online" && this.session) {
       return Math.min(this.session.deadline, this.token.dueAt);
     }
+    if (this.state === "logging out" && this.session) {
+      return Math.min(this.stateDeadline, this.session.requestsDueAt);
+    }
     return this.isOver ? Infinity : this.stateDeadline;
   }
 
@@ -249,8 +252,9 @@ export class ClientMachine {
     if (this.state === "online" && this.session) {
       return this.tickOnline(this.session, now);
     }
+    const expired = this.state === "logging out" ? (this.session?.expireRequests(now) ?? []) : [];
     if (now < this.stateDeadline) {
-      return [];
+      return expired;
     }
     switch (this.state) {
       case "waiting to return":
@@ -263,7 +267,7 @@ export class ClientMachine {
       case "logging in":
         return this.timedOut("login_timeout", "answer to the login", LOGIN_TIMEOUT_MS, now);
       case "logging out":
-        return [...(this.session?.expireRequests(now) ?? []), ...this.end(null)];
+        return [...expired, ...this.end(null)];
       default:
         return [];
     }
@@ -307,6 +311,9 @@ export class ClientMachine {
   logOut(reason: "logout" | "background" | undefined, now: number): number {
     this.logoutId = this.request(Kind.LOGOUT, { reason }, LOGOUT_TIMEOUT_MS, now);
     this.token.stop();
+    if (this.session) {
+      this.session.isLeaving = true;
+    }
     this.state = "logging out";
     this.stateDeadline = now + LOGOUT_TIMEOUT_MS;
     return this.logoutId;

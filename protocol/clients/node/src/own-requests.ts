@@ -18,12 +18,16 @@ const MAX_IN_FLIGHT = 2; // a server allows few pending requests per client
 /** A request that is repeated until the server grants it, or refuses it for good. */
 export interface OwnRequest {
   readonly kind: "rest" | "pass" | "watch";
-  /** The users whom it asks for. */
+  /** The users whom it asks for now. */
   readonly uids: readonly string[];
   /** Sends it; rejects if the server does not grant it. Null if it is not needed any more. */
   send(): Promise<unknown> | null;
-  /** The server has refused it for good; returns what to request instead. */
-  refused(error: RequestFailed): readonly OwnRequest[];
+  /**
+   * The server has refused it for good; returns what to request instead.
+   *
+   * @param others for whom other requests of the client ask.
+   */
+  refused(error: RequestFailed, others: ReadonlySet<string>): readonly OwnRequest[];
 }
 
 /** One connection's share. */
@@ -31,6 +35,7 @@ interface Round {
   readonly first: Attempt[]; // queued: the rest of the login, and passes
   readonly watches: Attempt[]; // queued
   readonly timers: Set<() => void>; // of requests to be repeated; each prevents one
+  readonly unsettled: Set<Attempt>; // queued, in flight, or to be repeated
   firstInFlight: number;
   inFlight: number; // all
   passesPending: number; // not settled yet, whoever gives them
@@ -58,7 +63,7 @@ export class OwnRequests {
   start(requests: readonly OwnRequest[]): void {
     this.stop();
     const none = { firstInFlight: 0, inFlight: 0, passesPending: 0, hiddenPending: 0 };
-    this.round = { first: [], watches: [], timers: new Set(), sightChanged: false, ...none };
+    this.round = { first: [], watches: [], timers: new Set(), unsettled: new Set(), sightChanged: false, ...none };
     this.add(requests);
   }
 
@@ -114,7 +119,9 @@ export class OwnRequests {
       round.passesPending += request.kind === "pass" ? 1 : 0;
       round.hiddenPending += isForHidden ? 1 : 0;
       const queue = request.kind === "watch" ? round.watches : round.first;
-      queue.push({ request, backoff: new Backoff(), isForHidden });
+      const attempt = { request, backoff: new Backoff(), isForHidden };
+      round.unsettled.add(attempt);
+      queue.push(attempt);
     }
     this.send(round);
   }
@@ -151,7 +158,9 @@ export class OwnRequests {
   }
 
   /** A request was granted, refused for good, or is not needed any more. */
-  private done(round: Round, { request, isForHidden }: Attempt, granted: boolean): void {
+  private done(round: Round, attempt: Attempt, granted: boolean): void {
+    const { request, isForHidden } = attempt;
+    round.unsettled.delete(attempt);
     round.hiddenPending -= isForHidden ? 1 : 0;
     round.passesPending -= request.kind === "pass" ? 1 : 0;
     this.noteSight(round, granted && request.kind === "pass");
@@ -159,7 +168,9 @@ export class OwnRequests {
 
   private failed(round: Round, attempt: Attempt, error: unknown): void {
     if (error instanceof RequestFailed && !mayReconnect(error.code)) {
-      this.queue(round, attempt.request.refused(error), attempt.isForHidden);
+      round.unsettled.delete(attempt);
+      const others = new Set([...round.unsettled].flatMap(({ request }) => request.uids));
+      this.queue(round, attempt.request.refused(error, others), attempt.isForHidden);
       this.done(round, attempt, false);
     } else if (error instanceof RequestFailed || error instanceof ServerFailed || error instanceof RequestTimeout) {
       if (round !== this.round) {

@@ -79,6 +79,8 @@ interface Line {
 export class Session {
   /** The error in the last packet, if the server closes after it. */
   refusal: Refusal | null = null;
+  /** Whether the logout was sent: nothing that may wait follows it. */
+  isLeaving = false;
   private readonly requests = new Map<number, PendingRequest>(); // by id
   private readonly lines = new Map<unknown, Line>(); // by recipient
   private earliest = Infinity; // no request is due before; exact after each `expireRequests`
@@ -98,6 +100,11 @@ export class Session {
   /** When a keepalive, an answer or a request may be due. */
   get deadline(): number {
     return Math.min(this.keepalives.nextAt, this.keepalives.deadAt, this.earliest);
+  }
+
+  /** When a request may be due. */
+  get requestsDueAt(): number {
+    return this.earliest;
   }
 
   /**
@@ -161,8 +168,10 @@ export class Session {
     const effects = expired.flatMap((pending) => this.settle(pending, this.timeOutOf(pending), now));
     for (const pending of requests) {
       if (now < pending.deadline && pending.resend && now >= pending.resend.at) {
-        pending.resend = null;
-        this.sendNow(pending);
+        pending.resend = this.isLeaving ? { ...pending.resend, at: Infinity } : null;
+        if (!this.isLeaving) {
+          this.sendNow(pending);
+        }
       }
     }
     expired.forEach((pending) => this.leaveLine(pending)); // at last: those behind may have timed out, too
@@ -206,8 +215,7 @@ export class Session {
     const refusal = packet.kind === Kind.ERROR ? parseRefusal(packet.payload) : null;
     const id = Number(packet.id ?? -1);
     const pending = this.requests.get(id);
-    const asksForUsers = pending?.kind === Kind.WATCH || pending?.kind === Kind.QUERY;
-    if (refusal && FATAL_CODES.has(refusal.code) && !(refusal.code === Code.TOO_LARGE && asksForUsers)) {
+    if (refusal && endsConnection(refusal.code, packet, pending)) {
       this.refusal = refusal;
     }
     if (id === this.keepalives.unansweredId) {
@@ -275,7 +283,7 @@ export class Session {
   /** If it was the head of a line, sends those that have waited for it, as far as the next that may be resent. */
   private leaveLine(pending: PendingRequest): void {
     const line = this.lineOf(pending);
-    if (!line) {
+    if (!line || this.isLeaving) {
       return;
     }
     for (const each of line.held) {
@@ -300,11 +308,23 @@ export class Session {
     return refusal ?? new RequestTimeout("not sent: those before it to the same user took too long");
   }
 
+  /** When the connection or the client ends: what was sent may have been carried out, whatever the reason. */
   private failureOf({ isHeld, resend, payload }: PendingRequest, error: PresenceError): PresenceError {
     if (!isHeld) {
-      return resend?.error ?? error;
+      return resend?.error ?? (error instanceof ConnectionLost ? error : new ConnectionLost(error.message));
     }
     const notSent = error instanceof ConnectionLost ? new NotConnected(`${error.message}: not sent`) : error;
     return this.lines.get(payload["to"])?.refusal ?? notSent;
   }
+}
+
+/**
+ * Whether the server closes after this error; not if it refuses a watch or a query as too large. One without its
+ * request, which is not waited for any more, can only be about these: the client sends no larger frame.
+ */
+function endsConnection(code: number, { id }: Packet, pending: PendingRequest | undefined): boolean {
+  if (code === Code.TOO_LARGE && id !== null) {
+    return pending !== undefined && pending.kind !== Kind.WATCH && pending.kind !== Kind.QUERY;
+  }
+  return FATAL_CODES.has(code);
 }

@@ -31,6 +31,8 @@ interface Watch {
   state: UserState | null;
   /** The pending requests for this user, before the first answer. */
   readonly requests: Set<number>;
+  /** How many answers it was in. */
+  grants: number;
 }
 
 export class WatchedUsers {
@@ -46,7 +48,7 @@ export class WatchedUsers {
   add(uids: Iterable<string>): string[] {
     const added = [...uids].filter((uid) => !this.watches.get(uid)?.state);
     for (const uid of added) {
-      const watch = this.watches.get(uid) ?? { state: UNKNOWN, requests: new Set() };
+      const watch = this.watches.get(uid) ?? { state: UNKNOWN, requests: new Set(), grants: 0 };
       watch.state = UNKNOWN;
       this.watches.set(uid, watch);
     }
@@ -57,7 +59,7 @@ export class WatchedUsers {
   requestSent(uids: Iterable<string>): number {
     const request = (this.requests += 1);
     for (const uid of uids) {
-      const watch = this.watches.get(uid) ?? { state: null, requests: new Set() };
+      const watch = this.watches.get(uid) ?? { state: null, requests: new Set(), grants: 0 };
       watch.requests.add(request);
       this.watches.set(uid, watch);
     }
@@ -85,6 +87,7 @@ export class WatchedUsers {
         continue; // unwatched in the meantime
       }
       watch.requests.clear();
+      watch.grants += 1;
       if (watch.state && differs(state, watch.state)) {
         changes.push({ type: "presence", uid, state, reason: watch.state === UNKNOWN ? WATCHED : MEANWHILE });
         watch.state = state;
@@ -105,6 +108,24 @@ export class WatchedUsers {
     return true;
   }
 
+  /**
+   * The server refused a watch of these users. Drops and returns those for whom no call of the program waits; its
+   * answer decides about the others.
+   */
+  refused(uids: readonly string[]): string[] {
+    const ended: string[] = [];
+    for (const uid of uids) {
+      const watch = this.watches.get(uid);
+      if (watch && watch.requests.size > 0) {
+        watch.state = null;
+      } else if (watch) {
+        ended.push(uid);
+      }
+    }
+    this.remove(ended);
+    return ended;
+  }
+
   /** Stops watching some users, all if `uids` is left out. */
   remove(uids?: Iterable<string>): void {
     for (const uid of uids ?? [...this.watches.keys()]) {
@@ -116,8 +137,8 @@ export class WatchedUsers {
     return this.watches.has(uid);
   }
 
-  /** Identifies the watch of a user, until it is removed; undefined if there is none. */
-  watchOf(uid: string): object | undefined {
+  /** The watch of a user, the same until it is removed; undefined if there is none. */
+  watchOf(uid: string): { readonly grants: number } | undefined {
     return this.watches.get(uid);
   }
 

@@ -434,6 +434,51 @@ test("a message that waited for another is certainly unsent when the connection 
   assert.ok(driver.results.get(waiting) instanceof NotConnected);
 });
 
+test("a request in flight when the client is ended is perhaps carried out", () => {
+  const driver = online();
+  const [sent, waiting] = [driver.sendMessage("bob", 1), driver.sendMessage("bob", 2)];
+  driver.receive(packet(Kind.GOODBYE, null, { code: Code.KICKED, reason: "kicked", reconnect: false }));
+  assert.ok(driver.results.get(sent) instanceof ConnectionLost);
+  assert.ok(driver.results.get(waiting) instanceof Kicked, "it was not sent");
+});
+
+test("nothing that may wait follows a logout", () => {
+  const driver = online();
+  const [first, held] = [driver.sendMessage("bob", 1), driver.sendMessage("bob", 2)];
+  const away = driver.sendMessage("eve", 3);
+  refuseAsDisconnected(driver, away, 0.1);
+  driver.machine.logOut(undefined, driver.now);
+  driver.receive(packet(Kind.OK, first, { delivered: 1 }));
+  driver.advance(1000);
+  assert.equal(driver.sent.at(-1)?.kind, Kind.LOGOUT);
+  driver.receive(packet(Kind.OK, Number(driver.sent.at(-1)?.id)));
+  assert.ok(driver.results.get(held) instanceof NotConnected);
+  assert.ok(driver.results.get(away) instanceof RecipientDisconnected);
+});
+
+test("a request times out during a logout, too", () => {
+  const driver = online();
+  const id = driver.request(Kind.QUERY, { uids: ["bob"] }, 1000);
+  driver.machine.logOut(undefined, driver.now);
+  driver.advance(1000);
+  assert.ok(driver.results.get(id) instanceof RequestTimeout);
+});
+
+for (const how of ["abandoned", "timed out"] as const) {
+  test(`a refusal of a watch that was ${how} is no reason to stay away`, () => {
+    const driver = online();
+    const id = driver.request(Kind.WATCH, { uids: ["bob"] }, 1000);
+    if (how === "abandoned") {
+      driver.machine.abandon(id);
+    } else {
+      driver.advance(1000);
+    }
+    driver.receive(packet(Kind.ERROR, id, refusal(Code.TOO_LARGE, "too_large")));
+    driver.disconnect();
+    assert.equal(driver.machine.state, "waiting to return");
+  });
+}
+
 test("a message waits no longer than its own time for one without an answer", () => {
   const driver = online();
   messages(driver);

@@ -6,7 +6,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { PresenceClient } from "../src/index.js";
+import { Code, type Packet, PresenceClient } from "../src/index.js";
 import { LoginToken } from "../src/login-token.js";
 import { OwnRequests } from "../src/own-requests.js";
 import { Session } from "../src/session.js";
@@ -102,6 +102,17 @@ planted("messages in flight overtake one that is sent again", Session, "request"
     this.lines.clear(); // one line for each message
     this.lineOf = (head: { retries: boolean }) => (head.retries ? { head, held: new Set(), refusal: null } : null);
     return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+  } as Methods[string];
+});
+
+planted("a refused watch that is not waited for any more ends the client", Session, "handlePacket", /without a reason/, (original) => {
+  return function (this: { refusal: unknown; requests: Map<unknown, unknown> }, packet: Packet): unknown {
+    const result = (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+    const { code } = packet.payload as { code?: number };
+    if (code === Code.TOO_LARGE && !this.requests.has(packet.id)) {
+      this.refusal ??= { code, reason: "too_large", message: "", retryAfterMs: null };
+    }
+    return result;
   } as Methods[string];
 });
 

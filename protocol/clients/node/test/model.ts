@@ -14,6 +14,7 @@
  * - one connection at most; without a run no connection and no timer;
  * - every call settles in its time; what fails as not done was not done, and what resolves was done once;
  * - messages to one user arrive in the order of the calls;
+ * - only a refusal by the server ends a client that has been online, or is persistent;
  * - a refused token is never sent again, one that was not refused always is, and only two refusals end a client;
  * - keepalives are sent in time;
  * - after a busy answer the pause before a request of the client's own is that of its own failures;
@@ -31,6 +32,7 @@ import {
   Ended,
   Kind,
   LoginRefused,
+  mayReconnect,
   NotConnected,
   type Packet,
   PresenceClient,
@@ -69,6 +71,7 @@ interface Request {
   readonly isOwn: boolean;
   /** Of a message: whether the recipient got it when the server read it. */
   readonly isDelivered: boolean;
+  readonly number: number;
   readonly timesOutAt: number;
   /** Whether the client does not wait for it any more. */
   isTimedOut: boolean;
@@ -116,6 +119,8 @@ export class World {
   private isRunning = false;
   private isOnline = false;
   private wasOnline = false; // in this run
+  private mayEnd = false; // the server has refused this run
+  private readonly persistent: boolean;
   private beginsAfterLogout = false;
   private online: Promise<Connected> | null = null; // of this run
   private readonly oldPromises = new Set<Promise<Connected>>();
@@ -141,12 +146,15 @@ export class World {
 
   // Watches
   private readonly watches = new Map<VirtualPeer, Set<string>>(); // by connection
+  private readonly leaving = new Set<VirtualPeer>(); // connections that have logged out
   private readonly passesOf = new Set<VirtualPeer>(); // connections that have one
   private readonly shown = new Map<string, { id: number; status: string }>(); // the truth
   private readonly seen = new Map<string, number>(); // the newest id that the client has reported
   private passes = 0;
   private readonly abandonedPasses = new Set<string>();
   private requests: Request[] = []; // not answered
+  private requestsReceived = 0; // requests
+  private readonly grantedAt = new Map<string, number>(); // by user: as many requests were received by then
   private readonly failures = new Map<string, number>(); // of the client's own requests in a row, by user or pass
   private expected: Expected[] = [];
   private keepalives = 0; // seen on the newest connection
@@ -158,11 +166,12 @@ export class World {
     this.time = new VirtualTime(this.random);
     this.server = new VirtualServer((packet, peer) => this.received(packet, peer));
     this.fetches = this.random() < 0.6;
+    this.persistent = this.random() < 0.7;
     this.client = new PresenceClient(
       {
         connector: this.server,
         uid: "ann",
-        persistent: this.random() < 0.7,
+        persistent: this.persistent,
         requestTimeoutMs: REQUEST_TIMEOUT_MS,
         maxMessages: MAX_MESSAGES,
         askEvery: 1 + Math.floor(this.random() * 3),
@@ -300,6 +309,8 @@ export class World {
       this.ends += 1;
       this.readings.forEach((reading) => (reading.isOfRun = false));
       assert.ok(this.isRunning, "an end outside of a run");
+      const isFirstAttempt = !this.persistent && !this.wasOnline;
+      assert.ok(error === null || this.mayEnd || isFirstAttempt, `an end without a reason: ${String(error)}`);
       if (this.fetches && error instanceof LoginRefused && error.code === Code.AUTH_FAILED && this.wasOnline) {
         assert.ok(this.refusalsInARow >= 2, "one refused token ended the client");
       }
@@ -315,6 +326,7 @@ export class World {
     this.isRunning = true;
     this.runs += 1;
     this.refusalsInARow = 0;
+    this.mayEnd = false;
   }
 
   /** Calls the client; what it sends meanwhile is the program's. */
@@ -401,7 +413,7 @@ export class World {
     const times = this.deliveries.get(call.message) ?? 0;
     if (error === null) {
       assert.equal(times, 1, `message ${call.message} was sent, and delivered ${times} times`);
-    } else if (error instanceof RequestFailed || error instanceof NotConnected) {
+    } else if (error instanceof RequestFailed || error instanceof NotConnected || error instanceof Ended) {
       assert.equal(times, 0, `message ${call.message} failed with ${String(error)}, but was delivered`);
     } else {
       assert.ok(times <= 1);
@@ -570,12 +582,19 @@ export class World {
     if (typeof sent === "string" && this.fetches && this.refusedTokens.has(sent)) {
       this.problems.push(new Error(`a refused token was sent again: ${sent}`));
     }
+    if (this.leaving.has(peer)) {
+      this.problems.push(new Error(`a packet of kind ${kind} after the logout`));
+    }
+    if (kind === Kind.LOGOUT) {
+      this.leaving.add(peer);
+    }
     const isOwn = this.callDepth === 0;
     const keys = keysOf(packet);
     this.expected = this.expected.filter(({ key }) => !(isOwn && keys.includes(key)));
     const isDelivered = kind === Kind.MESSAGE && this.takeMessage(payload);
     const timesOutAt = this.time.now() + REQUEST_TIMEOUT_MS;
-    const request = { packet, peer, isOwn, isDelivered, timesOutAt, isTimedOut: false };
+    const number = (this.requestsReceived += 1);
+    const request = { packet, peer, isOwn, isDelivered, number, timesOutAt, isTimedOut: false };
     this.requests.push(request);
     if (this.isGood) {
       void Promise.resolve()
@@ -631,7 +650,11 @@ export class World {
     } else if (kind === Kind.WATCH && request.packet.payload["pass"] !== undefined && draw < 0.7) {
       this.refuse(request, Code.AUTH_FAILED); // a pass that is not valid any more
     } else {
-      this.refuse(request, this.pick([Code.BUSY, Code.BUSY, Code.SERVER_ERROR, Code.RATE_LIMITED]) as number);
+      const codes = [Code.BUSY, Code.BUSY, Code.SERVER_ERROR, Code.RATE_LIMITED];
+      const uids = (request.packet.payload["uids"] ?? []) as string[];
+      const isMore = uids.some((uid) => !this.watches.get(request.peer)?.has(uid));
+      const isTooMuch = kind === Kind.QUERY || (kind === Kind.WATCH && isMore);
+      this.refuse(request, this.pick(isTooMuch ? [...codes, Code.TOO_LARGE] : codes) as number);
     }
   }
 
@@ -659,8 +682,11 @@ export class World {
       this.refusalsInARow = 0;
       this.watches.set(peer, new Set());
     }
+    const keys = keysOf(packet);
+    this.expected = this.expected.filter(({ key }) => !keys.includes(key)); // the client has what it asked for
+    keys.forEach((key) => this.grantedAt.set(key, this.requestsReceived));
     if (request.isOwn && !request.isTimedOut) {
-      keysOf(packet).forEach((key) => this.granted(key));
+      keys.forEach((key) => this.granted(key));
     }
     peer.send({ kind: Kind.OK, id, payload: this.answerTo(packet, peer, request.isTimedOut) });
     if (kind === Kind.LOGOUT) {
@@ -730,7 +756,8 @@ export class World {
     const { kind, id, payload } = packet;
     this.note(`refuse ${kind} with ${code}`);
     const retryAfterS = this.random() < 0.5 ? this.below(3) : null;
-    if (code === Code.AUTH_FAILED && kind === Kind.WATCH) {
+    this.mayEnd ||= kind === Kind.LOGIN && !mayReconnect(code);
+    if (code === Code.TOO_LARGE || (code === Code.AUTH_FAILED && kind === Kind.WATCH)) {
       peer.send({ kind: Kind.ERROR, id, payload: { code, reason: "x", message: "" } });
       return;
     }
@@ -747,12 +774,13 @@ export class World {
   }
 
   /** A request of the client's own has failed: it is to be repeated after a pause. */
-  private failed({ packet, peer, isOwn, isTimedOut }: Request, retryAfterS: number): void {
+  private failed({ packet, peer, isOwn, isTimedOut, number }: Request, retryAfterS: number): void {
     if (!isOwn || isTimedOut || packet.kind !== Kind.WATCH) {
       return;
     }
     const watched = this.client.watched();
-    const keys = keysOf(packet).filter((each) => !USERS.includes(each) || watched.has(each));
+    const isDue = (key: string): boolean => !USERS.includes(key) || watched.has(key);
+    const keys = keysOf(packet).filter((key) => isDue(key) && (this.grantedAt.get(key) ?? 0) < number);
     keys.forEach((key) => this.failures.set(key, (this.failures.get(key) ?? 0) + 1));
     const failures = Math.max(0, ...keys.map((key) => this.failures.get(key) ?? 0));
     const pauseMs = 1000 * (retryAfterS + Math.min(60, 2 ** (failures - 1)));
@@ -785,6 +813,7 @@ export class World {
     if (this.watches.has(peer) && peer.state === "open") {
       const reconnect = this.random() < 0.6;
       this.note(`goodbye ${reconnect}`);
+      this.mayEnd ||= !reconnect;
       const payload = { code: reconnect ? Code.SERVER_DRAIN : Code.KICKED, reason: "x", reconnect };
       peer.send({ kind: Kind.GOODBYE, id: null, payload });
       peer.close();
@@ -817,8 +846,7 @@ export class World {
     }
     this.server.peers.splice(0, Math.max(0, this.server.peers.length - 3));
     for (const call of this.calls) {
-      const graceMs = state === "logging out" ? LOGOUT_TIMEOUT_MS : 0; // its end settles what is left
-      assert.ok(this.time.now() <= call.dueAt + graceMs + SLACK_MS, `${call.name} is not settled`);
+      assert.ok(this.time.now() <= call.dueAt + SLACK_MS, `${call.name} is not settled`);
     }
     this.checkPauses();
     if (state === "online") {

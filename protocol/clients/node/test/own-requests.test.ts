@@ -221,6 +221,43 @@ test("watchEnded reports that a watch was refused for good", async () => {
   assert.equal(client.watched().size, 0);
 });
 
+test("a refused request of the client leaves a pending one of the program", async () => {
+  let asked = 0;
+  const context = await online(() => ((asked += 1) === 1 ? Code.TOO_LARGE : { bob: ONLINE }));
+  const { client, time } = context;
+  const ended: unknown[] = [];
+  client.on("watchEnded", (event) => ended.push(event));
+  client.watchNowait(["bob"]);
+  const watched = client.watch(["bob"]);
+  await time.settle();
+  assert.equal((await watched).get("bob")?.status, "online");
+  assert.deepEqual([ended, client.watched().get("bob")?.status], [[], "online"]);
+});
+
+test("a user whom two requests are refused is not watched", async () => {
+  let asked = 0;
+  const context = await online(() => ((asked += 1) === 1 ? Code.TOO_LARGE : Code.BUSY));
+  const { client, time } = context;
+  client.watchNowait(["bob"]);
+  const watched = assert.rejects(client.watch(["bob"]), { code: Code.BUSY });
+  await time.settle();
+  await watched;
+  assert.equal(client.watched().size, 0);
+});
+
+test("a user for whom another request of the client still asks is not lost", async () => {
+  let asked = 0;
+  const context = await online(() => ((asked += 1) === 1 ? Code.TOO_LARGE : { bob: ONLINE }));
+  const { client, time } = context;
+  const ended: string[] = [];
+  client.on("watchEnded", ({ uids }) => ended.push(...uids));
+  client.watchNowait(["ann", "bob"]);
+  client.unwatch(["bob"]).catch(() => undefined);
+  client.watchNowait(["bob"]);
+  await time.settle();
+  assert.deepEqual([ended, client.watched().get("bob")?.status], [["ann"], "online"]);
+});
+
 test("a server that fails is asked again", async () => {
   let fails = true;
   const context = await online(() => (fails ? Code.SERVER_ERROR : { bob: ONLINE }));
