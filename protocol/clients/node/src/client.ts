@@ -2,14 +2,20 @@
 
 import { EventEmitter } from "node:events";
 
-import { Code, Kind } from "./constants.js";
+import { Kind } from "./constants.js";
 import { type Environment, SYSTEM } from "./environment.js";
-import { ConnectionLost, PresenceError, type RequestFailed, RequestTimeout } from "./errors.js";
+import { ConnectionLost, PresenceError, RequestTimeout } from "./errors.js";
 import { Link } from "./link.js";
 import type { LoginChange } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
-import { type Change, checkedChange, checkedMs, checkedOptions, checkedUids, type Options } from "./options.js";
-import { type OwnRequest, OwnRequests } from "./own-requests.js";
+import {
+  type Change,
+  checkedChange,
+  checkedMs,
+  checkedOptions,
+  checkedUids,
+  type Options,
+} from "./options.js";
 import {
   type Connected,
   type Delivered,
@@ -22,15 +28,12 @@ import {
   type UserState,
   type WatchEnded,
 } from "./pushes.js";
+import { Restoration } from "./restoration.js";
 import { Run, Waiters } from "./runs.js";
 import type { Effects } from "./session.js";
 import { type Element, Streams } from "./streams.js";
-import { remainingLifetimeMs } from "./tokens.js";
 import type { ValueMap } from "./values.js";
-import { batches, WatchedUsers } from "./watches.js";
-
-const MAX_PASSES = 16; // that a server takes on one connection
-const USERS_THAT_FIT = 32; // with their devices, into one answer: a refusal of so few is about the number of watches
+import { WatchedUsers } from "./watches.js";
 
 /** The arguments of listeners, by event. */
 export interface Events {
@@ -75,11 +78,9 @@ export class PresenceClient {
   private readonly link: Link;
   private readonly watchedUsers = new WatchedUsers();
   private readonly pendingRequests = new Map<number, PendingRequest>();
-  private readonly passes = new Set<string>(); // the newest that a server has taken
-  private readonly ownRequests: OwnRequests;
+  private readonly restoration: Restoration;
   private readonly streams: Streams;
   private readonly requestTimeoutMs: number;
-  private readonly watchDevices: boolean;
   private readonly onlineWaiters = new Waiters();
   private run: Run | null = null; // the current one
   private nextRun: Run | null = null; // begins when the current one has logged out
@@ -98,16 +99,29 @@ export class PresenceClient {
     const { login, connector, tokenSource, persistent, askEvery, ...rest } = checkedOptions(options);
     const { requestTimeoutMs, watchDevices, maxMessages, maxChanges } = rest;
     this.requestTimeoutMs = requestTimeoutMs;
-    this.watchDevices = watchDevices;
     this.machine = new ClientMachine(login, {
       chance: environment.chance,
       persistent,
       askEvery,
       fetchesTokens: tokenSource !== null,
-      onTokenRenewed: () => queueMicrotask(() => this.ownRequests.tokenTaken()),
+      onTokenRenewed: () => queueMicrotask(() => this.restoration.tokenTaken()),
     });
-    this.link = new Link(this.machine, connector, tokenSource, environment, (effects) => this.report(effects));
-    this.ownRequests = new OwnRequests(environment, (queued) => this.watchesOfHidden(queued));
+    this.link = new Link(this.machine, connector, tokenSource, environment, (effects) =>
+      this.report(effects),
+    );
+    const sender = {
+      request: this.request.bind(this),
+      update: (change: LoginChange) => this.requestUpdate(change, () => undefined),
+      applySnapshot: (answer: ValueMap) => void this.applySnapshot(answer),
+      watchEnded: (push: WatchEnded) => this.emitPush(push),
+    };
+    this.restoration = new Restoration(
+      this.watchedUsers,
+      this.machine.login,
+      watchDevices,
+      sender,
+      environment,
+    );
     this.streams = new Streams(maxMessages, maxChanges);
   }
 
@@ -146,9 +160,9 @@ export class PresenceClient {
   }
 
   /** As `messages`, over what happens to the connection, at most 100. */
-  connectionChanges({
-    signal,
-  }: Abortable = {}): AsyncIterableIterator<Connected | Disconnected | Goodbye | Dropped> {
+  connectionChanges({ signal }: Abortable = {}): AsyncIterableIterator<
+    Connected | Disconnected | Goodbye | Dropped
+  > {
     return this.streams.connectionChanges(signal);
   }
 
@@ -208,7 +222,9 @@ export class PresenceClient {
     if (this.machine.state === "online") {
       return Promise.resolve();
     }
-    return this.machine.state === "ended" ? Promise.reject(this.machine.endError()) : this.onlineWaiters.wait(signal);
+    return this.machine.state === "ended"
+      ? Promise.reject(this.machine.endError())
+      : this.onlineWaiters.wait(signal);
   }
 
   // Requests
@@ -257,7 +273,7 @@ export class PresenceClient {
     const request = this.watchedUsers.requestSent(list);
     try {
       const parse = (answer: ValueMap): Map<string, UserState> => this.applySnapshot(answer);
-      return await this.request(Kind.WATCH, this.watchPayload(list), parse, { signal });
+      return await this.request(Kind.WATCH, this.restoration.watchPayload(list), parse, { signal });
     } catch (error) {
       const dropped = this.watchedUsers.requestFailed(request);
       if ((error instanceof RequestTimeout || signal?.aborted) && dropped.length > 0) {
@@ -276,8 +292,8 @@ export class PresenceClient {
    */
   watchNowait(uids: Iterable<string>): void {
     const list = checkedUids(uids);
-    this.machine.check(Kind.WATCH, this.watchPayload(list));
-    this.ownRequests.add(this.watchesOf(this.watchedUsers.add(list)));
+    this.machine.check(Kind.WATCH, this.restoration.watchPayload(list));
+    this.restoration.watch(this.watchedUsers.add(list));
   }
 
   /**
@@ -285,15 +301,9 @@ export class PresenceClient {
    * Watched users who were `not_allowed` are asked for again.
    */
   async addPass(pass: string, { signal }: Abortable = {}): Promise<void> {
-    const taken = (): void => {
-      this.passes.delete(pass);
-      this.passes.add(pass);
-      for (const oldest of [...this.passes].slice(0, -MAX_PASSES)) {
-        this.passes.delete(oldest);
-      }
-    };
+    const taken = (): void => this.restoration.passTaken(pass);
     const answer = this.request(Kind.WATCH, { uids: [], pass }, taken, { signal });
-    this.ownRequests.passGiven(answer);
+    this.restoration.passGiven(answer);
     await answer;
   }
 
@@ -331,7 +341,7 @@ export class PresenceClient {
     this.machine.login.supersede(checked);
     await update;
     if (change.token !== undefined) {
-      this.ownRequests.tokenTaken();
+      this.restoration.tokenTaken();
     }
   }
 
@@ -461,19 +471,19 @@ export class PresenceClient {
       case "result":
         return this.handleResult(effect.id, effect.result);
       case "end":
-        this.ownRequests.stop();
+        this.restoration.stop();
         run?.reject(effect.error ?? this.machine.endError());
         this.onlineWaiters.reject(effect.error ?? this.machine.endError());
         this.streams.finish(effect.error);
         this.emit("end", effect.error);
         return false;
       case "connected":
-        this.ownRequests.start(this.restored(effect)); // before what a listener requests
+        this.restoration.start(effect); // before what a listener requests
         run?.resolve(effect);
         this.onlineWaiters.resolve();
         break;
       case "disconnected":
-        this.ownRequests.stop();
+        this.restoration.stop();
     }
     if (effect.type !== "presence" || this.watchedUsers.applyChange(effect)) {
       this.emitPush(effect);
@@ -559,10 +569,6 @@ export class PresenceClient {
     });
   }
 
-  private watchPayload(uids: readonly string[]): ValueMap {
-    return this.watchDevices ? { uids, detail: true } : { uids };
-  }
-
   private requestUpdate<Result>(
     change: LoginChange,
     granted: (answer: ValueMap) => Result,
@@ -579,97 +585,5 @@ export class PresenceClient {
     this.watchedUsers.applySnapshot(states).forEach((change) => this.emitPush(change));
     // A later push may have been newer.
     return new Map([...states].map(([uid, state]) => [uid, this.watchedUsers.state(uid) ?? state]));
-  }
-
-  // What the client requests by itself
-
-  /** What a new connection has to have, and does not have by its login. */
-  private restored(push: Connected): OwnRequest[] {
-    for (const pass of this.passes) {
-      if ((remainingLifetimeMs(pass, push.timeMs) ?? 1) <= 0) {
-        this.passes.delete(pass);
-      }
-    }
-    const passes = [...this.passes].map((pass) => this.passOf(pass));
-    return [this.rest, ...passes, ...this.watchesOf(this.watchedUsers.states().keys())];
-  }
-
-  /** Requests for the watched users who were `not_allowed`, and for whom no queued request asks. */
-  private watchesOfHidden(queued: readonly OwnRequest[]): OwnRequest[] {
-    const asked = new Set(queued.flatMap(({ uids }) => uids));
-    return this.watchesOf(this.watchedUsers.hidden().filter((uid) => !asked.has(uid)));
-  }
-
-  /** What the login had to leave out. */
-  private readonly rest: OwnRequest = {
-    kind: "rest",
-    uids: [],
-    send: () => {
-      const change = this.machine.login.rest();
-      return change && this.requestUpdate(change, () => undefined);
-    },
-    refused: () => [],
-  };
-
-  /** A pass of an earlier connection. */
-  private passOf(pass: string): OwnRequest {
-    return {
-      kind: "pass",
-      uids: [],
-      send: () => {
-        return this.passes.has(pass) ? this.request(Kind.WATCH, { uids: [], pass }, () => undefined) : null;
-      },
-      refused: () => {
-        this.passes.delete(pass);
-        return [];
-      },
-    };
-  }
-
-  /** Watches of these users, for whom no call waits. */
-  private watchesOf(uids: Iterable<string>): OwnRequest[] {
-    return batches(uids).map((batch) => this.watchOf(batch));
-  }
-
-  /** Asks for users until a watch of them is granted, by this request or another, or removed. */
-  private watchOf(batch: readonly string[]): OwnRequest {
-    const watches = batch.map((uid) => {
-      const watch = this.watchedUsers.watchOf(uid);
-      return { uid, watch, grants: watch?.grants };
-    });
-    const current = (): string[] => {
-      const isDue = ({ uid, watch, grants }: (typeof watches)[number]): boolean =>
-        watch !== undefined && watch === this.watchedUsers.watchOf(uid) && watch.grants === grants;
-      return watches.filter(isDue).map(({ uid }) => uid);
-    };
-    return {
-      kind: "watch",
-      get uids() {
-        return current();
-      },
-      send: () => {
-        const uids = current();
-        const parse = (answer: ValueMap): void => void this.applySnapshot(answer);
-        return uids.length > 0 ? this.request(Kind.WATCH, this.watchPayload(uids), parse) : null;
-      },
-      refused: (error, others) => this.watchRefused(current(), error, others),
-    };
-  }
-
-  private watchRefused(
-    uids: readonly string[],
-    error: RequestFailed,
-    others: ReadonlySet<string>,
-  ): readonly OwnRequest[] {
-    if (error.code === Code.TOO_LARGE && this.watchDevices && uids.length > USERS_THAT_FIT) {
-      const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
-      return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
-    }
-    const ended = this.watchedUsers.refused(uids.filter((uid) => !others.has(uid)));
-    if (ended.length > 0) {
-      const { code, reason, message } = error;
-      this.emitPush({ type: "watchEnded", uids: ended, code, reason, message });
-    }
-    return [];
   }
 }

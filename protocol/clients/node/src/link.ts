@@ -90,7 +90,10 @@ export class Link {
       this.attempt = attempt;
       return [];
     } catch (error) {
-      return this.machine.disconnected(error instanceof Error ? error.message : String(error), this.environment.now());
+      return this.machine.disconnected(
+        error instanceof Error ? error.message : String(error),
+        this.environment.now(),
+      );
     }
   }
 

@@ -14,7 +14,14 @@
 
 import { Code, Kind } from "./constants.js";
 import type { Chance } from "./environment.js";
-import { type LoginRefused, NoToken, PresenceError, RequestFailed, retryAfterMs, Unsupported } from "./errors.js";
+import {
+  type LoginRefused,
+  NoToken,
+  PresenceError,
+  RequestFailed,
+  retryAfterMs,
+  Unsupported,
+} from "./errors.js";
 import type { Login } from "./login.js";
 import { Backoff, type Loss } from "./reconnect.js";
 import type { Session } from "./session.js";

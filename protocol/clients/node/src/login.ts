@@ -31,7 +31,10 @@ export interface Identity {
 export type Status = "online" | "away" | "busy" | "dnd" | "invisible";
 
 /** What can change while online and for later logins; fields left out stay as they are. */
-export type LoginChange = Pick<Identity, "meta" | "private" | "status" | "untilMs" | "token" | "idleTimeoutMs">;
+export type LoginChange = Pick<
+  Identity,
+  "meta" | "private" | "status" | "untilMs" | "token" | "idleTimeoutMs"
+>;
 
 /**
  * The login as last granted; later logins carry the same.

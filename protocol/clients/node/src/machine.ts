@@ -400,7 +400,11 @@ export class ClientMachine {
     const failure = new LoginRefused(refusal);
     const triesAnotherToken = refusal.code === Code.AUTH_FAILED && this.token.loginRefused(failure);
     const loss = { ...refusal, failure };
-    return this.reconnectOrEnd(loss, this.reconnectPolicy.loginRefused(loss, reconnect, triesAnotherToken), now);
+    return this.reconnectOrEnd(
+      loss,
+      this.reconnectPolicy.loginRefused(loss, reconnect, triesAnotherToken),
+      now,
+    );
   }
 
   /** Waits for `outcome` milliseconds before the next attempt, or ends with that error. */

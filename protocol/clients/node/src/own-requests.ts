@@ -63,7 +63,14 @@ export class OwnRequests {
   start(requests: readonly OwnRequest[]): void {
     this.stop();
     const none = { firstInFlight: 0, inFlight: 0, passesPending: 0, hiddenPending: 0 };
-    this.round = { first: [], watches: [], timers: new Set(), unsettled: new Set(), sightChanged: false, ...none };
+    this.round = {
+      first: [],
+      watches: [],
+      timers: new Set(),
+      unsettled: new Set(),
+      sightChanged: false,
+      ...none,
+    };
     this.add(requests);
   }
 
@@ -172,7 +179,11 @@ export class OwnRequests {
       const others = new Set([...round.unsettled].flatMap(({ request }) => request.uids));
       this.queue(round, attempt.request.refused(error, others), attempt.isForHidden);
       this.done(round, attempt, false);
-    } else if (error instanceof RequestFailed || error instanceof ServerFailed || error instanceof RequestTimeout) {
+    } else if (
+      error instanceof RequestFailed ||
+      error instanceof ServerFailed ||
+      error instanceof RequestTimeout
+    ) {
       if (round !== this.round) {
         return;
       }

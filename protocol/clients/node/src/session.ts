@@ -192,7 +192,11 @@ export class Session {
   /** Fails all pending requests, except those that the client made by itself. */
   failRequests(error: PresenceError): Effects {
     const requests = [...this.requests.values()].filter(({ onAnswer }) => !onAnswer);
-    return requests.map((pending) => ({ type: "result", id: pending.id, result: this.failureOf(pending, error) }));
+    return requests.map((pending) => ({
+      type: "result",
+      id: pending.id,
+      result: this.failureOf(pending, error),
+    }));
   }
 
   /** Handles any packet except a goodbye. Unknown kinds are ignored. */

@@ -1,7 +1,15 @@
 /** Async iterators over what the client reports, each with a bounded queue of its own. */
 
 import type { PresenceError } from "./errors.js";
-import type { Connected, Delivered, Disconnected, Dropped, Goodbye, PresenceChanged, WatchEnded } from "./pushes.js";
+import type {
+  Connected,
+  Delivered,
+  Disconnected,
+  Dropped,
+  Goodbye,
+  PresenceChanged,
+  WatchEnded,
+} from "./pushes.js";
 
 /**
  * The queue of one iterator, in order of arrival; O(1) each.
@@ -154,7 +162,6 @@ interface Reader<T> {
 function userOf(element: { readonly type: string }): string | null {
   return element.type === "presence" ? (element as PresenceChanged).uid : null;
 }
-
 
 const MAX_CONNECTION_CHANGES = 100; // more than an hour of failed attempts, of which each waits up to a minute
 

@@ -178,7 +178,10 @@ whenOnline(
   "devices of watched users are asked for, also after a reconnect",
   async ({ server, peer, client }) => {
     const watch = client.watch(["bob"]);
-    const first = await peer.grant(Kind.WATCH, snapshot({ bob: { status: "online", id: "1-0", devices: [] } }));
+    const first = await peer.grant(
+      Kind.WATCH,
+      snapshot({ bob: { status: "online", id: "1-0", devices: [] } }),
+    );
     assert.deepEqual(first.payload, { uids: ["bob"], detail: true });
     assert.deepEqual((await watch).get("bob")?.devices, []);
     peer.socket.destroy();
@@ -251,7 +254,10 @@ whenOnline("watchEnded reports users whose watch the server refuses to restore",
   const ended = nextEvent(context.client, "watchEnded");
   await next.refuse(Kind.WATCH, Code.UNSUPPORTED, "unsupported");
   await ended;
-  assert.deepEqual([context.events.at(-1), context.client.watched().size], ["watchEnded unsupported bob,eve,kim", 0]);
+  assert.deepEqual(
+    [context.events.at(-1), context.client.watched().size],
+    ["watchEnded unsupported bob,eve,kim", 0],
+  );
 });
 
 whenOnline("while offline a request rejects immediately, and unwatch succeeds", async ({ peer, client }) => {
@@ -343,19 +349,22 @@ whenOnline("after a pass is taken at the second try hidden users are asked for a
   assert.deepEqual((await next.next(Kind.WATCH)).payload, { uids: ["bob"] });
 });
 
-whenOnline("a pass that a busy server refused is given again, one that has expired is not", async (context) => {
-  const { client, peer } = context;
-  for (const pass of [token({ exp: 1_700_000_100 }), "p"]) {
-    const added = client.addPass(pass);
-    await peer.grant(Kind.WATCH, snapshot({}));
-    await added;
-  }
-  const next = await reconnected(context);
-  const answer = { session: "s", idle_timeout: 30, keepalive: 12, time_ms: 1_700_000_200_000, v: 1 };
-  await next.grant(Kind.LOGIN, answer);
-  await next.refuse(Kind.WATCH, Code.BUSY, "busy", { retry_after: 0.01 });
-  assert.deepEqual((await next.grant(Kind.WATCH, snapshot({}))).payload, { uids: [], pass: "p" });
-});
+whenOnline(
+  "a pass that a busy server refused is given again, one that has expired is not",
+  async (context) => {
+    const { client, peer } = context;
+    for (const pass of [token({ exp: 1_700_000_100 }), "p"]) {
+      const added = client.addPass(pass);
+      await peer.grant(Kind.WATCH, snapshot({}));
+      await added;
+    }
+    const next = await reconnected(context);
+    const answer = { session: "s", idle_timeout: 30, keepalive: 12, time_ms: 1_700_000_200_000, v: 1 };
+    await next.grant(Kind.LOGIN, answer);
+    await next.refuse(Kind.WATCH, Code.BUSY, "busy", { retry_after: 0.01 });
+    assert.deepEqual((await next.grant(Kind.WATCH, snapshot({}))).payload, { uids: [], pass: "p" });
+  },
+);
 
 whenOnline(
   "watches whose devices do not fit into one answer are asked for in parts",

@@ -2,14 +2,7 @@
 
 import assert from "node:assert/strict";
 
-import {
-  Decoder,
-  encode,
-  Kind,
-  type Packet,
-  type PresenceError,
-  type ValueMap,
-} from "../src/index.js";
+import { Decoder, encode, Kind, type Packet, type PresenceError, type ValueMap } from "../src/index.js";
 import type { Identity } from "../src/login.js";
 import { ClientMachine, type MachineOptions } from "../src/machine.js";
 import type { Push } from "../src/pushes.js";

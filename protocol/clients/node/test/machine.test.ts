@@ -399,11 +399,19 @@ test("a message is resent while its recipient may return", () => {
 test("a message in flight to a recipient that returns is not overtaken", () => {
   const driver = online();
   messages(driver);
-  const [one, two, three] = [1, 2, 3].map((body) => driver.sendMessage("bob", body)) as [number, number, number];
+  const [one, two, three] = [1, 2, 3].map((body) => driver.sendMessage("bob", body)) as [
+    number,
+    number,
+    number,
+  ];
   refuseAsDisconnected(driver, one); // and then bob returns
   driver.advance(MESSAGE_RETRY_INTERVAL_MS);
   assert.deepEqual(messages(driver), [one, 1, one, 1]);
-  for (const [id, following] of [[one, [two, 2]], [two, [three, 3]], [three, []]] as const) {
+  for (const [id, following] of [
+    [one, [two, 2]],
+    [two, [three, 3]],
+    [three, []],
+  ] as const) {
     driver.receive(packet(Kind.OK, id, { delivered: 1 }));
     assert.deepEqual(messages(driver), following);
   }
@@ -420,7 +428,14 @@ test("messages that are not retried wait for none of their kind", () => {
   const driver = online();
   messages(driver);
   const send = (body: number): number => driver.request(Kind.MESSAGE, { to: "bob", body });
-  const ids = [send(1), send(2), driver.sendMessage("bob", 3), send(4), send(5), driver.sendMessage("bob", 6)];
+  const ids = [
+    send(1),
+    send(2),
+    driver.sendMessage("bob", 3),
+    send(4),
+    send(5),
+    driver.sendMessage("bob", 6),
+  ];
   assert.deepEqual(messages(driver), [ids[0], 1, ids[1], 2, ids[2], 3]);
   driver.receive(packet(Kind.OK, ids[2] as number, { delivered: 1 }));
   assert.deepEqual(messages(driver), [ids[3], 4, ids[4], 5, ids[5], 6]);
@@ -482,7 +497,11 @@ for (const how of ["abandoned", "timed out"] as const) {
 test("a message waits no longer than its own time for one without an answer", () => {
   const driver = online();
   messages(driver);
-  const waiting = [driver.sendMessage("bob", 1, 2500), driver.sendMessage("bob", 2, 2000), driver.sendMessage("bob", 3)];
+  const waiting = [
+    driver.sendMessage("bob", 1, 2500),
+    driver.sendMessage("bob", 2, 2000),
+    driver.sendMessage("bob", 3),
+  ];
   driver.advance(2000);
   assert.ok(driver.results.get(waiting[1] as number) instanceof RequestTimeout);
   driver.advance(500);
@@ -593,7 +612,15 @@ test("messages and changes are reported in order, unknown kinds are ignored", ()
     packet(99, null, { new: true }),
     packet(Kind.PRESENCE, null, { uid: "bob", status: "away", since_ms: 4, id: "4-0", reason: "away" }),
   );
-  const state = { status: "away", sinceMs: 4, lastSeenMs: null, id: "4-0", meta: {}, reason: null, devices: null };
+  const state = {
+    status: "away",
+    sinceMs: 4,
+    lastSeenMs: null,
+    id: "4-0",
+    meta: {},
+    reason: null,
+    devices: null,
+  };
   assert.deepEqual(driver.pushes.slice(1), [
     { type: "message", sender: "bob", body: { text: "hi" }, atMs: 5 },
     { type: "presence", uid: "bob", state, reason: "away" },
@@ -663,7 +690,10 @@ for (const [lasting, timed, login, rest] of [
     driver.disconnect();
     driver.advance(2000);
     driver.establish();
-    assert.deepEqual(driver.sent.at(-1)?.payload, lasting === undefined ? identity : { ...identity, status: lasting });
+    assert.deepEqual(
+      driver.sent.at(-1)?.payload,
+      lasting === undefined ? identity : { ...identity, status: lasting },
+    );
     assert.equal(driver.machine.login.rest(), null);
   });
 }

@@ -67,58 +67,103 @@ interface TokenState {
   readonly login: { readonly token: string | null };
 }
 
-planted("the newest token is compared instead of the refused one", LoginToken, "whyStale", /no_token, although/, (original) => {
-  return function (this: TokenState, token: string, now: number): unknown {
-    const isNewest = this.refusal !== null && token === this.login.token;
-    return isNewest ? "the server has refused it" : (original as (...given: unknown[]) => unknown).call(this, token, now);
-  } as Methods[string];
-});
+planted(
+  "the newest token is compared instead of the refused one",
+  LoginToken,
+  "whyStale",
+  /no_token, although/,
+  (original) => {
+    return function (this: TokenState, token: string, now: number): unknown {
+      const isNewest = this.refusal !== null && token === this.login.token;
+      return isNewest
+        ? "the server has refused it"
+        : (original as (...given: unknown[]) => unknown).call(this, token, now);
+    } as Methods[string];
+  },
+);
 
-planted("connect keeps its promise for ever", PresenceClient, "connect", /promise of an earlier run/, (original) => {
-  return function (this: { kept?: unknown }): unknown {
-    return (this.kept ??= original.call(this));
-  };
-});
+planted(
+  "connect keeps its promise for ever",
+  PresenceClient,
+  "connect",
+  /promise of an earlier run/,
+  (original) => {
+    return function (this: { kept?: unknown }): unknown {
+      return (this.kept ??= original.call(this));
+    };
+  },
+);
 
-planted("a client that was revived has no end", PresenceClient, "reportOne", /one end each|the client is ended/, (original) => {
-  return function (this: { ended?: boolean }, effect: { type: string }): unknown {
-    if (effect.type === "end" && this.ended) {
-      return false;
-    }
-    this.ended ||= effect.type === "end";
-    return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
-  } as Methods[string];
-});
+planted(
+  "a client that was revived has no end",
+  PresenceClient,
+  "reportOne",
+  /one end each|the client is ended/,
+  (original) => {
+    return function (this: { ended?: boolean }, effect: { type: string }): unknown {
+      if (effect.type === "end" && this.ended) {
+        return false;
+      }
+      this.ended ||= effect.type === "end";
+      return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+    } as Methods[string];
+  },
+);
 
-planted("pauses grow for as long as a connection lasts", OwnRequests, "failed", /not asked for in time/, (original) => {
-  return function (this: unknown, round: { backoff?: Backoff }, attempt: { backoff: Backoff }): unknown {
-    attempt.backoff = round.backoff ??= new Backoff();
-    return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
-  } as Methods[string];
-});
+planted(
+  "pauses grow for as long as a connection lasts",
+  OwnRequests,
+  "failed",
+  /not asked for in time/,
+  (original) => {
+    return function (this: unknown, round: { backoff?: Backoff }, attempt: { backoff: Backoff }): unknown {
+      attempt.backoff = round.backoff ??= new Backoff();
+      return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+    } as Methods[string];
+  },
+);
 
-planted("messages in flight overtake one that is sent again", Session, "request", /got message \d+ after/, (original) => {
-  return function (this: { lines: Map<unknown, unknown>; lineOf: unknown }): unknown {
-    this.lines.clear(); // one line for each message
-    this.lineOf = (head: { retries: boolean }) => (head.retries ? { head, held: new Set(), refusal: null } : null);
-    return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
-  } as Methods[string];
-});
+planted(
+  "messages in flight overtake one that is sent again",
+  Session,
+  "request",
+  /got message \d+ after/,
+  (original) => {
+    return function (this: { lines: Map<unknown, unknown>; lineOf: unknown }): unknown {
+      this.lines.clear(); // one line for each message
+      this.lineOf = (head: { retries: boolean }) =>
+        head.retries ? { head, held: new Set(), refusal: null } : null;
+      return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+    } as Methods[string];
+  },
+);
 
-planted("a refused watch that is not waited for any more ends the client", Session, "handlePacket", /without a reason/, (original) => {
-  return function (this: { refusal: unknown; requests: Map<unknown, unknown> }, packet: Packet): unknown {
-    const result = (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
-    const { code } = packet.payload as { code?: number };
-    if (code === Code.TOO_LARGE && !this.requests.has(packet.id)) {
-      this.refusal ??= { code, reason: "too_large", message: "", retryAfterMs: null };
-    }
-    return result;
-  } as Methods[string];
-});
+planted(
+  "a refused watch that is not waited for any more ends the client",
+  Session,
+  "handlePacket",
+  /without a reason/,
+  (original) => {
+    return function (this: { refusal: unknown; requests: Map<unknown, unknown> }, packet: Packet): unknown {
+      const result = (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+      const { code } = packet.payload as { code?: number };
+      if (code === Code.TOO_LARGE && !this.requests.has(packet.id)) {
+        this.refusal ??= { code, reason: "too_large", message: "", retryAfterMs: null };
+      }
+      return result;
+    } as Methods[string];
+  },
+);
 
-planted("a refused token of an update is forgotten", LoginToken, "stop", /a refused token was sent again/, (original) => {
-  return function (this: { refusedToken: string | null }): unknown {
-    this.refusedToken = null;
-    return original.call(this);
-  } as Methods[string];
-});
+planted(
+  "a refused token of an update is forgotten",
+  LoginToken,
+  "stop",
+  /a refused token was sent again/,
+  (original) => {
+    return function (this: { refusedToken: string | null }): unknown {
+      this.refusedToken = null;
+      return original.call(this);
+    } as Methods[string];
+  },
+);

@@ -311,7 +311,12 @@ export class World {
       assert.ok(this.isRunning, "an end outside of a run");
       const isFirstAttempt = !this.persistent && !this.wasOnline;
       assert.ok(error === null || this.mayEnd || isFirstAttempt, `an end without a reason: ${String(error)}`);
-      if (this.fetches && error instanceof LoginRefused && error.code === Code.AUTH_FAILED && this.wasOnline) {
+      if (
+        this.fetches &&
+        error instanceof LoginRefused &&
+        error.code === Code.AUTH_FAILED &&
+        this.wasOnline
+      ) {
         assert.ok(this.refusalsInARow >= 2, "one refused token ended the client");
       }
       this.isRunning = this.isOnline = this.wasOnline = false;
@@ -358,7 +363,11 @@ export class World {
       const run = this.runs + (this.beginsAfterLogout ? 1 : 0);
       promise
         .then(
-          () => assert.ok(this.runs > run || this.wasOnline || !this.isRunning, "connect resolved before a login"),
+          () =>
+            assert.ok(
+              this.runs > run || this.wasOnline || !this.isRunning,
+              "connect resolved before a login",
+            ),
           () => {
             const isOver = this.runs > run || !this.isRunning || this.beginsAfterLogout;
             assert.ok(isOver || this.oldPromises.has(promise), "connect rejected on a client that goes on");
@@ -399,10 +408,12 @@ export class World {
     const controller = new AbortController();
     const call: Call = { name, dueAt: this.time.now() + timeoutMs, controller, message };
     this.calls.add(call);
-    this.calling(() => start(controller.signal)).then(
-      () => this.settled(call, null),
-      (error: unknown) => this.settled(call, error),
-    ).catch((error: unknown) => this.problems.push(error));
+    this.calling(() => start(controller.signal))
+      .then(
+        () => this.settled(call, null),
+        (error: unknown) => this.settled(call, error),
+      )
+      .catch((error: unknown) => this.problems.push(error));
   }
 
   private settled(call: Call, error: unknown): void {
@@ -424,7 +435,8 @@ export class World {
     const number = (this.messages += 1);
     const retry = this.random() < 0.9;
     const to = this.pick(RECIPIENTS) as string;
-    const send = (signal: AbortSignal): Promise<number> => this.client.sendMessage(to, number, { retry, signal });
+    const send = (signal: AbortSignal): Promise<number> =>
+      this.client.sendMessage(to, number, { retry, signal });
     this.call(`message ${number} to ${to}, ${retry}`, send, REQUEST_TIMEOUT_MS, number);
   }
 
@@ -464,28 +476,39 @@ export class World {
     const reading = this.pick(this.readings.filter(({ over, pending }) => !over && !pending));
     if (!reading || this.readings.length < 2) {
       const iterator = this.client.messages<number>();
-      this.readings.push({ iterator, pushed: 0, read: 0, lastBody: 0, pending: false, over: false, isOfRun: true });
+      this.readings.push({
+        iterator,
+        pushed: 0,
+        read: 0,
+        lastBody: 0,
+        pending: false,
+        over: false,
+        isOfRun: true,
+      });
       if (this.readings.length > 4) {
         this.leave(this.readings.shift() as Reading);
       }
       return;
     }
     reading.pending = true;
-    reading.iterator.next().then(
-      ({ value, done }) => {
-        reading.pending = false;
-        if (done) {
-          this.ended(reading);
-        } else if (value.type === "dropped") {
-          reading.read += value.count;
-        } else {
-          reading.read += 1;
-          assert.ok(value.body > reading.lastBody, "a message came twice, or out of order");
-          reading.lastBody = value.body;
-        }
-      },
-      () => this.ended(reading),
-    ).catch((error: unknown) => this.problems.push(error));
+    reading.iterator
+      .next()
+      .then(
+        ({ value, done }) => {
+          reading.pending = false;
+          if (done) {
+            this.ended(reading);
+          } else if (value.type === "dropped") {
+            reading.read += value.count;
+          } else {
+            reading.read += 1;
+            assert.ok(value.body > reading.lastBody, "a message came twice, or out of order");
+            reading.lastBody = value.body;
+          }
+        },
+        () => this.ended(reading),
+      )
+      .catch((error: unknown) => this.problems.push(error));
   }
 
   private ended(reading: Reading): void {
@@ -561,7 +584,8 @@ export class World {
   private newToken(): string {
     this.tokens += 1;
     const exp = Math.floor(this.serverTimeMs() / 1000) + 5 + this.below(60);
-    this.currentToken = this.random() < 0.4 ? `opaque${this.tokens}` : jsonWebToken({ exp, jti: this.tokens });
+    this.currentToken =
+      this.random() < 0.4 ? `opaque${this.tokens}` : jsonWebToken({ exp, jti: this.tokens });
     this.expiries.set(this.currentToken, this.currentToken.startsWith("opaque") ? Infinity : 1000 * exp);
     return this.sameToken();
   }
@@ -632,7 +656,8 @@ export class World {
       return;
     }
     // A server carries out the watches of a connection in order, and refuses no unwatch.
-    const isWatch = ({ packet }: Request): boolean => packet.kind === Kind.WATCH || packet.kind === Kind.UNWATCH;
+    const isWatch = ({ packet }: Request): boolean =>
+      packet.kind === Kind.WATCH || packet.kind === Kind.UNWATCH;
     const request = isWatch(drawn) ? (this.requests.find(isWatch) as Request) : drawn;
     const draw = this.random();
     const { kind } = request.packet;
@@ -643,7 +668,12 @@ export class World {
         const codes = [Code.AUTH_FAILED, Code.AUTH_FAILED, Code.BUSY, Code.SERVER_DRAIN, Code.SESSION_LIMIT];
         this.refuse(request, this.pick(codes) as number);
       }
-    } else if (request.isDelivered || draw < (request.isOwn ? 0.45 : 0.6) || kind === Kind.LOGOUT || kind === Kind.UNWATCH) {
+    } else if (
+      request.isDelivered ||
+      draw < (request.isOwn ? 0.45 : 0.6) ||
+      kind === Kind.LOGOUT ||
+      kind === Kind.UNWATCH
+    ) {
       this.grant(request);
     } else if (kind === Kind.UPDATE && request.packet.payload["token"] !== undefined) {
       this.refuse(request, this.pick([Code.AUTH_FAILED, Code.BUSY, Code.SERVER_ERROR]) as number);
@@ -713,7 +743,11 @@ export class World {
       case Kind.MESSAGE:
         return { delivered: 1 };
       case Kind.WATCH:
-        if (payload["pass"] !== undefined && !isUncertain && !this.abandonedPasses.has(payload["pass"] as string)) {
+        if (
+          payload["pass"] !== undefined &&
+          !isUncertain &&
+          !this.abandonedPasses.has(payload["pass"] as string)
+        ) {
           this.passesOf.add(peer); // else the client cannot know
         }
         uids.filter((uid) => this.isVisible(uid, peer)).forEach((uid) => this.watches.get(peer)?.add(uid));
@@ -794,7 +828,11 @@ export class World {
     this.shown.set(uid, { id: id + 1, status });
     for (const [peer, watched] of this.watches) {
       if (watched.has(uid)) {
-        peer.send({ kind: Kind.PRESENCE, id: null, payload: { uid, ...this.stateOf(uid, peer), reason: "login" } });
+        peer.send({
+          kind: Kind.PRESENCE,
+          id: null,
+          payload: { uid, ...this.stateOf(uid, peer), reason: "login" },
+        });
       }
     }
   }
@@ -866,7 +904,9 @@ export class World {
 
   private checkPauses(): void {
     this.noteTimeOuts();
-    this.expected = this.expected.filter(({ peer }) => peer.state === "open" && this.client.state === "online");
+    this.expected = this.expected.filter(
+      ({ peer }) => peer.state === "open" && this.client.state === "online",
+    );
     const isWaiting = this.requests.some(({ isOwn, isTimedOut, peer, packet }) => {
       return isOwn && !isTimedOut && peer.state === "open" && packet.kind !== Kind.LOGIN;
     });

@@ -21,7 +21,9 @@ import {
 import { ended, requestFailed } from "../src/errors.js";
 
 interface Table {
-  readonly errors: Readonly<Record<string, { readonly parent: string | null; readonly codes: readonly number[] }>>;
+  readonly errors: Readonly<
+    Record<string, { readonly parent: string | null; readonly codes: readonly number[] }>
+  >;
   readonly pushes: Readonly<Record<string, readonly string[]>>;
   readonly options: readonly string[];
   /** Names of times in seconds, which are in milliseconds here. */
@@ -62,12 +64,15 @@ test("codes of errors", () => {
       const error = isOfConnection ? ended(refusal) : requestFailed(refusal);
       assert.equal(error.constructor.name, name);
       assert.equal(error.name, name);
-      assert.deepEqual({ ...refusal }, {
-        code: error.code,
-        reason: error.reason,
-        message: error.message,
-        retryAfterMs: error.retryAfterMs,
-      });
+      assert.deepEqual(
+        { ...refusal },
+        {
+          code: error.code,
+          reason: error.reason,
+          message: error.message,
+          retryAfterMs: error.retryAfterMs,
+        },
+      );
     }
   }
 });
@@ -79,7 +84,15 @@ test("an error without a message says its reason", () => {
 
 // Each has all fields of its type, and no other, or it would not compile.
 const refusal = { code: 1, reason: "", message: "" };
-const state = { status: "", sinceMs: null, lastSeenMs: null, id: null, meta: {}, reason: null, devices: null };
+const state = {
+  status: "",
+  sinceMs: null,
+  lastSeenMs: null,
+  id: null,
+  meta: {},
+  reason: null,
+  devices: null,
+};
 const connected: Connected = {
   type: "connected",
   session: "",

@@ -31,7 +31,10 @@ const WRONG: readonly (readonly [string, readonly unknown[], new () => Error])[]
 for (const [name, values, type] of WRONG) {
   for (const value of values) {
     test(`${name} must not be ${JSON.stringify(value)}, ${String(value)}`, () => {
-      assert.throws(() => new PresenceClient({ ...ADDRESS, [name]: value } as Options), (error) => error instanceof type);
+      assert.throws(
+        () => new PresenceClient({ ...ADDRESS, [name]: value } as Options),
+        (error) => error instanceof type,
+      );
     });
   }
 }
@@ -120,7 +123,9 @@ test("the server's time runs on, also while offline, and is unknown before the f
 test("setIdleTimeout resolves with what the server grants", async () => {
   const { client, server } = await online();
   const granted = client.setIdleTimeout(240_000);
-  assert.deepEqual(server.peer.grant(Kind.UPDATE, { idle_timeout: 200, keepalive: 80 }).payload, { idle_timeout: 240 });
+  assert.deepEqual(server.peer.grant(Kind.UPDATE, { idle_timeout: 200, keepalive: 80 }).payload, {
+    idle_timeout: 240,
+  });
   assert.equal(await granted, 200_000);
   await assert.rejects(client.setIdleTimeout(0), RangeError);
 });

@@ -83,7 +83,10 @@ test("a busy server an hour ago makes no pause longer", async () => {
     context.client.watchNowait([`u${hour}`]);
     await context.time.advance(3_600_000);
   }
-  assert.deepEqual(pauses, Array.from({ length: 10 }, () => 100 + 990));
+  assert.deepEqual(
+    pauses,
+    Array.from({ length: 10 }, () => 100 + 990),
+  );
 });
 
 test("the pauses of one request grow while the server is busy", async () => {
@@ -95,7 +98,10 @@ test("the pauses of one request grow while the server is busy", async () => {
   context.client.watchNowait(["bob"]);
   await context.time.advance(60_000);
   const pauses = times.slice(1).map((at, index) => at - (times[index] as number));
-  assert.deepEqual(pauses.slice(0, 5), [0, 1, 2, 3, 4].map((n) => 100 + 990 * 2 ** n));
+  assert.deepEqual(
+    pauses.slice(0, 5),
+    [0, 1, 2, 3, 4].map((n) => 100 + 990 * 2 ** n),
+  );
 });
 
 test("a busy answer to one request does not hold up another", async () => {
@@ -169,7 +175,8 @@ test("a busy pass holds up the restored watches only until its answer", async ()
   await settled(context, client.watch(["bob"]));
   await settled(context, client.addPass("p"));
   const peer = await reconnect(context);
-  const kinds = (): string[] => peer.of(Kind.WATCH).map(({ payload }) => (payload["pass"] === undefined ? "users" : "pass"));
+  const kinds = (): string[] =>
+    peer.of(Kind.WATCH).map(({ payload }) => (payload["pass"] === undefined ? "users" : "pass"));
   assert.deepEqual(kinds(), ["pass", "users"]);
   busy = false;
   await time.advance(2000);
@@ -277,7 +284,8 @@ test("a renewed token makes one question for hidden users", async () => {
   };
   const time = new VirtualTime();
   const server = new VirtualServer((packet, peer) => {
-    const payload = packet.kind === Kind.LOGIN ? LOGIN_OK : packet.kind === Kind.WATCH ? { presence: answer(packet) } : {};
+    const payload =
+      packet.kind === Kind.LOGIN ? LOGIN_OK : packet.kind === Kind.WATCH ? { presence: answer(packet) } : {};
     queueMicrotask(() => peer.send({ kind: Kind.OK, id: packet.id, payload }));
   });
   const client = new PresenceClient({ connector: server, token: () => tokens.shift() ?? "" }, time);

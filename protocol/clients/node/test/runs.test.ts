@@ -85,7 +85,13 @@ test("a disconnect while it connects rejects, and the next connect starts anew",
   const connected = client.connect();
   server.peer.logIn();
   await Promise.all([rejected, connected]);
-  assert.deepEqual([events, server.peers.map(({ state }) => state)], [["end", "connected"], ["closed", "open"]]);
+  assert.deepEqual(
+    [events, server.peers.map(({ state }) => state)],
+    [
+      ["end", "connected"],
+      ["closed", "open"],
+    ],
+  );
 });
 
 test("after a logout connect logs in again", async () => {

@@ -25,8 +25,15 @@ const LISTENER = `
 
 function withAddresses(t: { after(callback: () => void): void }, addresses: readonly string[]): void {
   const real = dns.lookup;
-  const lookup = (_host: string, _options: unknown, callback: (error: null, found: object[]) => void): void => {
-    callback(null, addresses.map((address) => ({ address, family: 4 })));
+  const lookup = (
+    _host: string,
+    _options: unknown,
+    callback: (error: null, found: object[]) => void,
+  ): void => {
+    callback(
+      null,
+      addresses.map((address) => ({ address, family: 4 })),
+    );
   };
   dns.lookup = lookup as unknown as typeof dns.lookup;
   t.after(() => {

@@ -176,7 +176,11 @@ export class VirtualPeer implements Connection {
 
   refuse(kind: number, code: number, more: ValueMap = {}): Packet {
     const packet = this.take(kind);
-    this.send({ kind: Kind.ERROR, id: packet.id, payload: { code, reason: nameOf(code), message: "", ...more } });
+    this.send({
+      kind: Kind.ERROR,
+      id: packet.id,
+      payload: { code, reason: nameOf(code), message: "", ...more },
+    });
     return packet;
   }
 
@@ -205,5 +209,9 @@ export class VirtualServer implements Connector {
 }
 
 function nameOf(code: number): string {
-  return Object.entries(Code).find(([, each]) => each === code)?.[0].toLowerCase() ?? "new";
+  return (
+    Object.entries(Code)
+      .find(([, each]) => each === code)?.[0]
+      .toLowerCase() ?? "new"
+  );
 }

@@ -1,0 +1,163 @@
+/** What a client restores on a new connection, and asks for by itself: its watches, its passes, the rest of its login. */
+
+import { Code, Kind } from "./constants.js";
+import type { Environment } from "./environment.js";
+import type { RequestFailed } from "./errors.js";
+import type { Login, LoginChange } from "./login.js";
+import { type OwnRequest, OwnRequests } from "./own-requests.js";
+import type { Connected, WatchEnded } from "./pushes.js";
+import { remainingLifetimeMs } from "./tokens.js";
+import type { ValueMap } from "./values.js";
+import { batches, type WatchedUsers } from "./watches.js";
+
+const MAX_PASSES = 16; // that a server takes on one connection
+const USERS_THAT_FIT = 32; // with their devices, into one answer: a refusal of so few is about the number of watches
+
+/** How requests are sent. */
+export interface Sender {
+  request(kind: number, payload: ValueMap, parse: (answer: ValueMap) => void): Promise<void>;
+  update(change: LoginChange): Promise<void>;
+  /** Applies the answer to a watch. */
+  applySnapshot(answer: ValueMap): void;
+  watchEnded(push: WatchEnded): void;
+}
+
+export class Restoration {
+  private readonly passes = new Set<string>(); // the newest that a server has taken
+  private readonly ownRequests: OwnRequests;
+
+  constructor(
+    private readonly watchedUsers: WatchedUsers,
+    private readonly login: Login,
+    private readonly watchDevices: boolean,
+    private readonly sender: Sender,
+    environment: Environment,
+  ) {
+    this.ownRequests = new OwnRequests(environment, (queued) => this.watchesOfHidden(queued));
+  }
+
+  /** A new connection is logged in: requests what it has to have, and does not have by its login. */
+  start({ timeMs }: Connected): void {
+    for (const pass of this.passes) {
+      if ((remainingLifetimeMs(pass, timeMs) ?? 1) <= 0) {
+        this.passes.delete(pass);
+      }
+    }
+    const passes = [...this.passes].map((pass) => this.passOf(pass));
+    this.ownRequests.start([this.rest, ...passes, ...this.watchesOf(this.watchedUsers.states().keys())]);
+  }
+
+  /** The connection is lost, or the client has ended. */
+  stop(): void {
+    this.ownRequests.stop();
+  }
+
+  /** Requests watches of these users, now if there is a connection, and on the next one. */
+  watch(uids: readonly string[]): void {
+    this.ownRequests.add(this.watchesOf(uids));
+  }
+
+  /** The payload of a request to watch users. */
+  watchPayload(uids: readonly string[]): ValueMap {
+    return this.watchDevices ? { uids, detail: true } : { uids };
+  }
+
+  /** The program gives a pass; `answer` settles with its answer. */
+  passGiven(answer: Promise<unknown>): void {
+    this.ownRequests.passGiven(answer);
+  }
+
+  /** The server has taken a pass. */
+  passTaken(pass: string): void {
+    this.passes.delete(pass);
+    this.passes.add(pass);
+    for (const oldest of [...this.passes].slice(0, -MAX_PASSES)) {
+      this.passes.delete(oldest);
+    }
+  }
+
+  /** The server has taken a token, which may show users who were hidden. */
+  tokenTaken(): void {
+    this.ownRequests.tokenTaken();
+  }
+
+  /** Requests for the watched users who were `not_allowed`, and for whom no queued request asks. */
+  private watchesOfHidden(queued: readonly OwnRequest[]): OwnRequest[] {
+    const asked = new Set(queued.flatMap(({ uids }) => uids));
+    return this.watchesOf(this.watchedUsers.hidden().filter((uid) => !asked.has(uid)));
+  }
+
+  /** What the login had to leave out. */
+  private readonly rest: OwnRequest = {
+    kind: "rest",
+    uids: [],
+    send: () => {
+      const change = this.login.rest();
+      return change && this.sender.update(change);
+    },
+    refused: () => [],
+  };
+
+  /** A pass of an earlier connection. */
+  private passOf(pass: string): OwnRequest {
+    return {
+      kind: "pass",
+      uids: [],
+      send: () => {
+        const payload = { uids: [], pass };
+        return this.passes.has(pass) ? this.sender.request(Kind.WATCH, payload, () => undefined) : null;
+      },
+      refused: () => {
+        this.passes.delete(pass);
+        return [];
+      },
+    };
+  }
+
+  /** Watches of these users, for whom no call waits. */
+  private watchesOf(uids: Iterable<string>): OwnRequest[] {
+    return batches(uids).map((batch) => this.watchOf(batch));
+  }
+
+  /** Asks for users until a watch of them is granted, by this request or another, or removed. */
+  private watchOf(batch: readonly string[]): OwnRequest {
+    const watches = batch.map((uid) => {
+      const watch = this.watchedUsers.watchOf(uid);
+      return { uid, watch, grants: watch?.grants };
+    });
+    const current = (): string[] => {
+      const isDue = ({ uid, watch, grants }: (typeof watches)[number]): boolean =>
+        watch !== undefined && watch === this.watchedUsers.watchOf(uid) && watch.grants === grants;
+      return watches.filter(isDue).map(({ uid }) => uid);
+    };
+    return {
+      kind: "watch",
+      get uids() {
+        return current();
+      },
+      send: () => {
+        const uids = current();
+        const apply = (answer: ValueMap): void => this.sender.applySnapshot(answer);
+        return uids.length > 0 ? this.sender.request(Kind.WATCH, this.watchPayload(uids), apply) : null;
+      },
+      refused: (error, others) => this.watchRefused(current(), error, others),
+    };
+  }
+
+  private watchRefused(
+    uids: readonly string[],
+    error: RequestFailed,
+    others: ReadonlySet<string>,
+  ): readonly OwnRequest[] {
+    if (error.code === Code.TOO_LARGE && this.watchDevices && uids.length > USERS_THAT_FIT) {
+      const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
+      return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
+    }
+    const ended = this.watchedUsers.refused(uids.filter((uid) => !others.has(uid)));
+    if (ended.length > 0) {
+      const { code, reason, message } = error;
+      this.sender.watchEnded({ type: "watchEnded", uids: ended, code, reason, message });
+    }
+    return [];
+  }
+}
