@@ -60,6 +60,7 @@ export interface Abortable {
 interface PendingRequest {
   resolve(payload: ValueMap): void;
   reject(error: PresenceError): void;
+  onSettled?: () => void;
 }
 
 /**
@@ -84,7 +85,8 @@ export class PresenceClient {
   private readonly onlineWaiters = new Waiters();
   private run: Run | null = null; // the current one
   private nextRun: Run | null = null; // begins when the current one has logged out
-  private unreported: { readonly effect: Effects[number]; readonly run: Run | null }[] = [];
+  private unreported: Effects = [];
+  private readonly runs = new WeakMap<object, Run>(); // which has come online, or ended, by this effect
   private dispatching = false;
 
   /**
@@ -241,7 +243,7 @@ export class PresenceClient {
    *   and may return; true if left out. Until its answer, later messages to the same user wait behind it: one per
    *   round trip. Many small ones that need no second try are faster with false.
    */
-  async sendMessage<Body>(
+  sendMessage<Body>(
     to: string,
     body: Body,
     { retry = true, signal }: { retry?: boolean | undefined } & Abortable = {},
@@ -428,7 +430,10 @@ export class PresenceClient {
 
   private report(effects: Effects): void {
     for (const effect of effects) {
-      this.unreported.push({ effect, run: this.run });
+      this.unreported.push(effect);
+      if (this.run && (effect.type === "connected" || effect.type === "end")) {
+        this.runs.set(effect, this.run);
+      }
       if (effect.type === "end") {
         this.run = null;
       }
@@ -448,38 +453,39 @@ export class PresenceClient {
     }
     this.dispatching = true;
     while (this.unreported.length > 0) {
-      const batch = this.unreported;
+      const effects = this.unreported;
       this.unreported = [];
-      for (const [index, { effect, run }] of batch.entries()) {
-        if (this.reportOne(effect, run)) {
-          this.unreported = [...batch.slice(index + 1), ...this.unreported];
-          // Let the caller receive the states before the changes that follow them.
-          this.environment.afterInput(() => {
-            this.dispatching = false;
-            this.dispatch();
-          });
-          return;
-        }
+      const last = effects.findIndex((effect) => this.reportOne(effect));
+      if (last >= 0) {
+        this.unreported = [...effects.slice(last + 1), ...this.unreported];
+        // Let the caller receive the states before the changes that follow them.
+        this.environment.afterInput(() => {
+          this.dispatching = false;
+          this.dispatch();
+        });
+        return;
       }
     }
     this.dispatching = false;
   }
 
   /** Returns whether it was an answer that contains states. */
-  private reportOne(effect: Effects[number], run: Run | null): boolean {
+  private reportOne(effect: Effects[number]): boolean {
     switch (effect.type) {
       case "result":
         return this.handleResult(effect.id, effect.result);
-      case "end":
+      case "end": {
+        const error = effect.error ?? this.machine.endError();
         this.restoration.stop();
-        run?.reject(effect.error ?? this.machine.endError());
-        this.onlineWaiters.reject(effect.error ?? this.machine.endError());
+        this.runs.get(effect)?.reject(error);
+        this.onlineWaiters.reject(error);
         this.streams.finish(effect.error);
         this.emit("end", effect.error);
         return false;
+      }
       case "connected":
         this.restoration.start(effect); // before what a listener requests
-        run?.resolve(effect);
+        this.runs.get(effect)?.resolve(effect);
         this.onlineWaiters.resolve();
         break;
       case "disconnected":
@@ -494,6 +500,7 @@ export class PresenceClient {
   private handleResult(id: number, result: ValueMap | PresenceError): boolean {
     const pending = this.pendingRequests.get(id);
     this.pendingRequests.delete(id);
+    pending?.onSettled?.();
     if (result instanceof PresenceError) {
       pending?.reject(result);
       return false;
@@ -541,30 +548,29 @@ export class PresenceClient {
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
       const id = send();
-      const onAbort = (): void => {
-        this.pendingRequests.delete(id);
-        reject(signal?.reason as Error);
-        if (!goesOn) {
-          this.machine.abandon(id);
-        }
-        this.link.update();
-      };
-      const settled = (): void => signal?.removeEventListener("abort", onAbort);
-      signal?.addEventListener("abort", onAbort, { once: true });
-      this.pendingRequests.set(id, {
+      const pending: PendingRequest = {
         resolve: (answer) => {
-          settled();
           try {
             resolve(parse(answer));
           } catch (error) {
             reject(error);
           }
         },
-        reject: (error) => {
-          settled();
-          reject(error);
-        },
-      });
+        reject,
+      };
+      if (signal) {
+        const onAbort = (): void => {
+          this.pendingRequests.delete(id);
+          reject(signal.reason as Error);
+          if (!goesOn) {
+            this.machine.abandon(id);
+          }
+          this.link.update();
+        };
+        signal.addEventListener("abort", onAbort, { once: true });
+        pending.onSettled = () => signal.removeEventListener("abort", onAbort);
+      }
+      this.pendingRequests.set(id, pending);
       this.link.update();
     });
   }

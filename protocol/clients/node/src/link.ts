@@ -14,6 +14,7 @@ export class Link {
   private connection: Connection | null = null;
   private attempt: object | null = null; // identifies the current connection
   private preventTick: (() => void) | null = null;
+  private tickAt = Infinity; // for when the timer is set
   private pendingFetch: object | null = null; // identifies the current call
 
   /** @param onEffects receives effects in order; may be called again before it has returned. */
@@ -97,15 +98,19 @@ export class Link {
     }
   }
 
+  /** Sets the timer, unless it is set for no later than the deadline: then it is set anew when it has fired. */
   private scheduleTick(): void {
-    this.preventTick?.();
-    this.preventTick = null;
-    const { environment, machine } = this;
-    if (machine.deadline === Infinity) {
+    const { deadline } = this.machine;
+    if (this.tickAt <= deadline && deadline !== Infinity) {
       return;
     }
-    const delayMs = Math.max(0, Math.ceil(machine.deadline - environment.now()));
-    this.preventTick = environment.after(delayMs, () => this.tickAfterInput(MAX_TURNS));
+    this.preventTick?.();
+    this.preventTick = null;
+    this.tickAt = deadline;
+    if (deadline !== Infinity) {
+      const delayMs = Math.max(0, Math.ceil(deadline - this.environment.now()));
+      this.preventTick = this.environment.after(delayMs, () => this.tickAfterInput(MAX_TURNS));
+    }
   }
 
   /**
@@ -119,6 +124,8 @@ export class Link {
       if (environment.now() - startedAt > BUSY_MS && turns > 1) {
         this.tickAfterInput(turns - 1);
       } else {
+        this.preventTick = null;
+        this.tickAt = Infinity;
         this.update(machine.tick(environment.now()));
       }
     });

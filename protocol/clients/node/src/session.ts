@@ -70,7 +70,7 @@ interface Resend {
  */
 interface Line {
   head: PendingRequest;
-  readonly held: Set<PendingRequest>; // in order; some may have timed out
+  held: Set<PendingRequest> | null; // in order; some may have timed out
   /** Why the head was not delivered; null if that is not known. */
   refusal: PresenceError | null;
 }
@@ -128,11 +128,11 @@ export class Session {
     const isHeld = line !== undefined;
     const pending = { id, kind, payload, deadline: now + timeoutMs, onAnswer, retries, isHeld, resend: null };
     if (line) {
-      line.held.add(pending);
+      (line.held ??= new Set()).add(pending);
     } else {
       this.send(frame);
       if (retries) {
-        this.lines.set(payload["to"], { head: pending, held: new Set(), refusal: null });
+        this.lines.set(payload["to"], { head: pending, held: null, refusal: null });
       }
     }
     this.requests.set(id, pending);
@@ -290,8 +290,8 @@ export class Session {
     if (!line || this.isLeaving) {
       return;
     }
-    for (const each of line.held) {
-      line.held.delete(each);
+    for (const each of line.held ?? []) {
+      line.held?.delete(each);
       if (this.requests.has(each.id)) {
         each.isHeld = false;
         this.sendNow(each);
