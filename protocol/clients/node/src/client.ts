@@ -33,7 +33,7 @@ import { Run, Waiters } from "./runs.js";
 import type { Effects } from "./session.js";
 import { type Element, Streams } from "./streams.js";
 import type { ValueMap } from "./values.js";
-import { WatchedUsers } from "./watches.js";
+import { isHidden, WatchedUsers } from "./watches.js";
 
 /** The arguments of listeners, by event. */
 export interface Events {
@@ -114,7 +114,7 @@ export class PresenceClient {
     const sender = {
       request: this.request.bind(this),
       update: (change: LoginChange) => this.requestUpdate(change, () => undefined),
-      applySnapshot: (answer: ValueMap) => void this.applySnapshot(answer),
+      watch: (uids: readonly string[]) => this.requestWatch(uids),
       watchEnded: (push: WatchEnded) => this.emitPush(push),
     };
     this.restoration = new Restoration(
@@ -274,8 +274,7 @@ export class PresenceClient {
     signal?.throwIfAborted();
     const request = this.watchedUsers.requestSent(list);
     try {
-      const parse = (answer: ValueMap): Map<string, UserState> => this.applySnapshot(answer);
-      return await this.request(Kind.WATCH, this.restoration.watchPayload(list), parse, { signal });
+      return await this.requestWatch(list, signal);
     } catch (error) {
       const dropped = this.watchedUsers.requestFailed(request);
       if ((error instanceof RequestTimeout || signal?.aborted) && dropped.length > 0) {
@@ -583,6 +582,18 @@ export class PresenceClient {
     const { untilMs, idleTimeoutMs, ...rest } = change;
     const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
     return this.request(Kind.UPDATE, { ...rest, until_ms: untilMs, idle_timeout }, granted, { signal });
+  }
+
+  private requestWatch(uids: readonly string[], signal?: AbortSignal): Promise<Map<string, UserState>> {
+    const { sight } = this.restoration;
+    const apply = (answer: ValueMap): Map<string, UserState> => {
+      const states = this.applySnapshot(answer);
+      if ([...states.values()].some(isHidden)) {
+        this.restoration.usersAreHidden(sight);
+      }
+      return states;
+    };
+    return this.request(Kind.WATCH, this.restoration.watchPayload(uids), apply, { signal });
   }
 
   /** Applies the answer to a watch: emits its changes, and returns the newest states of its users. */

@@ -51,6 +51,8 @@ interface Attempt {
 }
 
 export class OwnRequests {
+  /** How often a pass or a token was taken: users hidden in an answer to an earlier request may be seen now. */
+  sight = 0;
   private round: Round | null = null; // null: not connected
 
   /** @param askForHidden returns requests for the hidden users that no queued watch asks for anyway. */
@@ -110,7 +112,15 @@ export class OwnRequests {
     }
   }
 
+  /** The answer to a watch that was sent at this `sight` has hidden users. */
+  usersAreHidden(sight: number): void {
+    if (this.round && sight < this.sight) {
+      this.noteSight(this.round, true);
+    }
+  }
+
   private noteSight(round: Round, changed: boolean): void {
+    this.sight += changed ? 1 : 0;
     round.sightChanged ||= changed;
     if (round.sightChanged && round.passesPending === 0 && round.hiddenPending === 0) {
       round.sightChanged = false;

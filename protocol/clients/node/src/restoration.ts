@@ -17,8 +17,8 @@ const USERS_THAT_FIT = 32; // with their devices, into one answer: a refusal of 
 export interface Sender {
   request(kind: number, payload: ValueMap, parse: (answer: ValueMap) => void): Promise<void>;
   update(change: LoginChange): Promise<void>;
-  /** Applies the answer to a watch. */
-  applySnapshot(answer: ValueMap): void;
+  /** Sends a request to watch users, and applies its answer. */
+  watch(uids: readonly string[]): Promise<unknown>;
   watchEnded(push: WatchEnded): void;
 }
 
@@ -74,6 +74,16 @@ export class Restoration {
     for (const oldest of [...this.passes].slice(0, -MAX_PASSES)) {
       this.passes.delete(oldest);
     }
+  }
+
+  /** How often a pass or a token was taken. */
+  get sight(): number {
+    return this.ownRequests.sight;
+  }
+
+  /** Users are hidden in the answer to a watch that was sent at this `sight`. */
+  usersAreHidden(sight: number): void {
+    this.ownRequests.usersAreHidden(sight);
   }
 
   /** The server has taken a token, which may show users who were hidden. */
@@ -137,8 +147,7 @@ export class Restoration {
       },
       send: () => {
         const uids = current();
-        const apply = (answer: ValueMap): void => this.sender.applySnapshot(answer);
-        return uids.length > 0 ? this.sender.request(Kind.WATCH, this.watchPayload(uids), apply) : null;
+        return uids.length > 0 ? this.sender.watch(uids) : null;
       },
       refused: (error, others) => this.watchRefused(current(), error, others),
     };

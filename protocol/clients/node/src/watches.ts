@@ -41,7 +41,7 @@ export class WatchedUsers {
 
   /** The users whom the server did not let this client see. */
   hidden(): string[] {
-    return [...this.watches].filter(([, { state }]) => state?.status === HIDDEN).map(([uid]) => uid);
+    return [...this.watches].filter(([, { state }]) => state && isHidden(state)).map(([uid]) => uid);
   }
 
   /** Adds users whose state arrives later; returns those who were not watched before. */
@@ -157,6 +157,11 @@ export class WatchedUsers {
     }
     return states;
   }
+}
+
+/** Whether the server did not let this client see the user. */
+export function isHidden({ status }: UserState): boolean {
+  return status === HIDDEN;
 }
 
 /** Splits uids into lists that each fit into one request. */

@@ -682,7 +682,8 @@ export class World {
     } else {
       const codes = [Code.BUSY, Code.BUSY, Code.SERVER_ERROR, Code.RATE_LIMITED];
       const uids = (request.packet.payload["uids"] ?? []) as string[];
-      const isMore = uids.some((uid) => !this.watches.get(request.peer)?.has(uid));
+      const { peer } = request;
+      const isMore = uids.some((uid) => this.isVisible(uid, peer) && !this.watches.get(peer)?.has(uid));
       const isTooMuch = kind === Kind.QUERY || (kind === Kind.WATCH && isMore);
       this.refuse(request, this.pick(isTooMuch ? [...codes, Code.TOO_LARGE] : codes) as number);
     }
@@ -714,7 +715,9 @@ export class World {
     }
     const keys = keysOf(packet);
     this.expected = this.expected.filter(({ key }) => !keys.includes(key)); // the client has what it asked for
-    keys.forEach((key) => this.grantedAt.set(key, this.requestsReceived));
+    if (!request.isTimedOut) {
+      keys.forEach((key) => this.grantedAt.set(key, this.requestsReceived));
+    }
     if (request.isOwn && !request.isTimedOut) {
       keys.forEach((key) => this.granted(key));
     }
@@ -813,12 +816,13 @@ export class World {
       return;
     }
     const watched = this.client.watched();
-    const isDue = (key: string): boolean => !USERS.includes(key) || watched.has(key);
-    const keys = keysOf(packet).filter((key) => isDue(key) && (this.grantedAt.get(key) ?? 0) < number);
+    const keys = keysOf(packet).filter((key) => !USERS.includes(key) || watched.has(key));
     keys.forEach((key) => this.failures.set(key, (this.failures.get(key) ?? 0) + 1));
     const failures = Math.max(0, ...keys.map((key) => this.failures.get(key) ?? 0));
     const pauseMs = 1000 * (retryAfterS + Math.min(60, 2 ** (failures - 1)));
-    keys.forEach((key) => this.expected.push({ key, peer, dueAt: this.time.now() + pauseMs + SLACK_MS }));
+    for (const key of keys.filter((each) => (this.grantedAt.get(each) ?? 0) < number)) {
+      this.expected.push({ key, peer, dueAt: this.time.now() + pauseMs + SLACK_MS });
+    }
   }
 
   private push(): void {

@@ -165,6 +165,23 @@ test("a pass taken while hidden users are asked for makes one more question", as
   assert.deepEqual(asked.slice(5), [["bob"]]);
 });
 
+for (const who of ["the program", "the client"] as const) {
+  test(`a watch of ${who} that was sent before a pass, and answered after it, is asked for again`, async () => {
+    const context = await online((packet) => (packet.payload["pass"] === undefined ? null : {}));
+    const { client, server, time } = context;
+    if (who === "the program") {
+      client.watch(["bob"]).catch(() => undefined);
+    } else {
+      client.watchNowait(["bob"]);
+    }
+    await settled(context, client.addPass("p"));
+    const [watch] = server.peer.of(Kind.WATCH) as [Packet];
+    server.peer.send({ kind: Kind.OK, id: watch.id, payload: { presence: { bob: HIDDEN } } });
+    await time.settle();
+    assert.deepEqual(server.peer.of(Kind.WATCH).map(uidsOf), [["bob"], [], ["bob"]]);
+  });
+}
+
 test("a busy pass holds up the restored watches only until its answer", async () => {
   let busy = true;
   const context = await online((packet) => {
