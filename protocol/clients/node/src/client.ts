@@ -90,10 +90,12 @@ export class PresenceClient {
   private dispatching = false;
 
   /**
-   * @param environment for tests in virtual time.
    * @throws EncodeError the login breaks a rule of the protocol.
    * @throws TypeError, RangeError another option is wrong.
    */
+  constructor(options: Options);
+  /** @internal For tests in virtual time. */
+  constructor(options: Options, environment: Environment);
   constructor(
     options: Options,
     private readonly environment: Environment = SYSTEM,
