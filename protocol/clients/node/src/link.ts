@@ -30,8 +30,7 @@ export class Link {
   update(effects: Effects = []): void {
     const { machine } = this;
     if (this.attempt && !machine.connected && machine.state !== "connecting") {
-      this.connection?.destroy();
-      this.connection = this.attempt = null;
+      this.drop();
     }
     if (!this.attempt && machine.state === "connecting") {
       effects = [...effects, ...this.open()];
@@ -39,7 +38,7 @@ export class Link {
     if (this.connection && machine.connected) {
       const outgoing = machine.takeOutgoing();
       if (outgoing.length > 0) {
-        this.connection.write(outgoing);
+        effects = [...effects, ...this.write(this.connection, outgoing)];
       }
     }
     if (!machine.wantsToken) {
@@ -91,11 +90,24 @@ export class Link {
       this.attempt = attempt;
       return [];
     } catch (error) {
-      return this.machine.disconnected(
-        error instanceof Error ? error.message : String(error),
-        this.environment.now(),
-      );
+      return this.machine.disconnected(messageOf(error), this.environment.now());
     }
+  }
+
+  private write(connection: Connection, bytes: Uint8Array): Effects {
+    try {
+      connection.write(bytes);
+      return [];
+    } catch (error) {
+      this.drop();
+      return this.machine.disconnected(messageOf(error), this.environment.now());
+    }
+  }
+
+  private drop(): void {
+    const { connection } = this;
+    this.connection = this.attempt = null; // what it still reports is ignored
+    connection?.destroy();
   }
 
   /** Sets the timer, unless it is set for no later than the deadline: then it is set anew when it has fired. */
@@ -130,4 +142,8 @@ export class Link {
       }
     });
   }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }

@@ -247,6 +247,36 @@ test("an exception of the connector after a token call is one, too", async () =>
   await assert.rejects(client.connect(), Unreachable);
 });
 
+test("an exception of a connection is its end", async () => {
+  const { client, server, events, time } = await online();
+  const { peer } = server;
+  peer.write = () => {
+    throw new Error("no pipe any more");
+  };
+  await assert.rejects(client.query(["bob"]), { name: "ConnectionLost", message: "no pipe any more" });
+  assert.deepEqual([events, peer.state], [["connected", "disconnected"], "closed"]);
+  await time.advance(0);
+  server.peer.logIn();
+  await client.waitOnline();
+});
+
+test("a connection may report its end while it is destroyed", async () => {
+  const { client, server, events } = await online();
+  const loggedOut = client.logout().catch(() => undefined);
+  const connected = client.connect();
+  const { peer } = server;
+  peer.destroy = () => peer.close();
+  peer.send({ kind: Kind.OK, id: peer.take(Kind.LOGOUT).id, payload: {} });
+  server.peer.logIn();
+  await Promise.all([loggedOut, connected]);
+  assert.deepEqual(events, ["connected", "end", "connected"]);
+  client.disconnect();
+  assert.deepEqual(
+    server.peers.map(({ state }) => state),
+    ["closed", "closed"],
+  );
+});
+
 test("an answer in time counts even if the program was busy while the input was read", async () => {
   const { client, server, time } = await online({ requestTimeoutMs: 500 });
   const query = client.query(["bob"]);
