@@ -112,7 +112,7 @@ def connect(
         ask_every=options.ask_every,
         watch_devices=watch_devices,
     )
-    opening = options.open_stream or partial(open_tcp, host, port, options.tls_context())
+    opening = options.open_stream or partial(open_tcp, host, port, options.tls_context)
     source = None if isinstance(token, str) else token
     inbox = Inbox(options.max_messages, options.max_changes)
     link = Link(machine, opening, source, inbox)

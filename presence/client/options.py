@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 
 from anyio.abc import ByteStream
 
@@ -61,8 +62,9 @@ class ClientOptions:
         """How long a request waits for its answer, seconds."""
         return seconds("request_timeout", self.request_timeout)
 
+    @cached_property
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context to connect with; None: no TLS."""
+        """The TLS context to connect with, one for all clients of these options; None: no TLS."""
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
         return ssl.create_default_context() if self.tls else None

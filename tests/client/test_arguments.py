@@ -69,6 +69,12 @@ def test_wrong_options_cannot_be_made(wrong: dict[str, Any], error: type[Excepti
         ClientOptions(**wrong)
 
 
+def test_clients_with_the_same_options_share_the_authorities() -> None:
+    options = ClientOptions(tls=True)
+    assert options.tls_context is options.tls_context
+    assert ClientOptions().tls_context is None
+
+
 def test_a_token_function_of_a_script_is_a_plain_one() -> None:
     with pytest.raises(TypeError, match="plain"):
         connect_blocking("127.0.0.1", 7400, token=token_later)  # type: ignore[arg-type]
