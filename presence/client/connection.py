@@ -99,8 +99,9 @@ class OwnRequests:
     a success. `due_at` is when the next request is due; infinite if none is.
 
     Passes come first, and a watch waits for the answers to passes and tokens: its own answer then shows all
-    that the client may see, and the users who were hidden are asked for once, after the last of these. A pass
-    that has failed for now is tried again after everything else, so that it delays no watch for long.
+    that the client may see, and the users who were hidden are asked for once, after the last of these, and
+    after watches that were sent before them. A pass that has failed for now is tried again after everything
+    else, so that it delays no watch for long.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class OwnRequests:
                 self._send(self._passes.popleft(), now)
             elif self._session.sight_requests:
                 break
-            elif self._sight_changed:
+            elif self._sight_changed and not self._session.watch_requests:
                 self._sight_changed = False
                 self._queue_hidden()
             elif self._queue:

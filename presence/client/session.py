@@ -143,6 +143,7 @@ class ClientSession:
         self._requests = PendingRequests()
         self._lines = MessageLines()
         self.sight_requests: set[int] = set()  # those without an answer that may change what the client sees
+        self.watch_requests: set[int] = set()  # watches without an answer
         self.is_leaving = False  # whether the logout was sent: nothing that may wait follows it
         self.keepalives = keepalives
         self.refusal: tuple[int, str, str] | None = None  # of the last packet, if the server closes after it
@@ -187,6 +188,8 @@ class ClientSession:
         self._requests.put(id, pending)
         if pending.may_change_sight:
             self.sight_requests.add(id)
+        elif packet.kind == Kind.WATCH:
+            self.watch_requests.add(id)
         self.persistent_state.request_sent(id, packet)
         if packet.kind == Kind.UPDATE and (idle_timeout := packet.payload.get("idle_timeout")):
             self.keepalives.shorten_interval(KEEPALIVE_SHARE * idle_timeout, now)
@@ -244,6 +247,7 @@ class ClientSession:
         if pending is None:
             return None
         self.sight_requests.discard(id)
+        self.watch_requests.discard(id)
         if pending.packet.kind == Kind.WATCH and (uids := self.persistent_state.watches.request_failed(id)):
             self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
         return pending
@@ -309,6 +313,7 @@ class ClientSession:
         if pending is None:
             return []  # a keepalive, or an abandoned request
         self.sight_requests.discard(id)
+        self.watch_requests.discard(id)
         if packet.kind == Kind.OK:
             if pending.packet.kind == Kind.MESSAGE:
                 return [*self._delivered(id, pending, now), *pending.effects_of(id, payload, now)]

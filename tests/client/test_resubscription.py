@@ -623,6 +623,26 @@ def test_hidden_users_are_asked_for_although_the_last_pass_fails(ends: str) -> N
     assert asked == [["bob"]]
 
 
+@pytest.mark.parametrize("soon", [True, False], ids=["watch_nowait", "watch"])
+def test_a_watch_that_was_sent_before_a_pass_and_is_answered_after_it_is_asked_for_again(
+    online: Driven, soon: bool
+) -> None:
+    if soon:
+        online.machine.watch_nowait(["bob"], online.now)
+        online.note([])
+    else:
+        online.ask(protocol.watch(["bob"]))
+    watch = online.sent[-1]
+    given = online.ask(protocol.watch([], visibility_pass="p"))
+    online.receive(protocol.ok(given, presence={}))
+    online.receive(protocol.ok(watch.id, presence={"bob": {"status": "not_allowed"}}))
+    again = online.sent[-1]
+    assert (again.payload, again.id != watch.id) == ({"uids": ["bob"]}, True)
+    online.receive(protocol.ok(again.id, presence={"bob": state("online", "1-0")}))
+    assert known(online) == {"bob": "online"}
+    assert online.sent[-1] == again
+
+
 def test_a_pass_that_is_always_refused_for_now_keeps_no_user_from_being_watched() -> None:
     server = passing(3, 300)
     server.driven.reconnect()
