@@ -250,6 +250,55 @@ async def test_a_message_reaches_every_session_of_the_recipient(servers: Servers
                     assert messages[0].body["raw"] == b"\0"
 
 
+class SlowAnswers(ByteStream):
+    """A stream that what the server sends takes a while to pass."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        data = await self._stream.receive(max_bytes)
+        await anyio.sleep(0.6)
+        return data
+
+    async def send(self, item: bytes) -> None:
+        await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@on_both_backends()
+async def test_messages_in_flight_to_a_user_who_returns_arrive_in_order(
+    servers: Servers, ann: str, bob: str
+) -> None:
+    line = Line(servers.first.address)
+
+    async def open_slowly() -> ByteStream:
+        return SlowAnswers(await anyio.connect_tcp(*servers.first.address))
+
+    got: list[int] = []
+    slow = ClientOptions(open_stream=open_slowly)
+    async with connect("-", 1, uid=bob, options=ClientOptions(open_stream=line.open)) as first:
+        await got_round(first, bob)
+        async with connect("-", 1, uid=ann, options=slow) as sender, anyio.create_task_group() as tasks:
+            first.disconnect()
+            await anyio.sleep(0.1)
+            tasks.start_soon(sender.send_message, bob, 1)  # refused: bob is in the grace
+            await anyio.sleep(0.2)
+            async with connect(*servers.first.address, uid=bob) as again:
+                tasks.start_soon(sender.send_message, bob, 2)  # before ann's client knows of the refusal
+                async for push in again.messages():
+                    assert isinstance(push, Delivered)
+                    got.append(push.body)
+                    if len(got) == 2:
+                        break
+    assert got == [1, 2]
+
+
 async def both_are_known(sender: Client, uid: str) -> None:
     """Wait until a message reaches two sessions: it takes a moment until Redis has a login."""
     with anyio.fail_after(DEADLINE_S):
