@@ -145,31 +145,39 @@ class PollInterval:
 class Shards:
     """The shards to read, by `keys`: one, until a server has stored their number.
 
-    `kind` is the class of key names: its `events` is the stream that is read. With `only`, this one is read.
+    The number is read again after every loss, because the servers may come back with another one. Shards are
+    only added: those of a smaller number are among the known ones. `kind` is the class of key names: its
+    `events` is the stream that is read. With `only`, this one is read.
     """
 
     def __init__(self, prefix: str, kind: type[Keys] = Keys, only: int | None = None) -> None:
         self.keys = kind(prefix, 0)
         self._only = only
         self._is_final = False
+        self._known_losses = 0  # of connections, when the number was read
         self._is_warned = False
 
     def selected(self, shards: Iterable[int]) -> list[int]:
         """Return those of some shards that are to be read."""
         return [shard for shard in shards if self._only in {None, shard}]
 
-    def new_shards(self, known_count: int, clients: ShardClients) -> range:
-        """Return the shards after the first `known_count`.
+    def new_shards(self, known_count: int, clients: ShardClients, losses: int = 0) -> range:
+        """Return the shards after the first `known_count`; `losses`: of `RedisConnections`.
 
         Raises:
             RedisError: Redis is unreachable.
             ValueError: the stored value is not a number of shards.
         """
-        if not self._is_final:
+        if not self._is_final or losses != self._known_losses:
             stored = stored_shards(clients, self.keys.prefix)
             self._is_final = stored is not None
+            self._known_losses = losses
             self.keys = replace(self.keys, shards=max(self.keys.shards, stored or 1))
         return range(known_count, self.keys.shards)
+
+    def note_lost_data(self) -> None:
+        """Read the number again next time: Redis has lost data, perhaps all of it."""
+        self._is_final = False
 
     @property
     def is_final(self) -> bool:

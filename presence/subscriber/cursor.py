@@ -123,6 +123,7 @@ class GroupCursor:
 
     def _lost(self, shard: int, after: str) -> Gap:
         self._seen.pop(shard, None)
+        self._shards.note_lost_data()
         return Gap(shard, after, "lost_writes")
 
     def _was_trimmed(self, clients: ShardClients, shard: int, entries_then: int) -> bool:

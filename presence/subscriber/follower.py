@@ -104,12 +104,14 @@ class Follower(Source[Item]):
         self._positions |= moved  # only now: if a call fails, nothing was read
         for gap in gaps:
             log.warning("events missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
+            if gap.reason == "lost_writes":
+                self.shards.note_lost_data()
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
         return [*gaps, *entries]
 
     def add_shards(self, clients: ShardClients) -> None:
         """Begin to read shards that were not known yet."""
-        new = self.shards.new_shards(len(self._positions), clients)
+        new = self.shards.new_shards(len(self._positions), clients, self._connections.losses)
         self.shards.warn_if_missing(self.redis)
         if isinstance(self._after, Mapping) and self.shards.is_final:
             self._check_shards(self._after)

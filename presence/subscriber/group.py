@@ -173,7 +173,7 @@ class GroupConsumer(Source[Item]):
             self._pending.flush(clients)
 
     def _prepare(self, clients: ShardClients) -> None:
-        new = self._shards.new_shards(self._known_shards, clients)
+        new = self._shards.new_shards(self._known_shards, clients, self._connections.losses)
         self._shards.warn_if_missing(self.redis)
         for shard in new:
             if self._shards.selected([shard]):

@@ -6,7 +6,7 @@ import pytest
 
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
-from presence.subscriber import follower, group
+from presence.subscriber import blocking, follower, group
 from tests.subscriber.streams import Streams
 
 
@@ -15,6 +15,7 @@ def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten reads that find nothing."""
     monkeypatch.setattr(follower, "BLOCK_MS", 50)
     monkeypatch.setattr(group, "BLOCK_MS", 50)
+    monkeypatch.setattr(blocking, "BLOCK_MS", 50)
 
 
 @pytest.fixture
