@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint
 from presence.common.async_threads import call_in_thread
 from presence.common.threads import NoThread
 from presence.store.client import RedisError
-from presence.subscriber.blocking import SubscriptionBase, error_line
+from presence.subscriber.blocking import SubscriptionBase, check_count, error_line
 from presence.subscriber.connection import Source, log
 
 ABANDON_TIMEOUT_S = 1.0  # to store in Redis why the loop was left; this takes milliseconds
@@ -55,8 +55,9 @@ class Subscription(SubscriptionBase[T]):
 
         Raises:
             RedisError: see `__anext__`.
-            ValueError: see `__anext__`.
+            ValueError: see `__anext__`; or `most` is below 1.
         """
+        check_count(most)
         await self._join_thread()
         if self._is_entered:
             self._source.rewind()

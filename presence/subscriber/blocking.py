@@ -91,8 +91,9 @@ class BlockingSubscription(SubscriptionBase[T]):
 
         Raises:
             RedisError: see `poll`.
-            ValueError: see `poll`.
+            ValueError: see `poll`; or `most` is below 1.
         """
+        check_count(most)
         found = [next(self)]
         while len(found) < most and (event := self._next_event()) is not None:
             found.append(event)
@@ -120,6 +121,12 @@ class BlockingSubscription(SubscriptionBase[T]):
             except RedisError as failure:
                 log.warning("cannot store why an event failed: %s", failure)
         self.close()
+
+
+def check_count(most: int) -> None:
+    """Raise `ValueError` unless a batch may have so many events."""
+    if most < 1:
+        raise ValueError(f"a batch has one event at least, not {most}")
 
 
 def error_line(error: BaseException | str) -> str:

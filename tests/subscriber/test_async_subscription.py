@@ -108,6 +108,18 @@ async def test_an_error_that_leaves_the_loop_is_in_the_dead_letter(url: str, cli
 
 
 @on_both_backends()
+async def test_a_batch_of_no_events_is_refused(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a")
+    async with subscribe(url, group="g", consumer="c") as events:
+        for most in (0, -1):
+            with anyio.fail_after(DEADLINE_S), pytest.raises(ValueError, match="one event at least"):
+                await events.batch(most)
+        assert uids(await events.batch(1)) == ["a"]
+
+
+@on_both_backends()
 async def test_a_failed_event_is_delivered_again_later(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()

@@ -57,6 +57,18 @@ def test_a_batch_has_all_ready_events_up_to_the_limit_and_is_acknowledged_as_one
         assert streams.pending() == 0
 
 
+@pytest.mark.parametrize("most", [0, -1])
+def test_a_batch_of_no_events_is_refused_and_settles_nothing(url: str, client: Redis, most: int) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a")
+    with consumer(url) as events:
+        next(events)
+        with pytest.raises(ValueError, match="one event at least"):
+            events.batch(most)
+        assert streams.pending() == 1
+
+
 def test_a_batch_waits_for_the_first_event(url: str, streams: Streams) -> None:
     with consumer(url) as events:
         assert events.poll() is None
