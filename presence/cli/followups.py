@@ -2,9 +2,6 @@
 
 import argparse
 import contextlib
-import os
-import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -191,11 +188,10 @@ def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any
         due_sync(
             place.redis_url,
             group=args.group,
-            consumer=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
             after=args.start,
             prefix=place.prefix,
             max_deliveries=args.attempts,
-            claim_idle_s=args.retry,
+            claim_idle=args.retry,
             prefetch=1,  # events behind a slow handler are left to other consumers
         ) as followups,
     ):
@@ -207,7 +203,7 @@ def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any
                 handle(followup)
             except Exception as error:  # one failure does not stop the others
                 print_error(f"handler failed with {followup.id}: {type(error).__name__}: {error}")
-                followups.fail(error)
+                followups.nak(followup, args.retry, error)
 
 
 def _add(followups: FollowUps, args: argparse.Namespace) -> int:

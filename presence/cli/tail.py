@@ -11,8 +11,8 @@ from presence.cli.options import DataLocation, UsageError, add_reader, entry_id,
 from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common.text import json_line, printable
 from presence.ops.explain_text import moment
-from presence.subscriber import Entries, entries_sync
-from presence.subscriber.events import Entry, Gap, entry_values, gap_entry, parsed_number
+from presence.subscriber import BlockingSubscription, entries_sync
+from presence.subscriber.events import Entry, Gap, Item, entry_values, gap_entry, parsed_number
 
 _TYPES = ("online", "offline", "away", "update", "device")
 
@@ -31,15 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", type=plain_text, help="share the events with the other consumers of this group"
     )
-    parser.add_argument("--consumer", type=plain_text, help="name of this consumer, unique within the group")
+    parser.add_argument(
+        "--consumer",
+        type=plain_text,
+        help="name of this consumer, unique within the group; by default a new one",
+    )
     add_reader(parser, "print one JSON object per line")
 
 
 @with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print events until a signal comes; in a group each is acknowledged after it is printed."""
-    if (args.group is None) != (args.consumer is None):
-        raise UsageError("tail: --group and --consumer must be given together")
+    if args.consumer is not None and args.group is None:
+        raise UsageError("tail: --consumer needs --group")
     where = {"group": args.group, "consumer": args.consumer, "after": args.after}
     try:
         with (
@@ -52,7 +56,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
         return OK
 
 
-def _follow(entries: Entries, kind: str | None, *, as_json: bool) -> NoReturn:
+def _follow(entries: BlockingSubscription[Item], kind: str | None, *, as_json: bool) -> NoReturn:
     """Print events until interrupted."""
     while True:
         item = entries.poll()

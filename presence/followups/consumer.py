@@ -1,12 +1,13 @@
 """Reads due follow-ups: at least once, shared by the consumers of a group."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from presence.followups.keys import FollowupKeys
 from presence.subscriber.async_subscription import Subscription
-from presence.subscriber.blocking import BlockingSubscription
+from presence.subscriber.blocking import BlockingSubscription, seconds
 from presence.subscriber.connection import RedisConnections
-from presence.subscriber.events import Gap, Item
+from presence.subscriber.events import Gap, Item, check_entry_id, utc
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
 
 
@@ -32,6 +33,21 @@ class FollowUp:
     due_ms: int  # when it was due
     at_ms: int  # when it was written to the stream
     deliveries: int = 1  # number of deliveries to this consumer group, including this one
+
+    @property
+    def at(self) -> datetime:
+        """`at_ms` as a time in UTC."""
+        return utc(self.at_ms)
+
+    @property
+    def due(self) -> datetime:
+        """`due_ms` as a time in UTC."""
+        return utc(self.due_ms)
+
+    @property
+    def last_seen(self) -> datetime | None:
+        """`last_seen_ms` as a time in UTC."""
+        return None if self.last_seen_ms is None else utc(self.last_seen_ms)
 
 
 def decode(item: Item) -> FollowUp | Gap | None:
@@ -64,41 +80,45 @@ def due(
     url: str,
     *,
     group: str,
-    consumer: str,
+    consumer: str | None = None,
     after: str | None = "0",
     prefix: str = "presence",
+    auto_ack: bool = True,
     max_deliveries: int = 5,
-    claim_idle_s: float = 60.0,
+    claim_idle: float | timedelta = 60.0,
     prefetch: int = 100,
 ) -> Subscription[FollowUp | Gap]:
-    """Return an async iterator of due follow-ups, in order for each shard.
+    """Return an async iterator of due follow-ups, in order for each shard as `subscribe` gives events.
 
-    Each is acknowledged when the next one is requested. Those of a consumer that dies go to another; one that
-    fails repeatedly becomes a dead letter, in the stream ``presence:{shard}:followups:dead``. A `Gap` means
-    that follow-ups are missing: removed by the cap, or lost by Redis.
+    Those of a consumer that stops or dies go to another; one that fails repeatedly becomes a dead letter, in
+    the stream ``presence:{shard}:followups:dead``. A `Gap` means that follow-ups are missing: removed by the
+    cap, or lost by Redis.
 
-    Arguments and errors are those of `presence.subscriber.subscribe`; but a new group begins with everything
-    kept, unless `after` is given.
+    Arguments, methods and errors are those of `presence.subscriber.subscribe`; but a new group begins with
+    everything kept, unless `after` is given.
     """
-    options = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return Subscription(
-        GroupConsumer(RedisConnections(url), prefix, options, after, kind=FollowupKeys), decode
-    )
+    options = ConsumerOptions(group, consumer, max_deliveries, seconds(claim_idle), prefetch)
+    return Subscription(_source(url, prefix, after, options), decode, auto_ack=auto_ack)
 
 
 def due_sync(
     url: str,
     *,
     group: str,
-    consumer: str,
+    consumer: str | None = None,
     after: str | None = "0",
     prefix: str = "presence",
+    auto_ack: bool = True,
     max_deliveries: int = 5,
-    claim_idle_s: float = 60.0,
+    claim_idle: float | timedelta = 60.0,
     prefetch: int = 100,
 ) -> BlockingSubscription[FollowUp | Gap]:
     """Return a plain iterator of due follow-ups; arguments and guarantees are those of `due`."""
-    options = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return BlockingSubscription(
-        GroupConsumer(RedisConnections(url), prefix, options, after, kind=FollowupKeys), decode
-    )
+    options = ConsumerOptions(group, consumer, max_deliveries, seconds(claim_idle), prefetch)
+    return BlockingSubscription(_source(url, prefix, after, options), decode, auto_ack=auto_ack)
+
+
+def _source(url: str, prefix: str, after: str | None, options: ConsumerOptions) -> GroupConsumer:
+    if after is not None:
+        check_entry_id(after)
+    return GroupConsumer(RedisConnections(url), prefix, options, after, kind=FollowupKeys)

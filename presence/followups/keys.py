@@ -37,6 +37,10 @@ class FollowupKeys(Keys):
         """Hash: entry id to its last error in a consumer group; only unhandled entries."""
         return f"{self.followups(shard)}:errors:{group}"
 
+    def consumer(self, shard: int, group: str, consumer: str) -> str:
+        """String: which process has the name of a consumer; expires."""
+        return f"{self.followups(shard)}:consumer:{group}:{consumer}"
+
 
 def script_keys(keys: Keys, shard: int) -> list[str]:
     """Return KEYS as the scripts in `followups/` take them."""

@@ -102,6 +102,10 @@ class Keys:
         """Hash: entry id to its last error in a consumer group; only entries not handled yet."""
         return f"{self.prefix}:{{{shard}}}:errors:{group}"
 
+    def consumer(self, shard: int, group: str, consumer: str) -> str:
+        """String: which process has the name of a group's consumer that the program gave it; expires."""
+        return f"{self.prefix}:{{{shard}}}:consumer:{group}:{consumer}"
+
     def webhook_lock(self, shard: int, group: str) -> str:
         """String: which runner of webhooks sends the shard's events to a consumer group; expires."""
         return f"{self.prefix}:{{{shard}}}:webhooks:{group}"

@@ -7,12 +7,13 @@ another.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from presence.store.client import CALL_TIMEOUT_S, ConnectOnce, Redis, RedisError, open_client
 from presence.store.cluster_routes import Routes
@@ -20,6 +21,7 @@ from presence.store.error_classes import is_elsewhere
 from presence.store.keys import Keys
 
 T = TypeVar("T")
+Words = Sequence[Any]  # of a command
 
 EXCLUDED_S = 1.0  # least time until a failed server is tried again;
 EXCLUDED_FACTOR = 4  # or so many times as long as its failure took, because others wait for a hanging server
@@ -103,8 +105,33 @@ class ShardClients:
                 answers[shard] = found[ends[place] : ends[place + 1]]
         return {shard: answers[shard] for shard in wanted}
 
+    def exchange(self, keys: Keys, commands: Mapping[int, Sequence[Words]]) -> dict[int, list[Any]]:
+        """Send the commands of some shards, in one round trip to each server; return the answers as they are.
+
+        For calls that are made for each event: half the processor time of `ask`, whose pipeline redis-py
+        prepares and whose answers it parses. Error replies are among the answers.
+        """
+        answers: dict[int, list[Any]] = {}
+        for client, some in self._groups(keys, [*commands], is_split=False):
+            self._begin_call(client)
+            pool: Any = client.connection_pool
+            connection = pool.get_connection()
+            try:
+                words = [command for shard in some for command in commands[shard]]
+                connection.send_packed_command(connection.pack_commands(words))
+                for shard in some:
+                    answers[shard] = [_reply(connection) for _ in commands[shard]]
+            except BaseException:
+                connection.disconnect()  # the rest of its answers would be taken for those of another call
+                raise
+            finally:
+                pool.release(connection)
+        return answers
+
     def reachable(self, keys: Keys) -> list[int]:
         """Return the shards that are not excluded at present."""
+        if not self._excluded:
+            return list(range(keys.shards))
         return [shard for shard in range(keys.shards) if shard not in self._excluded]
 
     def exclude(self, keys: Keys) -> list[int]:
@@ -128,6 +155,8 @@ class ShardClients:
 
     def readmit(self, *, is_early: bool = False) -> None:
         """Include excluded shards again whose time is over; if `is_early`, all of them."""
+        if not self._excluded:
+            return
         now = time.monotonic()
         self._excluded = {} if is_early else {s: at for s, at in self._excluded.items() if at > now}
 
@@ -196,6 +225,13 @@ class ShardClients:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 def forget_prefix(url: str, prefix: str) -> int:

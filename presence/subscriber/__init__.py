@@ -1,11 +1,11 @@
 """Events of a presence server, for programs that act on them.
 
 At least once, as one of several workers that share a consumer group; `subscribe` does the same on asyncio or
-trio::
+trio, with the same methods::
 
     from presence.subscriber import Gap, Offline, subscribe_sync
 
-    with subscribe_sync("redis://localhost:6379", group="push", consumer="worker-1") as events:
+    with subscribe_sync("redis://localhost:6379", group="push") as events:
         for event in events:  # acknowledged when the loop comes round
             match event:
                 case Offline(uid=uid, reason="idle_timeout"):
@@ -27,11 +27,13 @@ The logger of Python's `logging` is ``presence.subscriber``.
 """
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from presence.subscriber.async_subscription import Subscription
-from presence.subscriber.blocking import BlockingSubscription
+from presence.subscriber.blocking import BlockingSubscription, seconds
 from presence.subscriber.connection import RedisConnections
+from presence.subscriber.consumers import ConsumerInUse
 from presence.subscriber.events import (
     Away,
     Device,
@@ -42,6 +44,7 @@ from presence.subscriber.events import (
     Offline,
     Online,
     Updated,
+    check_entry_id,
     decode,
     decode_transition,
 )
@@ -52,8 +55,8 @@ from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollow
 __all__ = [
     "Away",
     "BlockingSubscription",
+    "ConsumerInUse",
     "Device",
-    "Entries",
     "Entry",
     "Event",
     "Gap",
@@ -62,7 +65,9 @@ __all__ = [
     "Period",
     "Shown",
     "Snapshot",
+    "Subscription",
     "Updated",
+    "entries",
     "entries_sync",
     "follow",
     "follow_sync",
@@ -70,7 +75,6 @@ __all__ = [
     "subscribe_sync",
 ]
 
-Entries = BlockingSubscription[Entry | Gap]
 After = str | Mapping[int, str] | None
 
 
@@ -82,36 +86,46 @@ def subscribe(
     after: After = None,
     prefix: str = "presence",
     updates: bool = False,
+    auto_ack: bool = True,
     max_deliveries: int = 5,
-    claim_idle_s: float = 60.0,
+    claim_idle: float | timedelta = 60.0,
     prefetch: int = 100,
 ) -> Subscription[Event]:
-    """Return an async iterator of the events of all shards, in order for each user.
+    """Return an async iterator of the events of all shards.
+
+    Without a group, and as the only consumer of a group, it gives the events of each user in order, also
+    across clean stops of consumers, whatever their names. If a consumer dies, what it had comes again: first
+    if the next one has the same name, otherwise late, after `claim_idle`. Consumers side by side have no
+    order between them.
 
     Args:
         url: the server's Redis: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://`` or
             ``redis+sentinel://``, see `presence.common.redis_url`.
         group: the consumer group to share events with; without one, every subscriber gets all events.
-        consumer: this consumer's name in the group: unique among running consumers, and best the same again
-            after a restart.
+        consumer: this consumer's name in the group; None for one made of host, process and a random part. A
+            name of your own is for consumers that die and come back: they continue immediately with their
+            unacknowledged events. It must be unique among running consumers.
         after: without a group, where to begin: None for new events only, ``"0"`` for all that is kept, an
             entry id, or by shard (a number) the id of the last event seen, where a `Gap` reports that later
             events are missing. With a group, where it begins if it has to be created; not by shard.
         prefix: prefix of the server's keys.
         updates: whether to give `Away`, `Updated` and `Device`, too. Without it they are skipped, and entries
             that a group has skipped do not come again.
-        max_deliveries: with a group, as the two below: after this many deliveries without acknowledgement an
-            event becomes a dead letter, in the stream ``presence:{shard}:dead``.
-        claim_idle_s: an event goes to another consumer this many seconds after it was delivered or renewed.
-            Events read ahead are renewed when the loop asks for the next one, so a handler has to return
-            within half of that time.
+        auto_ack: whether asking for the next event acknowledges those before it. Switch it off for handlers
+            that run in parallel; an event not settled after `claim_idle` is delivered again.
+        max_deliveries: with a group, as the two below: after this many calls of a handler without
+            acknowledgement an event becomes a dead letter, in the stream ``presence:{shard}:dead``.
+        claim_idle: seconds, or a `timedelta`: an event goes to another consumer so long after it was handed
+            out, or was read ahead or renewed by one that died. Events read ahead are renewed when the loop
+            asks for the next one, so a handler has to return within half of that time.
         prefetch: number of events read ahead, over all shards.
 
     Raises:
         ValueError, TypeError: the URL or another argument is invalid.
     """
-    limits = max_deliveries, claim_idle_s, prefetch
-    return Subscription(_source(url, prefix, after, group, consumer, *limits), _decoder(updates))
+    options = _options(group, consumer, max_deliveries, claim_idle, prefetch)
+    source = _source(url, prefix, after, options)
+    return Subscription(source, _decoder(updates), auto_ack=auto_ack)
 
 
 def subscribe_sync(
@@ -122,13 +136,36 @@ def subscribe_sync(
     after: After = None,
     prefix: str = "presence",
     updates: bool = False,
+    auto_ack: bool = True,
     max_deliveries: int = 5,
-    claim_idle_s: float = 60.0,
+    claim_idle: float | timedelta = 60.0,
     prefetch: int = 100,
 ) -> BlockingSubscription[Event]:
     """Return a plain iterator of events; arguments and guarantees are those of `subscribe`."""
-    limits = max_deliveries, claim_idle_s, prefetch
-    return BlockingSubscription(_source(url, prefix, after, group, consumer, *limits), _decoder(updates))
+    options = _options(group, consumer, max_deliveries, claim_idle, prefetch)
+    source = _source(url, prefix, after, options)
+    return BlockingSubscription(source, _decoder(updates), auto_ack=auto_ack)
+
+
+def entries(
+    url: str,
+    *,
+    group: str | None = None,
+    consumer: str | None = None,
+    after: After = None,
+    prefix: str = "presence",
+    auto_ack: bool = True,
+    max_deliveries: int = 5,
+    claim_idle: float | timedelta = 60.0,
+    prefetch: int = 100,
+) -> Subscription[Item]:
+    """Return an async iterator of the entries as they were written, including unknown types.
+
+    A `Gap` among them was found while reading. Otherwise like `subscribe`.
+    """
+    options = _options(group, consumer, max_deliveries, claim_idle, prefetch)
+    source = _source(url, prefix, after, options)
+    return Subscription(source, _as_it_is, auto_ack=auto_ack)
 
 
 def entries_sync(
@@ -138,12 +175,15 @@ def entries_sync(
     consumer: str | None = None,
     after: After = None,
     prefix: str = "presence",
-) -> Entries:
-    """Return a plain iterator of the entries as they were written, including unknown types.
-
-    A `Gap` among them was found while reading. Otherwise like `subscribe_sync`.
-    """
-    return BlockingSubscription(_source(url, prefix, after, group, consumer), lambda item: item)
+    auto_ack: bool = True,
+    max_deliveries: int = 5,
+    claim_idle: float | timedelta = 60.0,
+    prefetch: int = 100,
+) -> BlockingSubscription[Item]:
+    """Return a plain iterator of the same items as `entries`."""
+    options = _options(group, consumer, max_deliveries, claim_idle, prefetch)
+    source = _source(url, prefix, after, options)
+    return BlockingSubscription(source, _as_it_is, auto_ack=auto_ack)
 
 
 def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> Subscription[Snapshot | Event]:
@@ -172,17 +212,32 @@ def follow_sync(
     )
 
 
-def _source(
-    url: str, prefix: str, after: After, group: str | None, consumer: str | None, *limits: Any
-) -> Follower | GroupConsumer:
-    if group is None and consumer is None:
+def _options(
+    group: str | None,
+    consumer: str | None,
+    max_deliveries: int,
+    claim_idle: float | timedelta,
+    prefetch: int,
+) -> ConsumerOptions | None:
+    if group is not None:
+        return ConsumerOptions(group, consumer, max_deliveries, seconds(claim_idle), prefetch)
+    if consumer is not None:
+        raise ValueError("a consumer is one of a group")
+    return None
+
+
+def _source(url: str, prefix: str, after: After, options: ConsumerOptions | None) -> Follower | GroupConsumer:
+    if isinstance(after, str):
+        check_entry_id(after)
+    if options is None:
         return Follower(RedisConnections(url), prefix, after)
-    if group is None or consumer is None:
-        raise ValueError("group and consumer belong together")
-    options = ConsumerOptions(group, consumer, *limits)
     if after is None or isinstance(after, str):
         return GroupConsumer(RedisConnections(url), prefix, options, after)
     raise ValueError("after: a group keeps its own place in each shard")
+
+
+def _as_it_is(item: Item) -> Item:
+    return item
 
 
 def _decoder(updates: bool) -> Callable[[Item], Event | None]:

@@ -2,10 +2,10 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from presence.common.backoff import backoff_s, jittered
 from presence.common.redis_url import is_cluster, redacted
@@ -27,6 +27,7 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0  # between two attempts while Redis is unreachable
 
 log = logging.getLogger("presence.subscriber")
+EntryKey = tuple[int, str]  # shard and entry id
 Raw = TypeVar("Raw")
 T = TypeVar("T")
 
@@ -89,7 +90,8 @@ class RedisConnections:
                 except CONNECTION_LOST as error:
                     self._exclude_lost_shards(clients, error, shards.keys)
                 else:
-                    self._log_restored(clients.reachable(shards.keys))
+                    if self._excluded:
+                        self._log_restored(clients.reachable(shards.keys))
                     return result
 
     def _exclude_lost_shards(self, clients: ShardClients, error: RedisError, keys: Keys) -> None:
@@ -191,6 +193,15 @@ class Shards:
             self._is_warned = True
 
 
+def unless_missing(answer: Any) -> Any:
+    """Return the answer, or None if the stream or the group does not exist."""
+    if isinstance(answer, RedisError):
+        if str(answer).startswith(("NOGROUP", "no such key")):
+            return None
+        raise answer
+    return answer
+
+
 class Retry:
     """Decides after a failure whether and when to try again; logs each outage once.
 
@@ -238,11 +249,16 @@ class Retry:
 
 
 class Source(ABC, Generic[Raw]):
-    """Items in order. `fetch` and `flush` block and may run in a thread; the rest is called between them.
+    """Items in order. `fetch`, `hand_out`, `flush` and `stop` block, and may run in a thread.
 
-    Without a group nothing is acknowledged or redelivered, and there are no dead letters: most methods do
-    nothing.
+    `ack`, `nak` and `give_up` may be called from any thread; the others from one at a time. Without a group
+    nothing is acknowledged or delivered again, and there are no dead letters: most methods do nothing.
+
+    Attributes:
+        is_group: whether entries are settled.
     """
+
+    is_group: ClassVar[bool] = False
 
     def __init__(self, connections: RedisConnections) -> None:
         self._connections = connections  # used by this source only
@@ -254,19 +270,48 @@ class Source(ABC, Generic[Raw]):
 
     @abstractmethod
     def fetch(self) -> None:
-        """Send acknowledgements and read items, perhaps none after a while. Call it again if it fails.
+        """Send what was settled and read items, perhaps none after a while. Call it again if it fails.
 
         Raises:
             RedisError: the call failed.
             ValueError: Redis does not hold data of a presence server.
+            ConsumerInUse: another live consumer of the group has the same name.
         """
 
     @abstractmethod
     def next(self) -> Raw | None:
-        """Return the next item that is ready; it becomes a current one. Never blocks."""
+        """Take the next item that is ready, for `hand_out` or `skip`."""
+
+    def skip(self, item: Raw) -> None:
+        """The item just taken is not handed out: acknowledge it with the next call."""
+
+    def hand_out(self) -> bool:
+        """Send what was settled, and count the items taken as delivered; they are in the program's hands now.
+
+        Returns:
+            Whether they are. If not, or if it fails, they are taken again later.
+
+        Raises:
+            RedisError: the call failed.
+        """
+        return True
+
+    def flush(self) -> None:
+        """Send only what was settled; raises `RedisError`."""
+
+    def stop(self, *, keeps_handed_out: bool, unseen: Iterable[EntryKey] = ()) -> None:
+        """Send what was settled, and hand everything else back to the group: the next reader begins with it.
+
+        Args:
+            keeps_handed_out: whether what was handed out can still be settled.
+            unseen: what was handed out and never reached the program: it does not count.
+
+        Raises:
+            RedisError: the call failed; other consumers get the entries after `claim_idle_s`.
+        """
 
     def close(self) -> None:
-        """Close the connections, from any thread. The position is kept; items read ahead stay pending."""
+        """Close the connections, from any thread. The position is kept; what is pending stays pending."""
         self._connections.close()
 
     @property
@@ -274,24 +319,20 @@ class Source(ABC, Generic[Raw]):
         """The name of Redis in the log."""
         return self._connections.name
 
-    def flush(self) -> None:
-        """Send acknowledgements only; raises `RedisError`."""
+    def ack(self, key: EntryKey) -> None:
+        """The entry was handled: acknowledge it."""
 
-    def ack(self, item: Raw | None = None) -> None:
-        """The current items, or this one of them, were handled: acknowledge them with the next call."""
+    def ack_all(self, but: Collection[EntryKey]) -> None:
+        """Acknowledge everything that was handed out, except some."""
 
-    def rewind(self) -> None:
-        """The loop was left and is entered again: redeliver the current items."""
+    def nak(self, key: EntryKey, delay_s: float, error: str | None) -> None:
+        """The entry was not handled, for this reason: deliver it again after so many seconds."""
 
-    def fail(self, error: str) -> None:
-        """The current items were not handled, for this reason: they come again after `claim_idle_s`."""
+    def give_up(self, key: EntryKey, error: str) -> None:
+        """Make the entry a dead letter, for this reason."""
 
-    def abandon(self, error: str) -> None:
-        """The loop was left because of this error: redeliver the current items when it is entered again."""
+    def rewind(self, but: Collection[EntryKey]) -> None:
+        """The loop was left and is entered again: deliver again what was handed out, except some."""
 
-    def give_up(self, item: Raw, error: str) -> None:
-        """Make one of the current items a dead letter, for this reason. It blocks.
-
-        Raises:
-            RedisError: the call failed.
-        """
+    def note_error(self, error: str) -> None:
+        """The loop was left because of this error: keep it for dead letters."""

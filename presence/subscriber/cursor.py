@@ -10,8 +10,9 @@ from typing import Any
 
 from presence.store.client import RedisError
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import Shards, log
+from presence.subscriber.connection import Shards, log, unless_missing
 from presence.subscriber.events import ZERO_ID, Entry, Gap, id_order, read_entry
+from presence.subscriber.pending import FREE_IDLE_MS, HANDED_BACK
 
 _LAST_SEQUENCE = 2**64 - 1
 
@@ -45,28 +46,34 @@ class GroupCursor:
         """Return the gaps that the next read of some shards would cross, without reading."""
         return self._poll(clients, shards, None, 0)[0]
 
-    def read(self, clients: ShardClients, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
-        """Read new entries, at most `count` of each reachable shard, without waiting; gaps come first."""
+    def read(
+        self, clients: ShardClients, consumer: str, count: int
+    ) -> tuple[list[Gap], list[Entry], set[int]]:
+        """Read new entries, at most `count` of each reachable shard, without waiting.
+
+        Returns:
+            Gaps before them; the entries; and the shards where entries are to be had that were handed back.
+        """
         return self._poll(
             clients, self._shards.selected(clients.reachable(self._shards.keys)), consumer, count
         )
 
     def _poll(
         self, clients: ShardClients, shards: Iterable[int], consumer: str | None, count: int
-    ) -> tuple[list[Gap], list[Entry]]:
+    ) -> tuple[list[Gap], list[Entry], set[int]]:
         seen, reported = dict(self._seen), dict(self._reported)
         try:
-            gaps, entries = self._poll_shards(clients, shards, consumer, count)
+            gaps, entries, handed_back = self._poll_shards(clients, shards, consumer, count)
         except BaseException:
             self._seen, self._reported = seen, reported  # what was found could not be reported
             raise
         for gap in gaps:
             log.warning("events missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
-        return gaps, entries
+        return gaps, entries, handed_back
 
     def _poll_shards(
         self, clients: ShardClients, shards: Iterable[int], consumer: str | None, count: int
-    ) -> tuple[list[Gap], list[Entry]]:
+    ) -> tuple[list[Gap], list[Entry], set[int]]:
         keys = self._shards.keys
 
         def fill(pipe: Any, shard: int) -> None:
@@ -76,17 +83,23 @@ class GroupCursor:
             pipe.xrange(key, seen, seen)
             if consumer:
                 pipe.xreadgroup(self._group, consumer, {key: ">"}, count=count)
+                pipe.xpending_range(
+                    key, self._group, "-", "+", 1, consumername=HANDED_BACK, idle=FREE_IDLE_MS
+                )
 
         answers = clients.ask(keys, shards, fill, is_atomic=True, raise_on_error=False)
         gaps: list[Gap] = []
         entries: list[Entry] = []
+        handed_back: set[int] = set()
         for shard, answer in answers.items():
             groups, oldest, seen_entry, *read = map(unless_missing, answer)
             position = _last_delivered_id(self._group, groups)
             if gap := self._gap(clients, shard, position, oldest and oldest[0][0].decode(), bool(seen_entry)):
                 gaps.append(gap)
             entries += [read_entry(shard, raw) for _, found in (read and read[0]) or () for raw in found]
-        return gaps, entries
+            if read and read[1]:
+                handed_back.add(shard)
+        return gaps, entries, handed_back
 
     def _gap(
         self, clients: ShardClients, shard: int, position: str | None, oldest: str | None, seen_is_there: bool
@@ -150,15 +163,6 @@ class GroupCursor:
         except RedisError as error:
             if not str(error).startswith("BUSYGROUP"):
                 raise
-
-
-def unless_missing(answer: Any) -> Any:
-    """Return the answer, or None if the stream or the group does not exist."""
-    if isinstance(answer, RedisError):
-        if str(answer).startswith(("NOGROUP", "no such key")):
-            return None
-        raise answer
-    return answer
 
 
 def _last_delivered_id(group: str, groups: Any) -> str | None:

@@ -1,9 +1,11 @@
 """Entries of the streams: as typed events, and as JSON values."""
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -17,6 +19,8 @@ NO_META: Final[Meta] = MappingProxyType({})
 GapReason = Literal["dropped", "trimmed", "lost_writes"]
 ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers, besides those in ``_ms``
 ZERO_ID = "0-0"
+_ENTRY_ID: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CAME: Final = {str(int(code)) for code in (Code.LOGIN, Code.RETURNED)}
 MAX_CACHED_NAMES = 64  # field names; each entry has the same dozen
 
@@ -45,6 +49,21 @@ class _Transition:
     at_ms: int  # of the decision
     since_ms: int  # beginning of this online period
     last_seen_ms: int  # the session's last valid frame before the event
+
+    @property
+    def at(self) -> datetime:
+        """`at_ms` as a time in UTC."""
+        return utc(self.at_ms)
+
+    @property
+    def since(self) -> datetime:
+        """`since_ms` as a time in UTC."""
+        return utc(self.since_ms)
+
+    @property
+    def last_seen(self) -> datetime:
+        """`last_seen_ms` as a time in UTC."""
+        return utc(self.last_seen_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +174,11 @@ Event = Online | Offline | Away | Updated | Device | Gap
 Item = Entry | Gap
 
 
+def utc(unix_ms: int) -> datetime:
+    """Return Unix milliseconds as an aware time, exact to the millisecond."""
+    return _EPOCH + timedelta(milliseconds=unix_ms)
+
+
 def decode_transition(item: Item) -> Event | None:
     """Like `decode`, but None for entries of users who stay online."""
     is_other = isinstance(item, Entry) and item.fields.get("type") in {"away", "update", "device"}
@@ -247,6 +271,12 @@ def id_order(entry_id: str) -> tuple[int, int]:
     """Return the sort key of an entry id."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number or 0)
+
+
+def check_entry_id(text: str) -> None:
+    """Raise `ValueError` unless Redis would take a text as the id of an entry, with or without its number."""
+    if not _ENTRY_ID.fullmatch(text) or any(int(part) >= 2**64 for part in text.split("-")):
+        raise ValueError(f"an entry id looks like 1700000000000-0, not {text!r}")
 
 
 @lru_cache(MAX_CACHED_NAMES)

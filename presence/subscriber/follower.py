@@ -13,7 +13,7 @@ from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import BLOCK_MS, PollInterval, RedisConnections, Shards, Source, log
-from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order, read_entry
+from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, check_entry_id, id_order, read_entry
 
 EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
 
@@ -201,6 +201,8 @@ def _check_keys(after: Mapping[int, str]) -> None:
             raise TypeError(f"after: its keys are numbers of shards, such as 0, not {shard!r}")
         if shard < 0:
             raise ValueError(f"after: no shard {shard}")
+    for entry_id in after.values():
+        check_entry_id(entry_id)
 
 
 def newest_ids(

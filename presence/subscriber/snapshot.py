@@ -11,6 +11,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from presence.protocol.constants import Status
@@ -30,6 +31,7 @@ from presence.subscriber.events import (
     decode,
     id_order,
     read_meta,
+    utc,
 )
 from presence.subscriber.follower import Follower
 
@@ -41,6 +43,11 @@ class Period(NamedTuple):
 
     since_ms: int
     id: str
+
+    @property
+    def since(self) -> datetime:
+        """`since_ms` as a time in UTC."""
+        return utc(self.since_ms)
 
 
 class Shown(NamedTuple):
@@ -54,6 +61,11 @@ class Shown(NamedTuple):
     meta: Meta = NO_META
     private: Meta = NO_META
     invisible: bool = False
+
+    @property
+    def since(self) -> datetime:
+        """`since_ms` as a time in UTC."""
+        return utc(self.since_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ class ShardSender:
             options,
             self._options.after,
             shard=self._lock.shard,
+            checks_name=False,  # the lock of the shard ensures it
         )
         return Subscription(source, lambda item: item)
 
@@ -142,7 +143,9 @@ class ShardSender:
             if failure is None:
                 # If Redis fails here, they are acknowledged before the next events are read.
                 with suppress(*RETRIED), anyio.move_on_after(ACKNOWLEDGE_S):
-                    await events.acknowledge(*items)
+                    for item in items:
+                        events.ack(item)
+                    await events.flush()
         if failure is None:
             self._note_accepted(items)
         else:
@@ -150,13 +153,9 @@ class ShardSender:
         return failure
 
     async def _give_up(self, events: Subscription[Item], item: Item, failure: Failure) -> None:
-        while True:
-            try:
-                await events.give_up(item, failure.error)
-                break
-            except RETRIED as error:
-                log.warning("shard %d: Redis: %s", self._lock.shard, scarcity(error) or error)
-                await anyio.sleep(REDIS_RETRY_S)
+        events.term(item, failure.error)
+        with suppress(*RETRIED):  # the next call for events tries again
+            await events.flush()
         self._metrics.events.labels("dead_letter").inc()
         self._failures = 0  # the next event may well be accepted
 

@@ -232,15 +232,22 @@ def share(stage: Stage) -> None:
     with closing(GroupConsumer(link, KEYS.prefix, options, "0")) as consumer:
         consumer.fetch()  # creates the group, and reads nothing
         stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
-        assert fetched(consumer, 1)
-        consumer.ack()
-        assert fetched(consumer, 1)
-        for _ in range(2):
-            consumer.fail("cannot handle this")
-            while not (again := consumer.next()) and not stage.admin.xlen(KEYS.dead(0)):
-                consumer.fetch()
-        assert again is None
+        for each in fetched(consumer, 2):
+            assert consumer.hand_out()
+            consumer.nak((each.shard, each.id), 0, "cannot handle this")
+        (again,) = fetched(consumer, 1)  # the other one, which was claimed as well, is ahead
+        assert consumer.hand_out()
+        consumer.give_up((again.shard, again.id), "cannot handle this")
+        consumer.fetch()
+        consumer.stop(keeps_handed_out=False)
+    assert stage.admin.xlen(KEYS.dead(0)) == 1
+    with closing(GroupConsumer(RedisConnections(stage.url), KEYS.prefix, options, "0")) as consumer:
+        (rest,) = fetched(consumer, 1)
+        assert consumer.hand_out()
+        consumer.ack((rest.shard, rest.id))
+        consumer.stop(keeps_handed_out=False)
     assert pending(stage) == 0
+    assert not stage.admin.keys(KEYS.consumer(0, "g", "*"))
 
 
 def pending(stage: Stage) -> int:

@@ -36,7 +36,7 @@ def users(some: list[Any]) -> list[str]:
 def test_a_group_begins_with_all_kept_follow_ups_and_resumes_where_it_stopped(shard: Shard, url: str) -> None:
     with due_sync(url, group="g", consumer="c") as followups:
         first, second = itertools.islice(followups, 2)
-        followups.acknowledge()
+        followups.ack(second)
     assert users([first, second]) == ["ann", "bob"]
     assert isinstance(first, FollowUp)
     assert (first.name, first.payload, first.reason, first.code) == ("mail", "template", "idle_timeout", 201)
@@ -51,10 +51,10 @@ def test_a_group_begins_with_all_kept_follow_ups_and_resumes_where_it_stopped(sh
 def test_a_follow_up_that_keeps_failing_becomes_a_dead_letter_with_its_error(
     shard: Shard, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with due_sync(url, group="g", consumer="c", max_deliveries=2, claim_idle_s=0.001) as followups:
+    with due_sync(url, group="g", consumer="c", max_deliveries=2, claim_idle=0.001) as followups:
         while not shard.client.xlen("presence:{0}:followups:dead"):
             if (followup := followups.poll()) and users([followup]) == ["ann"]:
-                followups.fail("no such address")
+                followups.nak(followup, 0.001, "no such address")
     letters: Any = shard.client.xrange("presence:{0}:followups:dead")
     ((_, letter),) = letters
     assert (letter[b"uid"], letter[b"error"], letter[b"group"]) == (b"ann", b"no such address", b"g")

@@ -99,3 +99,12 @@ def uids(events: list[Event]) -> list[str]:
 def take(subscription: BlockingSubscription[Event], count: int) -> list[Event]:
     """Enter the loop, take that many events and leave it with the last one not acknowledged."""
     return list(itertools.islice(subscription, count))
+
+
+def handle(subscription: BlockingSubscription[Event], count: int) -> list[Event]:
+    """Take that many events, and acknowledge all of them in Redis."""
+    taken = take(subscription, count)
+    for event in taken:
+        subscription.ack(event)
+    subscription.flush()
+    return taken

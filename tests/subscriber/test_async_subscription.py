@@ -73,7 +73,7 @@ async def test_no_event_is_lost_or_duplicated_by_cancellations(url: str, client:
     handled: list[str] = []
     interrupted = 0
     chance = random.Random(3)
-    async with subscribe(url, group="g", consumer="c", claim_idle_s=0.3) as events:
+    async with subscribe(url, group="g", consumer="c", claim_idle=0.3) as events:
         streams.write(*names)
         with anyio.fail_after(50):
             while len(handled) < len(names):
@@ -125,11 +125,11 @@ async def test_a_failed_event_is_delivered_again_later(url: str, client: Redis) 
     streams.create_group()
     streams.write("a", "b")
     taken = []
-    async with subscribe(url, group="g", consumer="c", claim_idle_s=0.1) as events:
+    async with subscribe(url, group="g", consumer="c", claim_idle=0.1) as events:
         async for event in events:
             taken += uids([event])
             if len(taken) == 1:
-                events.fail("not now")
+                events.nak(event, 0.1, "not now")
             elif len(taken) == 3:
                 break
     assert taken == ["a", "b", "a"]

@@ -14,8 +14,8 @@ class Poisoned(Exception):
     """The error of the handler."""
 
 
-def consumer(url: str, name: str = "c1", claim_idle_s: float = 60.0) -> BlockingSubscription[Event]:
-    return subscribe_sync(url, group="g", consumer=name, max_deliveries=3, claim_idle_s=claim_idle_s)
+def consumer(url: str, name: str = "c1", claim_idle: float = 60.0) -> BlockingSubscription[Event]:
+    return subscribe_sync(url, group="g", consumer=name, max_deliveries=3, claim_idle=claim_idle)
 
 
 def handle(event: Event) -> str:
@@ -96,14 +96,14 @@ def test_prefetched_neighbours_do_not_count_as_failed(url: str, poisoned: Stream
 def test_a_handler_may_fail_an_event_and_continue(url: str, poisoned: Streams) -> None:
     handled: list[str] = []
     failures = 0
-    with consumer(url, claim_idle_s=0.1) as events:
+    with consumer(url, claim_idle=0.1) as events:
         while not poisoned.dead():
             if (event := events.poll()) is not None:
                 try:
                     handled.append(handle(event))
                 except Poisoned as error:
                     failures += 1
-                    events.fail(error)
+                    events.nak(event, 0.01, error)
     assert (handled, failures) == (["a", "b", "c"], 3)
     assert poisoned.dead()[0]["error"].startswith("Poisoned")
 
@@ -112,11 +112,11 @@ def test_a_poisoned_event_moves_between_consumers_and_becomes_a_dead_letter(
     url: str, poisoned: Streams
 ) -> None:
     for name in ("c1", "c2", "c3"):
-        events = consumer(url, name, claim_idle_s=0.1)
+        events = consumer(url, name, claim_idle=0.1)
         with pytest.raises(Poisoned):
             handle_forever(events)
         events.close()
-    with consumer(url, "c4", claim_idle_s=0.1) as events:
+    with consumer(url, "c4", claim_idle=0.1) as events:
         while poisoned.pending():
             events.poll()
     (letter,) = poisoned.dead()
@@ -128,7 +128,7 @@ def test_an_event_that_finally_succeeds_leaves_nothing_behind(url: str, poisoned
         run(url, [])
     assert poisoned.client.hlen(poisoned.keys.errors(0, "g")) == 1
     with consumer(url) as events:
-        take(events, 3)
-        events.acknowledge()
+        for event in take(events, 3):
+            events.ack(event)
     assert poisoned.client.hlen(poisoned.keys.errors(0, "g")) == 0
     assert poisoned.dead() == []

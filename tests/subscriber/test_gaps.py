@@ -17,7 +17,7 @@ from presence.subscriber import (
     subscribe_sync,
 )
 from presence.subscriber.cursor import GroupCursor
-from tests.subscriber.streams import Streams, take, uids
+from tests.subscriber.streams import Streams, handle, take, uids
 
 NAMES = [f"u{n}" for n in range(100)]
 ALONE_OR_IN_A_GROUP = pytest.mark.parametrize("group", [None, "g"], ids=["alone", "in a group"])
@@ -37,8 +37,7 @@ def reading(url: str, one_shard: Streams, group: str | None) -> Iterator[Blockin
     """A subscription that has read and acknowledged a, b and c only."""
     one_shard.write("a", "b", "c")
     with open_subscription(url, group) as events:
-        assert uids(take(events, 3)) == ["a", "b", "c"]
-        events.acknowledge()
+        assert uids(handle(events, 3)) == ["a", "b", "c"]
         yield events
 
 
@@ -100,8 +99,7 @@ def test_lost_last_writes_are_one_gap(one_shard: Streams, reading: BlockingSubsc
     key = one_shard.keys.events(0)
     saved = one_shard.client.dump(key)
     one_shard.write("lost")
-    assert uids(take(reading, 1)) == ["lost"]
-    reading.acknowledge()
+    assert uids(handle(reading, 1)) == ["lost"]
     one_shard.client.restore(key, 0, saved, replace=True)  # type: ignore[arg-type] # it exists
     assert take(reading, 1) == [Gap(0, "4-0", "lost_writes")]
     one_shard.write("d")
@@ -115,8 +113,7 @@ def test_a_gap_written_by_a_server_is_an_event_in_its_place(
     fields = {"v": 1, "type": "gap", "node": "n1", "dropped": 7, "from_ms": 5, "to_ms": 9}
     one_shard.client.xadd(one_shard.keys.events(0), fields, id="3-1")  # type: ignore[arg-type] # invariant
     one_shard.write("d")
-    assert take(reading, 1) == [Gap(0, "3-1", "dropped", 7, 5, 9)]
-    reading.acknowledge()
+    assert handle(reading, 1) == [Gap(0, "3-1", "dropped", 7, 5, 9)]
     assert uids(take(reading, 1)) == ["d"]
 
 
@@ -147,8 +144,7 @@ def test_a_group_that_never_read_gets_a_gap_for_trimmed_events(url: str, one_sha
 def test_a_gap_that_was_not_acknowledged_is_reported_again(url: str, one_shard: Streams) -> None:
     one_shard.write("a", "b")
     with open_subscription(url, "g") as events:
-        take(events, 2)
-        events.acknowledge()
+        handle(events, 2)
     one_shard.write(*NAMES)
     trim(one_shard, keep=10)
     for _ in range(2):
@@ -162,8 +158,7 @@ def test_trimmed_pending_events_are_one_gap(url: str, one_shard: Streams) -> Non
         take(events, 1)
     trim(one_shard, keep=95)
     with open_subscription(url, "g") as events:
-        gap, *rest = take(events, 96)
-        events.acknowledge()
+        gap, *rest = handle(events, 96)
     assert gap == Gap(0, "1-0", "trimmed", dropped=5)
     assert uids(rest) == NAMES[5:]
     assert one_shard.pending() == 0
@@ -232,12 +227,10 @@ def test_a_group_gets_a_gap_for_lost_writes_before_it_waits(
     with open_subscription(url, "g") as events:
         assert events.poll() is None
         one_shard.write("kept")
-        assert uids(take(events, 1)) == ["kept"]
-        events.acknowledge()
+        assert uids(handle(events, 1)) == ["kept"]
         saved = Saved(one_shard.client)
         one_shard.write("lost")
-        assert uids(take(events, 1)) == ["lost"]
-        events.acknowledge()
+        assert uids(handle(events, 1)) == ["lost"]
         monkeypatch.setattr(GroupCursor, "read", lose)
         gap, event = take(events, 2)
     assert gap == Gap(0, "2-0", "lost_writes")

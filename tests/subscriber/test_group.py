@@ -1,8 +1,10 @@
 """A consumer group: at least once, acknowledged by the next iteration, claimed from dead consumers."""
 
+import math
 import threading
 import time
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ from presence.subscriber import BlockingSubscription, Event, subscribe_sync
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.cursor import GroupCursor
 from presence.subscriber.events import Entry, Gap
-from presence.subscriber.group import ConsumerOptions, GroupConsumer, PendingEntries
-from tests.subscriber.streams import Streams, take, uids
+from presence.subscriber.group import ConsumerOptions, GroupConsumer
+from presence.subscriber.pending import PendingEntries
+from tests.subscriber.streams import Streams, handle, take, uids
 
 DEADLINE_S = 10.0
 
@@ -51,9 +54,11 @@ def test_a_batch_has_all_ready_events_up_to_the_limit_and_is_acknowledged_as_one
     with consumer(url) as events:
         assert uids(events.batch(2)) == ["a", "b"]
         assert streams.pending() == 3, "all were read"
-        assert uids(events.batch(100)) == ["c"]
+        (last,) = events.batch(100)
+        assert uids([last]) == ["c"]
         assert streams.pending() == 1
-        events.acknowledge()
+        events.ack(last)
+        events.flush()
         assert streams.pending() == 0
 
 
@@ -115,11 +120,11 @@ def test_events_of_a_silent_consumer_are_claimed(url: str, streams: Streams) -> 
     streams.write(*names)
     with consumer(url, "dead", prefetch=150 * 16) as dead:
         next(dead)
-        with consumer(url, "alive", claim_idle_s=0.1) as alive:
+        with consumer(url, "alive", claim_idle=0.1) as alive:
             claimed = [next_within(alive) for _ in names]
-            alive.acknowledge()
+            alive.ack(claimed[-1])
     assert sorted(uids(claimed)) == sorted(names)
-    assert {event.deliveries for event in claimed} == {2}
+    assert sorted(event.deliveries for event in claimed) == [1] * 149 + [2], "only one was handed out before"
     assert streams.pending() == 0
 
 
@@ -129,15 +134,16 @@ def test_a_consumer_whose_events_were_claimed_does_not_return_them(url: str, cli
     names = [f"u{n}" for n in range(5)]
     streams.write(*names)
     with (
-        consumer(url, "paused", claim_idle_s=0.3) as paused,
-        consumer(url, "other", claim_idle_s=0.3) as other,
+        consumer(url, "paused", claim_idle=0.3) as paused,
+        consumer(url, "other", claim_idle=0.3) as other,
     ):
         first = next(paused)
-        others = uids([next_within(other) for _ in names])
-        other.acknowledge()
+        others = [next_within(other) for _ in names]
+        other.ack(others[-1])
+        other.flush()
         assert paused.poll() is None
     assert uids([first]) == names[:1]
-    assert others == names
+    assert uids(others) == names
 
 
 def test_an_entry_read_ahead_that_others_may_soon_claim_is_left_to_them(url: str, client: Redis) -> None:
@@ -166,18 +172,24 @@ def test_entries_of_an_unknown_type_are_skipped_and_acknowledged(url: str, clien
     client.xadd(streams.keys.events(0), {"v": 1, "type": "away", "uid": "u"}, id="0-1")
     streams.write("a")
     with consumer(url) as events:
-        assert uids([next(events)]) == ["a"]
-        events.acknowledge()
+        assert uids(handle(events, 1)) == ["a"]
     assert streams.pending() == 0
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"group": "g"}, {"consumer": "c"}, {"group": "", "consumer": "c"}]
-    + [{"group": "g", "consumer": "c", **more} for more in ({"max_deliveries": 0}, {"after": {0: "1-0"}})],
+    [
+        {"consumer": "c"},
+        {"group": ""},
+        {"group": "g", "consumer": ""},
+        {"group": "g", "consumer": "handed-back"},
+    ]
+    + [{"group": "g", name: 0} for name in ("max_deliveries", "claim_idle", "prefetch")]
+    + [{"group": "g", "claim_idle": value} for value in (math.nan, math.inf, timedelta(seconds=-1))]
+    + [{"group": "g", "after": {0: "1-0"}}, {"group": "g", "after": "yesterday"}, {"after": "1-"}],
 )
 def test_invalid_arguments_are_refused(url: str, arguments: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"group|above zero"):
+    with pytest.raises(ValueError, match=r"group|above zero|finite|an entry id"):
         subscribe_sync(url, **arguments)  # type: ignore[arg-type] # of the test's choice
 
 
@@ -196,14 +208,15 @@ def test_events_of_a_lost_answer_are_delivered_again_immediately_and_in_order(
 
     def lose(
         place: GroupCursor, access: ShardClients, name: str, count: int
-    ) -> tuple[list[Gap], list[Entry]]:
+    ) -> tuple[list[Gap], list[Entry], set[int]]:
         monkeypatch.undo()
         read(place, access, name, count)
         raise RedisConnectionError("the answer is lost")
 
     with consumer(url, prefetch=2) as events:
-        assert uids([next(events)]) == ["a"]
-        events.fail("later")
+        first = next(events)
+        assert uids([first]) == ["a"]
+        events.nak(first, 60)
         assert uids([next(events)]) == ["b"]
         streams.write("c", "d")
         monkeypatch.setattr(GroupCursor, "read", lose)
@@ -212,7 +225,7 @@ def test_events_of_a_lost_answer_are_delivered_again_immediately_and_in_order(
         assert [letter["uid"] for letter in streams.dead()] == []
 
 
-@pytest.mark.parametrize("step", ["own_entries", "stale_entries", "renew", "claim"])
+@pytest.mark.parametrize("step", ["own", "stale", "renew", "claim"])
 def test_a_redis_emptied_during_a_turn_is_a_gap(
     url: str, client: Redis, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -226,12 +239,13 @@ def test_a_redis_emptied_during_a_turn_is_a_gap(
         client.flushall()
         return call(*arguments)
 
-    with consumer(url, claim_idle_s=0.05) as events:
-        assert uids([next(events)]) == ["a"]
+    with consumer(url, claim_idle=0.05) as events:
+        first = next(events)
+        assert uids([first]) == ["a"]
         if step == "claim":
-            events.fail("later")
-        if step == "own_entries":
-            events.close()  # an answer may have been lost
+            events.nak(first)
+        if step == "own":
+            events._source.close()  # an answer may have been lost
         monkeypatch.setattr(PendingEntries, step, empty_before)
         time.sleep(0.03)
         received = [next_within(events)]

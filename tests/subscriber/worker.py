@@ -26,7 +26,7 @@ def main(url: str, name: str, path: str) -> None:
     done = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     while True:
         try:
-            with subscribe_sync(url, group="g", consumer=name, claim_idle_s=CLAIM_IDLE_S) as events:
+            with subscribe_sync(url, group="g", consumer=name, claim_idle=CLAIM_IDLE_S) as events:
                 for event in events:
                     handle(event, done)
         except PoisonedError:

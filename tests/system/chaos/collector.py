@@ -159,7 +159,7 @@ class Subscribers:
         self._is_closing = threading.Event()
         self._view = follow_sync(url)
         self._group = subscribe_sync(
-            url, group=GROUP, consumer="one", after="0", updates=True, claim_idle_s=CLAIM_IDLE_S
+            url, group=GROUP, consumer="one", after="0", updates=True, claim_idle=CLAIM_IDLE_S
         )
         runs = {"view": self._follow, "group": self._consume}
         self._threads = [

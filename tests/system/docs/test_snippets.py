@@ -71,6 +71,7 @@ FOR_EVER: Table[str] = {
     "docs/followups.md": {"due_sync(": "mail to zoe mail template 7"},
     "docs/subscribers.md": {
         "from presence.subscriber import Gap, Offline, Online, subscribe": "zoe",
+        "events.drain()": "mail about zoe",
         "places = {}": "Online",
         "for event in follow_sync(": "1 online",
         'sqlite3.connect("users.db")': "zoe is in the table",

@@ -53,13 +53,13 @@ def test_what_a_dead_consumer_had_goes_to_another_and_a_poison_is_given_up(
     streams.create_group()
     streams.write(*NAMES[:20])
     subscribe_sync(url, group="g", consumer="dead").poll()
-    with subscribe_sync(url, group="g", consumer="c", claim_idle_s=0.05, max_deliveries=2) as events:
+    with subscribe_sync(url, group="g", consumer="c", claim_idle=0.05, max_deliveries=2) as events:
         seen: list[str] = []
         while len(seen) < 20:
-            seen += uids([event]) if (event := events.poll()) is not None else []
-            if seen[-1:] == ["u7"]:
-                events.fail("poison")
-        events.acknowledge()
+            if (event := events.poll()) is not None:
+                seen += uids([event])
+                if seen[-1] == "u7":
+                    events.nak(event, why="poison")
         while streams.pending():
             events.poll()
     assert sorted(seen) == sorted(NAMES[:20])

@@ -16,7 +16,7 @@ def doubled_by_a_slow_consumer(url: str, streams: Streams) -> int:
     names = [f"u{n}" for n in range(20)]
     streams.write(*names)
     handled: list[str] = []
-    with consumer(url, "slow", claim_idle_s=1.0) as slow, consumer(url, "idle", claim_idle_s=1.0) as idle:
+    with consumer(url, "slow", claim_idle=1.0) as slow, consumer(url, "idle", claim_idle=1.0) as idle:
         while len(set(handled)) < len(names):
             handled += uids([event for event in (slow.poll(),) if event])
             time.sleep(0.1)

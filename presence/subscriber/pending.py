@@ -1,0 +1,379 @@
+"""The pending entries of one group, seen from one consumer: counting, settling, claiming, handing back.
+
+Redis counts the deliveries of each pending entry. This package keeps that count at *one more than the calls
+of a handler*: reading an entry makes it 1, and it rises by one in the moment before the entry is handed out,
+in the round trip that acknowledges the entry before. So an entry that was only read ahead never counts as
+delivered, whether its consumer stopped or died; and an entry that kills its process counts each time.
+
+A consumer that stops moves its pending entries to a consumer of a fixed name, `HANDED_BACK`, as if they had
+been idle for a year. Every consumer asks for the entries of that name whenever it reads new ones. Taking one
+ends its idle time, so that only one consumer succeeds.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from presence.common.redaction import redact_text
+from presence.common.text import printable
+from presence.store.shard_clients import ShardClients
+from presence.subscriber.connection import EntryKey, Shards, log, unless_missing
+from presence.subscriber.events import Entry, Gap, Item, read_entry
+
+MAX_PENDING_ROWS_PER_CALL = 100  # of each shard
+MAX_DEAD_LETTERS = 100_000  # of each shard, roughly: some 40 MB
+MAX_ERROR_CHARS = 500
+HANDED_BACK: Final = "handed-back"  # the consumer of entries whose consumer has stopped
+HANDED_BACK_IDLE_MS: Final = 365 * 86_400_000  # longer than any entry is pending, and shorter than Unix time
+FREE_IDLE_MS: Final = HANDED_BACK_IDLE_MS // 2
+_NO_ERROR_REPORTED = "its consumer died, or left the loop without a word"
+
+# Moves a page of a consumer's pending entries to another consumer. Those that are no longer in the stream
+# stay where they are, because XCLAIM would forget them and no consumer would learn of the gap.
+# KEYS[1]: the stream. ARGV: group, consumer, the other one, idle ms, first id, size of the page, ids to keep.
+# Returns the last id of the page, or false if it is the last page.
+_HAND_BACK: Final = """
+local stream, group, consumer, other, idle_ms, first, size = KEYS[1], unpack(ARGV, 1, 6)
+local kept = {}
+for place = 7, #ARGV do kept[ARGV[place]] = true end
+local rows = redis.pcall('XPENDING', stream, group, first, '+', size, consumer)
+if rows.err then return string.find(rows.err, 'NOGROUP') and false or rows end
+local claim = {'XCLAIM', stream, group, other, 0}
+local before = #claim
+for _, row in ipairs(rows) do
+  local id = row[1]
+  if not kept[id] and #redis.call('XRANGE', stream, id, id) > 0 then claim[#claim + 1] = id end
+end
+if #claim > before then
+  for _, word in ipairs({'IDLE', idle_ms, 'JUSTID'}) do claim[#claim + 1] = word end
+  redis.call(unpack(claim))
+end
+return #rows == tonumber(size) and rows[#rows][1]
+"""
+
+
+class Listed(NamedTuple):
+    """A pending entry known by its id; `min_idle_ms`: who may have it: None for this consumer's own."""
+
+    shard: int
+    id: str
+    min_idle_ms: int | None = None
+
+
+class PendingEntries:
+    """The pending entries of `group`, seen from `consumer`.
+
+    Calls with `clients` block and raise `RedisError`.
+
+    `ack`, `give_up` and `note_error` only queue, from any thread; `flush` sends.
+    """
+
+    def __init__(
+        self, shards: Shards, group: str, consumer: str, *, claim_idle_s: float, max_deliveries: int
+    ) -> None:
+        self._shards = shards
+        self._group = group
+        self._consumer = consumer
+        self._idle_ms = max(1, round(claim_idle_s * 1000))
+        self._max_deliveries = max_deliveries
+        self._acks: dict[EntryKey, Entry] = {}
+        self._given_up: dict[EntryKey, tuple[Entry, str | None]] = {}  # with the error
+        self._errors: dict[EntryKey, str] = {}
+
+    # Settling
+
+    def ack(self, entry: Entry) -> None:
+        """Acknowledge the entry with the next `flush`."""
+        self._acks[entry.shard, entry.id] = entry
+
+    def give_up(self, entry: Entry, error: str | None) -> None:
+        """Make the entry a dead letter with the next `flush`; without an error, with the one noted last."""
+        self._given_up[entry.shard, entry.id] = entry, error
+
+    def note_error(self, entry: Entry, error: str) -> None:
+        """Store the error of an entry with the next `flush`, for a dead letter."""
+        self._errors[entry.shard, entry.id] = redact_text(error)[:MAX_ERROR_CHARS]
+
+    def flush(self, clients: ShardClients, handed_out: Sequence[Entry] = ()) -> None:
+        """Send what was queued, and count the calls of handlers that follow, in one round trip.
+
+        If it fails, call it again: nothing is lost or done twice. What belongs to unreachable shards waits.
+        """
+        if not (self._acks or self._errors or self._given_up or handed_out):
+            return
+        reachable = set(clients.reachable(self._shards.keys))
+        acks = [entry for entry in list(self._acks.values()) if entry.shard in reachable]
+        errors = [(key, error) for key, error in list(self._errors.items()) if key[0] in reachable]
+        self._send(clients, acks, errors, handed_out)
+        for entry in acks:
+            self._acks.pop((entry.shard, entry.id), None)
+        for key, error in errors:
+            if self._errors.get(key) == error:
+                del self._errors[key]
+        for key, (entry, final_error) in list(self._given_up.items()):
+            if entry.shard in reachable:
+                self._move_to_dead_letters(clients, entry, self._consumer, final_error)
+                del self._given_up[key]
+
+    def _send(
+        self,
+        clients: ShardClients,
+        acks: Iterable[Entry],
+        errors: Iterable[tuple[EntryKey, str]],
+        handed_out: Iterable[Entry],
+    ) -> None:
+        keys, group = self._shards.keys, self._group
+        commands: dict[int, list[Sequence[Any]]] = {}
+        for (shard, entry_id), error in errors:
+            commands.setdefault(shard, []).append(("HSET", keys.errors(shard, group), entry_id, error))
+        for shard, done in _by_shard(acks).items():
+            of = commands.setdefault(shard, [])
+            of.append(("XACK", keys.events(shard), group, *[entry.id for entry in done]))
+            if repeated := [entry.id for entry in done if entry.deliveries > 1]:
+                of.append(("HDEL", keys.errors(shard, group), *repeated))
+        by_count: dict[tuple[int, int], list[str]] = {}
+        for entry in handed_out:
+            by_count.setdefault((entry.shard, entry.deliveries + 1), []).append(entry.id)
+        for (shard, count), ids in by_count.items():
+            words = keys.events(shard), group, self._consumer, 0, *ids, "RETRYCOUNT", count, "JUSTID"
+            commands.setdefault(shard, []).append(("XCLAIM", *words))
+        if commands:
+            for answer in chain.from_iterable(clients.exchange(keys, commands).values()):
+                unless_missing(answer)  # Redis was emptied: nothing is pending there
+
+    def uncount(self, clients: ShardClients, entries: Iterable[Entry]) -> None:
+        """Take back the count of entries that were counted and not handed out."""
+        self._send(clients, (), (), [each._replace(deliveries=each.deliveries - 1) for each in entries])
+
+    # Listing
+
+    def own(self, clients: ShardClients, shard: int, after: str | None = None) -> list[Listed]:
+        """Return this consumer's pending entries after an id, oldest first."""
+        rows = self._all_rows(clients, shard, after, {"consumername": self._consumer})
+        return [Listed(shard, row["message_id"].decode()) for row in rows]
+
+    def handed_back(self, clients: ShardClients, shard: int, after: str | None = None) -> list[Listed]:
+        """Return the entries after an id whose consumers have stopped, oldest first."""
+        rows = self._all_rows(clients, shard, after, {"consumername": HANDED_BACK, "idle": FREE_IDLE_MS})
+        return [Listed(shard, row["message_id"].decode(), FREE_IDLE_MS) for row in rows]
+
+    def _all_rows(
+        self, clients: ShardClients, shard: int, after: str | None, of: dict[str, Any]
+    ) -> list[Any]:
+        key = self._shards.keys.events(shard)
+        client = clients.at(key)
+        found: list[Any] = []
+        begin = f"({after}" if after else "-"
+        while True:
+            rows: Any = client.xpending_range(key, self._group, begin, "+", MAX_PENDING_ROWS_PER_CALL, **of)
+            found += rows
+            if len(rows) < MAX_PENDING_ROWS_PER_CALL:
+                return found
+            begin = f"({rows[-1]['message_id'].decode()}"
+
+    def stale(self, clients: ShardClients) -> tuple[list[Listed], bool]:
+        """Return entries with a silent consumer, oldest first in each shard, and whether these are all."""
+        keys, idle_ms = self._shards.keys, self._idle_ms
+
+        def fill(pipe: Any, shard: int) -> None:
+            key = keys.events(shard)
+            pipe.xpending_range(key, self._group, "-", "+", MAX_PENDING_ROWS_PER_CALL, idle=idle_ms)
+
+        answers = clients.ask(keys, self._shards.selected(clients.reachable(keys)), fill)
+        found = [
+            Listed(shard, row["message_id"].decode(), idle_ms)
+            for shard, (rows,) in answers.items()
+            for row in rows
+        ]
+        return found, all(len(rows) < MAX_PENDING_ROWS_PER_CALL for (rows,) in answers.values())
+
+    # Keeping and claiming
+
+    def renew(self, clients: ShardClients, kept: Collection[EntryKey]) -> set[EntryKey]:
+        """Reset the idle time of these entries; return those that are still this consumer's.
+
+        An entry that was idle for nearly `claim_idle_s` is left to others: so no other consumer can become
+        entitled to a renewed one between check and renewal. Entries of unreachable shards are kept: at worst
+        another consumer gets them, too.
+        """
+        keys, group, consumer = self._shards.keys, self._group, self._consumer
+        reachable = set(clients.reachable(keys))
+        by_shard: dict[int, list[str]] = {}
+        for shard, entry_id in kept:
+            if shard in reachable:
+                by_shard.setdefault(shard, []).append(entry_id)
+
+        def query(pipe: Any, shard: int) -> None:
+            for entry_id in by_shard[shard]:
+                pipe.xpending_range(keys.events(shard), group, entry_id, entry_id, 1, consumername=consumer)
+
+        rows = clients.ask(keys, by_shard, query)
+        ours: dict[int, list[Any]] = {}
+        for shard, ids in by_shard.items():
+            for entry_id, row in zip(ids, rows[shard], strict=True):
+                if row and row[0]["time_since_delivered"] < self._idle_ms * 0.8:
+                    ours.setdefault(shard, []).append(entry_id)
+
+        def renew(pipe: Any, shard: int) -> None:
+            pipe.xclaim(keys.events(shard), group, consumer, 0, ours[shard], justid=True)
+
+        clients.ask(keys, ours, renew)
+        others = (key for key in kept if key[0] not in reachable)
+        return {*others, *((shard, entry_id) for shard, ids in ours.items() for entry_id in ids)}
+
+    def claim(self, clients: ShardClients, listed: Iterable[Listed]) -> list[Item]:
+        """Take entries over, to deliver them; this does not count.
+
+        Returns:
+            The entries that this consumer has now, and a `Gap` for each that the stream's cap removed before
+            it was handled. Others have another consumer by now, or have become dead letters.
+        """
+        free = self._free(clients, listed)
+
+        def take(pipe: Any, shard: int) -> None:
+            key = self._shards.keys.events(shard)
+            for entry_id, row in free[shard].items():
+                pipe.xrange(key, entry_id, entry_id)
+                # If another consumer has claimed it since, it has not been idle for so long.
+                idle_ms = row["time_since_delivered"]
+                pipe.xclaim(key, self._group, self._consumer, idle_ms, [entry_id], justid=True)
+
+        answers = clients.ask(self._shards.keys, free, take, is_atomic=True, raise_on_error=False)
+        found: list[Item] = []
+        for shard, answer in answers.items():
+            for place, (entry_id, row) in enumerate(free[shard].items()):
+                present, claimed = map(unless_missing, answer[2 * place : 2 * place + 2])
+                if claimed is None or (present and not claimed):
+                    continue
+                if not present:
+                    self._forget(clients, shard, entry_id)
+                    found.append(Gap(shard, entry_id, "trimmed", dropped=1))
+                    continue
+                calls = row["times_delivered"] - 1
+                entry = read_entry(shard, present[0], max(0, calls) + 1)
+                if calls < self._max_deliveries:
+                    found.append(entry)
+                else:
+                    entry = entry._replace(deliveries=calls)
+                    self._move_to_dead_letters(clients, entry, row["consumer"].decode(), None)
+        return found
+
+    def _free(self, clients: ShardClients, listed: Iterable[Listed]) -> dict[int, dict[str, Any]]:
+        """Return the rows of entries that this consumer may have, by shard and id."""
+        by_shard: dict[int, list[Listed]] = {}
+        for each in listed:
+            by_shard.setdefault(each.shard, []).append(each)
+
+        def query(pipe: Any, shard: int) -> None:
+            for each in by_shard[shard]:
+                pipe.xpending_range(self._shards.keys.events(shard), self._group, each.id, each.id, 1)
+
+        answers = clients.ask(self._shards.keys, by_shard, query, raise_on_error=False)
+        free: dict[int, dict[str, Any]] = {}
+        for shard, answer in answers.items():
+            for each, rows in zip(by_shard[shard], map(unless_missing, answer), strict=True):
+                if rows and self._is_free(rows[0], each.min_idle_ms):
+                    free.setdefault(shard, {})[each.id] = rows[0]
+        return free
+
+    def _is_free(self, row: Any, min_idle_ms: int | None) -> bool:
+        # Its own, too, if the answer to a claim was lost.
+        is_own = row["consumer"] == self._consumer.encode()
+        return bool(is_own or (min_idle_ms is not None and row["time_since_delivered"] >= min_idle_ms))
+
+    # Letting go
+
+    def hand_back(
+        self,
+        clients: ShardClients,
+        shards: Iterable[int],
+        kept: Collection[EntryKey],
+        delayed: Mapping[EntryKey, int],
+    ) -> None:
+        """Let the next reader have this consumer's pending entries.
+
+        Args:
+            clients: connections to Redis.
+            shards: to hand back the entries of.
+            kept: entries that stay this consumer's.
+            delayed: entries that other consumers may have only after so many ms; at most `claim_idle_s`.
+        """
+        keys, group = self._shards.keys, self._group
+        later: dict[int, list[tuple[str, int]]] = {}
+        for (shard, entry_id), delay_ms in delayed.items():
+            later.setdefault(shard, []).append((entry_id, max(0, self._idle_ms - delay_ms)))
+
+        def move_delayed(pipe: Any, shard: int) -> None:
+            for entry_id, idle_ms in later[shard]:
+                pipe.xclaim(keys.events(shard), group, HANDED_BACK, 0, [entry_id], idle=idle_ms, justid=True)
+
+        begins = dict.fromkeys(shards, "-")
+        _check(clients.ask(keys, later.keys() & begins.keys(), move_delayed, raise_on_error=False))
+
+        def move(pipe: Any, shard: int) -> None:
+            names = group, self._consumer, HANDED_BACK
+            page = HANDED_BACK_IDLE_MS, begins[shard], MAX_PENDING_ROWS_PER_CALL
+            ids = (entry_id for of, entry_id in kept if of == shard)
+            pipe.eval(_HAND_BACK, 1, keys.events(shard), *names, *page, *ids)
+
+        while begins:
+            answers = _check(clients.ask(keys, begins, move, raise_on_error=False))
+            begins = {shard: f"({last.decode()}" for shard, (last,) in answers.items() if last}
+
+    def _move_to_dead_letters(
+        self, clients: ShardClients, entry: Entry, consumer: str, error: str | None
+    ) -> None:
+        keys, group = self._shards.keys, self._group
+        key, errors = keys.events(entry.shard), keys.errors(entry.shard, group)
+        client = clients.at(key)
+        with client.pipeline(transaction=False) as pipe:
+            pipe.xpending_range(key, group, entry.id, entry.id, 1)
+            pipe.hget(errors, entry.id)
+            answers: Any = pipe.execute(raise_on_error=False)
+        rows, noted = map(unless_missing, answers)
+        if not rows:
+            return  # this was done before, and the answer was lost
+        if error is None:
+            error = noted.decode("utf-8", "backslashreplace") if noted else _NO_ERROR_REPORTED
+        error = redact_text(error)[:MAX_ERROR_CHARS]
+        dead_letter: dict[Any, Any] = {
+            "original_id": entry.id,
+            "group": group,
+            "consumer": consumer,
+            "deliveries": entry.deliveries,
+            "error": error,
+            **entry.fields,
+        }
+        with client.pipeline(transaction=True) as pipe:
+            pipe.xadd(keys.dead(entry.shard), dead_letter, maxlen=MAX_DEAD_LETTERS, approximate=True)
+            pipe.xack(key, group, entry.id)
+            pipe.hdel(errors, entry.id)
+            pipe.execute()
+        # A follow-up has an id of its own, with its rule and its user.
+        own_id = entry.fields.get("id")
+        log.error(
+            "gave up %s of shard %d after %d deliveries: %s",
+            f"follow-up {printable(own_id)}" if own_id else f"event {entry.id}",
+            entry.shard,
+            entry.deliveries,
+            error,
+        )
+
+    def _forget(self, clients: ShardClients, shard: int, entry_id: str) -> None:
+        keys, group = self._shards.keys, self._group
+        with clients.at(keys.events(shard)).pipeline(transaction=False) as pipe:
+            pipe.xack(keys.events(shard), group, entry_id)  # Redis 7 did so when it was claimed
+            pipe.hdel(keys.errors(shard, group), entry_id)
+            pipe.execute()
+
+
+def _check(answers: dict[int, list[Any]]) -> dict[int, list[Any]]:
+    """Raise the first error among answers, except that a stream or group is missing: then it is None."""
+    return {shard: list(map(unless_missing, answer)) for shard, answer in answers.items()}
+
+
+def _by_shard(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
+    found: dict[int, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.shard, []).append(entry)
+    return found
