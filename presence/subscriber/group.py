@@ -141,6 +141,7 @@ class GroupConsumer(Source[Item]):
         self._ahead: list[Item] = []  # by id; a gap after the entry with its id
         self._taken: list[Item] = []  # from `_ahead`, to be handed out by `hand_out`
         self._handed_out: dict[EntryKey, Entry] = {}
+        self._doubtful: dict[EntryKey, Entry] = {}  # ahead, and perhaps counted: the answer was lost
         self._refused: list[tuple[Entry, float, str | None]] = []  # by `nak`: until when, and why
         self._delayed: dict[EntryKey, float] = {}  # until when
         # Monotonic times of what is done now and then
@@ -191,6 +192,7 @@ class GroupConsumer(Source[Item]):
         try:
             return self._connections.run_on_reachable(self._hand_out, self._shards)
         finally:
+            self._doubtful |= {(i.shard, i.id): i for i in self._taken if isinstance(i, Entry)}
             self._insert(self._taken)
             self._taken = []
 
@@ -202,6 +204,7 @@ class GroupConsumer(Source[Item]):
         self._pending.flush(clients, entries)
         for entry in entries:
             self._handed_out[entry.shard, entry.id] = entry
+            self._doubtful.pop((entry.shard, entry.id), None)
         self._taken = []
         return True
 
@@ -445,9 +448,11 @@ class GroupConsumer(Source[Item]):
         if self._name_lock and self._name_lock.is_refused:
             shards = []  # what is pending is another consumer's
         self._take_back_refused()
-        entries = [entry for key in unseen if (entry := self._handed_out.pop(key, None))]
-        if entries:
-            self._pending.uncount(clients, entries)
+        counted = [entry for key in unseen if (entry := self._handed_out.pop(key, None))]
+        if counted := [*counted, *self._doubtful.values()]:
+            ours = self._pending.renew(clients, [(entry.shard, entry.id) for entry in counted])
+            self._pending.uncount(clients, [each for each in counted if (each.shard, each.id) in ours])
+            self._doubtful = {}
         if not keeps_handed_out:
             for key, entry in [*self._handed_out.items()]:
                 if entry.deliveries >= self._options.max_deliveries:

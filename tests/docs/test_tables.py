@@ -42,7 +42,7 @@ CONSTANTS = {
     "presence.subscriber.connection.RETRY_MAX_S": "maximum seconds between two attempts of a subscriber",
     "presence.subscriber.connection.POLL_INTERVAL_MAX_S": "seconds between reads while idle, in a cluster",
     "presence.subscriber.pending.MAX_DEAD_LETTERS": "dead letters kept per shard",
-    "presence.subscriber.consumers.IDLE_CONSUMER_KEPT_S": "seconds until a dead consumer without events is removed",
+    "presence.subscriber.consumers.IDLE_CONSUMER_KEPT_S": "seconds until a dead and idle consumer is removed",
     "presence.subscriber.consumers.NAME_LOCK_S": "seconds until two consumers of one name are noticed",
     "presence.followups.keys.MAX_PENDING_PER_SHARD": "pending follow-ups per shard",
     "presence.followups.keys.MAX_PENDING_BYTES_PER_SHARD": "approximate bytes of Redis for them, per shard",

@@ -11,6 +11,7 @@ import trio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from presence.store.client import Redis
+from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Subscription, entries, subscribe, subscribe_sync
 from presence.subscriber.pending import HANDED_BACK, PendingEntries
 from tests.subscriber.streams import Streams, take, uids
@@ -255,6 +256,28 @@ async def test_a_call_cancelled_when_it_has_found_an_event_does_not_count_as_a_d
         may_end.set()
     (entry,) = rest(url, None, 1, max_deliveries=1)
     assert (uids([entry]), entry.deliveries) == (["a"], 1)
+
+
+def test_an_event_whose_handing_out_broke_off_does_not_count_as_delivered(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = ShardClients.exchange
+
+    def lose(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        exchange(*arguments)
+        raise RedisConnectionError("the answer is lost")
+
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b")
+    with consumer(url, max_deliveries=1) as events:
+        events._source.fetch()
+        monkeypatch.setattr(ShardClients, "exchange", lose)
+        with pytest.raises(RedisConnectionError):  # it is the first call
+            events.poll()
+    seen = rest(url, None, 2, max_deliveries=1)
+    assert [(event.deliveries, *uids([event])) for event in seen] == [(1, "a"), (1, "b")]
 
 
 def test_a_stop_while_redis_is_away_is_only_a_warning(
