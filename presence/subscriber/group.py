@@ -146,7 +146,7 @@ class GroupConsumer(Source[Item]):
         self._delayed: dict[EntryKey, float] = {}  # until when
         # Monotonic times of what is done now and then
         self._renewed_at = clock()
-        self._next_claim_at = clock() + options.claim_idle_s / 4
+        self._next_claim_at = _NEVER
         self._next_name_check_at = _NEVER
         self._next_forget_at = clock() + IDLE_CONSUMER_KEPT_S
         self._next_upkeep_at = _NEVER
@@ -439,7 +439,7 @@ class GroupConsumer(Source[Item]):
             self._handed_out = {}
             self._is_joined = False
             self._known_shards = 0  # to join again with the next read
-            self._next_name_check_at = self._next_upkeep_at = _NEVER
+            self._next_name_check_at = self._next_claim_at = self._next_upkeep_at = _NEVER
 
     def _hand_back(
         self, clients: ShardClients, unseen: Iterable[EntryKey], *, keeps_handed_out: bool

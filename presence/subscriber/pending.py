@@ -10,7 +10,7 @@ been idle for a year. Every consumer asks for the entries of that name whenever 
 ends its idle time, so that only one consumer succeeds.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -192,9 +192,7 @@ class PendingEntries:
     def renew(self, clients: ShardClients, kept: Collection[EntryKey]) -> set[EntryKey]:
         """Reset the idle time of these entries; return those that are still this consumer's.
 
-        An entry that was idle for nearly `claim_idle_s` is left to others: so no other consumer can become
-        entitled to a renewed one between check and renewal. Entries of unreachable shards are kept: at worst
-        another consumer gets them, too.
+        Entries of unreachable shards are kept: at worst another consumer gets them, too.
         """
         keys, group, consumer = self._shards.keys, self._group, self._consumer
         reachable = set(clients.reachable(keys))
@@ -203,23 +201,36 @@ class PendingEntries:
             if shard in reachable:
                 by_shard.setdefault(shard, []).append(entry_id)
 
-        def query(pipe: Any, shard: int) -> None:
+        def look(pipe: Any, shard: int) -> None:
+            key = keys.events(shard)
             for entry_id in by_shard[shard]:
-                pipe.xpending_range(keys.events(shard), group, entry_id, entry_id, 1, consumername=consumer)
+                pipe.xpending_range(key, group, entry_id, entry_id, 1)
+                pipe.xrange(key, entry_id, entry_id)
 
-        rows = clients.ask(keys, by_shard, query)
-        ours: dict[int, list[Any]] = {}
-        for shard, ids in by_shard.items():
-            for entry_id, row in zip(ids, rows[shard], strict=True):
-                if row and row[0]["time_since_delivered"] < self._idle_ms * 0.8:
-                    ours.setdefault(shard, []).append(entry_id)
+        def looked() -> Iterator[tuple[int, str, Any, Any]]:
+            for shard, found in _check(clients.ask(keys, by_shard, look, raise_on_error=False)).items():
+                for place, entry_id in enumerate(by_shard[shard]):
+                    rows, present = found[2 * place : 2 * place + 2]
+                    yield shard, entry_id, rows[0] if rows else None, present
+
+        idle: dict[int, dict[int, list[Any]]] = {}  # by shard and idle time
+        for shard, entry_id, row, _ in looked():
+            if row and row["consumer"] == consumer.encode():
+                idle.setdefault(shard, {}).setdefault(row["time_since_delivered"], []).append(entry_id)
 
         def renew(pipe: Any, shard: int) -> None:
-            pipe.xclaim(keys.events(shard), group, consumer, 0, ours[shard], justid=True)
+            for idle_ms, ids in idle[
+                shard
+            ].items():  # if another has claimed it since, it was not idle so long
+                pipe.xclaim(keys.events(shard), group, consumer, idle_ms, ids, justid=True)
 
-        clients.ask(keys, ours, renew)
-        others = (key for key in kept if key[0] not in reachable)
-        return {*others, *((shard, entry_id) for shard, ids in ours.items() for entry_id in ids)}
+        clients.ask(keys, idle, renew)
+        kept_ids = {key for key in kept if key[0] not in reachable}
+        for shard, entry_id, row, present in looked():
+            # What the cap has removed meanwhile is pending no longer, but known here.
+            if row["consumer"] == consumer.encode() if row else not present:
+                kept_ids.add((shard, entry_id))
+        return kept_ids
 
     def claim(self, clients: ShardClients, listed: Iterable[Listed]) -> list[Item]:
         """Take entries over, to deliver them; this does not count.

@@ -146,24 +146,35 @@ def test_a_consumer_whose_events_were_claimed_does_not_return_them(url: str, cli
     assert uids(others) == names
 
 
-def test_an_entry_read_ahead_that_others_may_soon_claim_is_left_to_them(url: str, client: Redis) -> None:
+def test_an_entry_read_ahead_is_renewed_unless_another_has_claimed_it_by_then(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     streams = Streams(client)
     streams.create_group()
-    streams.write("a", "b", "c")
+    streams.write("a", "b", "c", "trimmed")
     key, now = streams.keys.events(0), 0.0
     options = ConsumerOptions("g", "c1", claim_idle_s=60.0)
     with closing(GroupConsumer(RedisConnections(url), "presence", options, clock=lambda: now)) as source:
         source.fetch()
-        source.next()
-        for entry_id, idle_ms in (("2-0", 54_000), ("3-0", 30_000)):
-            client.xclaim(key, "g", "c1", 0, [entry_id], idle=idle_ms, justid=True)
+        client.xclaim(key, "g", "c1", 0, ["1-0", "2-0", "3-0"], idle=59_000, justid=True)
+        client.xdel(key, "4-0")
+        ask = ShardClients.ask
+
+        def claimed_before_the_renewal(access: ShardClients, *arguments: Any, **more: Any) -> Any:
+            answer = ask(access, *arguments, **more)
+            client.xclaim(key, "g", "other", 59_000, ["2-0"])
+            return answer
+
+        monkeypatch.setattr(ShardClients, "ask", claimed_before_the_renewal)
         now = 30.0  # a renewal is due
         source.fetch()
-        assert [getattr(source.next(), "id", None) for _ in range(2)] == ["3-0", None]
-    rows: Any = client.xpending_range(key, "g", "2-0", "3-0", 2)
-    left, renewed = (row["time_since_delivered"] for row in rows)
-    assert left >= 54_000
-    assert renewed < 30_000
+        assert [getattr(source.next(), "id", None) for _ in range(4)] == ["1-0", "3-0", "4-0", None]
+    rows: Any = client.xpending_range(key, "g", "1-0", "3-0", 3)
+    assert [(row["consumer"], row["time_since_delivered"] < 30_000) for row in rows] == [
+        (b"c1", True),
+        (b"other", True),
+        (b"c1", True),
+    ]
 
 
 def test_entries_of_an_unknown_type_are_skipped_and_acknowledged(url: str, client: Redis) -> None:
