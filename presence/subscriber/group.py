@@ -372,6 +372,9 @@ class GroupConsumer(Source[Item]):
                 self._list([Listed(*key)])
             elif len(self._delayed) < MAX_DELAYED:
                 self._delayed[key] = until
+                if self._listed.pop(key, None):  # as stale, because its handler took long
+                    self._note_oldest()
+                self._renewed_at = _NEVER
             self._next_upkeep_at = _NEVER
 
     # Upkeep

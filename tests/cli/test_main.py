@@ -65,10 +65,9 @@ def test_bad_environment_is_a_configuration_error_everywhere(
         (["serve", "--admin", "h:1", "--no-admin"], "not allowed with"),
         (["serve", "--admin", "0.0.0.0:7480"], "set admin_tokens"),
         (["serve", "--redis", "redis+cluster://h/1"], "must not name a database"),
-        (["tail", "--redis", UNREACHABLE, "--group", "g"], "--group and --consumer must be given together"),
         (
             ["tail", "--redis", UNREACHABLE, "--consumer", "c"],
-            "--group and --consumer must be given together",
+            "--consumer needs --group",
         ),
         (["tail", "--redis", UNREACHABLE, "--after", "yesterday"], "'yesterday' is not an entry id"),
         (["tail", "--redis", UNREACHABLE, "--type", "asleep"], "invalid choice: 'asleep'"),

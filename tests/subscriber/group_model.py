@@ -149,9 +149,15 @@ class World:
         self.check_letters()
         if consumer.source._has_begun:
             self.dead.discard(consumer.source.name)
+        self.note_early()
+
+    def note_early(self) -> None:
+        """Note what live consumers have while another one beside them hands back older events."""
         for other in self.alive:
-            other.early |= {item.id for item in other.source._ahead}
-            other.early |= {entry_id for _, entry_id in other.source._listed}
+            source = other.source
+            other.early |= {item.id for item in source._ahead} | {entry.id for entry, *_ in source._refused}
+            for keys in (source._listed, source._delayed, source._handed_out):
+                other.early |= {entry_id for _, entry_id in keys}
 
     def die(self) -> None:
         """A consumer dies between two calls."""
@@ -179,6 +185,7 @@ class World:
             self.take(consumer, self.chance.choice([1, 3]))
         self.fuse = None
         self.bury(consumer)
+        self.note_early()  # it may have died when it had handed back
 
     def lose_an_answer(self) -> None:
         """A consumer loses its connection in one of its next calls, and lives."""
