@@ -13,6 +13,7 @@ STEPS, RUNS = 1000, 100
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)  # some seven minutes
 def test_the_promises_of_a_group_hold_in_long_runs(
     url: str, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
