@@ -114,7 +114,7 @@ def decide_games(matchmaker: Matchmaker, redis_url: str) -> None:
     """Follow the follow-ups; does not return."""
     with (
         PresenceSender(redis_url, "@matchmaker") as sender,
-        due_sync(redis_url, group="matchmaker", consumer="one") as followups,
+        due_sync(redis_url, group="matchmaker") as followups,
     ):
         for followup in followups:
             match followup:

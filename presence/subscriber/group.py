@@ -135,6 +135,9 @@ class GroupConsumer(Source[Item]):
         self._known_losses = -1
         self._unchecked: set[int] = set()  # shards whose next read may cross a gap
         self._unanswered: set[int] = set()  # shards of which an answer may be lost
+        # Shards whose entries came while this consumer was waiting, perhaps after others were handed back. It
+        # asks for these when it hands out the first, which costs no further round trip.
+        self._unlisted: set[int] = set()
         # Where entries are: see the module's text
         self._listed: dict[EntryKey, Listed] = {}
         self._oldest_listed: dict[int, tuple[int, int]] = {}  # its order, by shard
@@ -201,7 +204,13 @@ class GroupConsumer(Source[Item]):
         entries = [item for item in self._taken if isinstance(item, Entry)]
         if any(entry.shard not in self._reachable for entry in entries):
             return False
-        self._pending.flush(clients, entries)
+        unlisted = self._unlisted & self._reachable
+        handed_back = self._pending.flush(clients, entries, unlisted)
+        for shard in handed_back:
+            self._list(self._pending.handed_back(clients, shard))
+        self._unlisted -= unlisted
+        if handed_back:
+            return False  # it is older
         for entry in entries:
             self._handed_out[entry.shard, entry.id] = entry
             self._doubtful.pop((entry.shard, entry.id), None)
@@ -306,9 +315,10 @@ class GroupConsumer(Source[Item]):
         count = max(1, self._options.prefetch // max(1, len(joined)))
         began_at = self._clock()
         gaps, entries, handed_back = self._cursor.read(clients, self.name, count)
+        self._unlisted = set()
         if not (gaps or entries or handed_back):
             entries = self._wait(clients, count)
-            handed_back = {entry.shard for entry in entries}  # perhaps while this consumer was waiting
+            self._unlisted = {entry.shard for entry in entries}
         if not self._ahead:
             self._renewed_at = began_at
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
@@ -330,7 +340,11 @@ class GroupConsumer(Source[Item]):
         here = {
             (each.shard, each.id) for each in self._ahead if isinstance(each, Entry)
         } | self._delayed.keys()
-        self._listed = {key: each for key, each in new.items() if key not in here} | self._listed
+        for key in new.keys() - here:
+            known = self._listed.get(key)
+            # What was its own may be another's since, and free.
+            if known is None or known.min_idle_ms is None:
+                self._listed[key] = new[key]
         self._note_oldest()
 
     def _note_oldest(self) -> None:

@@ -11,7 +11,6 @@ ends its idle time, so that only one consumer succeeds.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from presence.common.redaction import redact_text
@@ -94,17 +93,22 @@ class PendingEntries:
         """Store the error of an entry with the next `flush`, for a dead letter."""
         self._errors[entry.shard, entry.id] = redact_text(error)[:MAX_ERROR_CHARS]
 
-    def flush(self, clients: ShardClients, handed_out: Sequence[Entry] = ()) -> None:
+    def flush(
+        self, clients: ShardClients, handed_out: Sequence[Entry] = (), asked: Iterable[int] = ()
+    ) -> set[int]:
         """Send what was queued, and count the calls of handlers that follow, in one round trip.
 
         If it fails, call it again: nothing is lost or done twice. What belongs to unreachable shards waits.
+
+        Returns:
+            Those of the shards `asked` where entries are to be had that were handed back.
         """
         if not (self._acks or self._errors or self._given_up or handed_out):
-            return
+            return set()
         reachable = set(clients.reachable(self._shards.keys))
         acks = [entry for entry in list(self._acks.values()) if entry.shard in reachable]
         errors = [(key, error) for key, error in list(self._errors.items()) if key[0] in reachable]
-        self._send(clients, acks, errors, handed_out)
+        found = self._send(clients, acks, errors, handed_out, asked)
         for entry in acks:
             self._acks.pop((entry.shard, entry.id), None)
         for key, error in errors:
@@ -114,6 +118,7 @@ class PendingEntries:
             if entry.shard in reachable:
                 self._move_to_dead_letters(clients, entry, self._consumer, final_error)
                 del self._given_up[key]
+        return found
 
     def _send(
         self,
@@ -121,7 +126,8 @@ class PendingEntries:
         acks: Iterable[Entry],
         errors: Iterable[tuple[EntryKey, str]],
         handed_out: Iterable[Entry],
-    ) -> None:
+        asked: Iterable[int] = (),
+    ) -> set[int]:
         keys, group = self._shards.keys, self._group
         commands: dict[int, list[Sequence[Any]]] = {}
         for (shard, entry_id), error in errors:
@@ -137,9 +143,14 @@ class PendingEntries:
         for (shard, count), ids in by_count.items():
             words = keys.events(shard), group, self._consumer, 0, *ids, "RETRYCOUNT", count, "JUSTID"
             commands.setdefault(shard, []).append(("XCLAIM", *words))
-        if commands:
-            for answer in chain.from_iterable(clients.exchange(keys, commands).values()):
-                unless_missing(answer)  # Redis was emptied: nothing is pending there
+        handed_back = set(asked)
+        for shard in handed_back:
+            words = "IDLE", FREE_IDLE_MS, "-", "+", 1, HANDED_BACK
+            commands.setdefault(shard, []).append(("XPENDING", keys.events(shard), group, *words))
+        if not commands:
+            return set()
+        answers = _check(clients.exchange(keys, commands))  # of an emptied Redis: nothing is pending there
+        return {shard for shard in handed_back if answers[shard][-1]}
 
     def uncount(self, clients: ShardClients, entries: Iterable[Entry]) -> None:
         """Take back the count of entries that were counted and not handed out."""

@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from presence.store.client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Subscription, entries, subscribe, subscribe_sync
+from presence.subscriber.group import GroupConsumer
 from presence.subscriber.pending import HANDED_BACK, PendingEntries
 from tests.subscriber.streams import Streams, take, uids
 from tests.subscriber.test_group import next_within
@@ -80,6 +81,29 @@ def test_a_consumer_that_waits_gets_what_is_handed_back_before_what_is_written_t
         stopping.close()
         streams.write("d")
         assert uids([next_within(waiting) for _ in range(4)]) == ["a", "b", "c", "d"]
+
+
+def test_what_is_handed_back_during_a_read_that_waits_comes_before_what_it_returns(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    stopping = consumer(url, "pod-1", max_deliveries=1)
+    read = GroupConsumer._read_blocking
+
+    def read_late(*arguments: Any) -> Any:
+        monkeypatch.setattr(GroupConsumer, "_read_blocking", read)
+        stopping.close()
+        streams.write("d", "e")
+        return read(*arguments)
+
+    streams.write("a", "b", "c")
+    assert uids([next_within(stopping)]) == ["a"]
+    stopping.ack(next_within(stopping))
+    with consumer(url, "pod-2", max_deliveries=1) as waiting:
+        monkeypatch.setattr(GroupConsumer, "_read_blocking", read_late)
+        seen = [next_within(waiting) for _ in range(3)]
+    assert [(event.deliveries, *uids([event])) for event in seen] == [(1, "c"), (1, "d"), (1, "e")]
 
 
 def test_what_is_handed_back_wakes_a_consumer_without_anything_new(url: str, client: Redis) -> None:
