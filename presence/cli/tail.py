@@ -6,12 +6,12 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from presence.cli.errors import OK, sigterm_interrupts
+from presence.cli.errors import FAILED, OK, print_error, sigterm_interrupts
 from presence.cli.options import DataLocation, UsageError, add_reader, entry_id, plain_text
 from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common.text import json_line, printable
 from presence.ops.explain_text import moment
-from presence.subscriber import BlockingSubscription, entries_sync
+from presence.subscriber import BlockingSubscription, ConsumerInUse, entries_sync
 from presence.subscriber.events import Entry, Gap, Item, entry_values, gap_entry, parsed_number
 
 _TYPES = ("online", "offline", "away", "update", "device")
@@ -52,6 +52,9 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
             entries_sync(place.redis_url, **where, prefix=place.prefix) as entries,
         ):
             _follow(entries, args.type, as_json=args.json)
+    except ConsumerInUse as error:
+        print_error(str(error))
+        return FAILED
     except KeyboardInterrupt:
         return OK
 

@@ -13,8 +13,6 @@ from presence.store.client import RedisError
 from presence.subscriber.connection import BLOCK_MS, EntryKey, Retry, Source, log
 from presence.subscriber.events import Gap
 
-MAX_DELAY_S = 30 * 86_400.0  # of `nak`; a plan for a later time is a follow-up
-
 T = TypeVar("T")
 
 
@@ -59,12 +57,12 @@ class SubscriptionBase(Generic[T]):
             why: for the dead letter; secrets in URLs are removed.
 
         Raises:
-            ValueError: the delay is negative or above `MAX_DELAY_S`, or there is no group.
+            ValueError: the delay is negative or not finite, or there is no group.
         """
         self._need_group()
         delay_s = seconds(delay)
-        if not 0 <= delay_s <= MAX_DELAY_S:
-            raise ValueError(f"a delay is 0 to {MAX_DELAY_S:g} seconds, not {delay!r}")
+        if delay_s < 0:
+            raise ValueError(f"a delay is not negative: {delay!r}")
         if key := _key_of(event):
             self._source.nak(key, delay_s, None if why is None else error_line(why))
 

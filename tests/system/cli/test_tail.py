@@ -132,6 +132,20 @@ def test_tail_in_a_group_acknowledges_what_it_printed(
         time.sleep(0.01)
 
 
+def test_tail_under_a_name_that_is_in_use_says_so(
+    redis_server: EmbeddedRedis, client: Redis, tail: StartTail
+) -> None:
+    client.xgroup_create("presence:{0}:events", "g", "0", mkstream=True)
+    event(client, "1-0")
+    first = tail(redis_server.url, "--json", "--group", "g", "--consumer", "c")
+    assert json.loads(first.line())["id"] == "1-0"
+    second = tail(redis_server.url, "--json", "--group", "g", "--consumer", "c")
+    assert second.process.wait(DEADLINE_S) == 1
+    assert "consumer c of group g is used by process" in second.complaint()
+    event(client, "2-0")
+    assert json.loads(first.line())["id"] == "2-0"
+
+
 def pending(client: Redis) -> int:
     answer: Any = client.xpending("presence:{0}:events", "g")
     count: int = answer["pending"]
