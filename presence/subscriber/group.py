@@ -94,7 +94,8 @@ class GroupConsumer(Source[Item]):
         clock: monotonic seconds.
         kind: class of key names, if the streams are not those of events.
         shard: the only one to read; all without it.
-        checks_name: whether another consumer of the same name is an error.
+        owns_name: says whether this process still has the consumer's name, and what is pending for it. None:
+            it is checked in Redis, and another process of the same name is an error.
     """
 
     is_group = True
@@ -109,7 +110,7 @@ class GroupConsumer(Source[Item]):
         *,
         kind: type[Keys] = Keys,
         shard: int | None = None,
-        checks_name: bool = True,
+        owns_name: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(connections)
         self.name = options.consumer or new_name()
@@ -124,8 +125,9 @@ class GroupConsumer(Source[Item]):
             claim_idle_s=options.claim_idle_s,
             max_deliveries=options.max_deliveries,
         )
-        is_given = checks_name and options.consumer is not None
-        self._name_lock = NameLock(options.group, self.name, clock) if is_given else None
+        is_checked = owns_name is None and options.consumer is not None
+        self._name_lock = NameLock(options.group, self.name, clock) if is_checked else None
+        self._owns_name = owns_name or (lambda: self._name_lock is None or not self._name_lock.is_refused)
         self._poll_interval = PollInterval()
         # What is known of the shards
         self._known_shards = 0  # number
@@ -462,7 +464,7 @@ class GroupConsumer(Source[Item]):
         self, clients: ShardClients, unseen: Iterable[EntryKey], *, keeps_handed_out: bool
     ) -> None:
         shards = self._shards.selected(range(self._known_shards))
-        if self._name_lock and self._name_lock.is_refused:
+        if not self._owns_name():
             shards = []  # what is pending is another consumer's
         self._take_back_refused()
         counted = [entry for key in unseen if (entry := self._handed_out.pop(key, None))]

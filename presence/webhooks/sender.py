@@ -107,7 +107,7 @@ class ShardSender:
             options,
             self._options.after,
             shard=self._lock.shard,
-            checks_name=False,  # the lock of the shard ensures it
+            owns_name=lambda: self._lock.until > self._clock(),
         )
         return Subscription(source, lambda item: item)
 

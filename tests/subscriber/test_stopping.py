@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import anyio
@@ -13,7 +14,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from presence.store.client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Subscription, entries, subscribe, subscribe_sync
-from presence.subscriber.group import GroupConsumer
+from presence.subscriber.connection import RedisConnections
+from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.pending import HANDED_BACK, PendingEntries
 from tests.subscriber.streams import Streams, take, uids
 from tests.subscriber.test_group import next_within
@@ -280,6 +282,23 @@ async def test_a_call_cancelled_when_it_has_found_an_event_does_not_count_as_a_d
         may_end.set()
     (entry,) = rest(url, None, 1, max_deliveries=1)
     assert (uids([entry]), entry.deliveries) == (["a"], 1)
+
+
+@pytest.mark.parametrize("owns_name", [True, False])
+def test_a_consumer_that_has_lost_its_name_hands_nothing_back(
+    url: str, client: Redis, owns_name: bool
+) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a")
+    options = ConsumerOptions("g", "one name for all")
+    source = GroupConsumer(RedisConnections(url), "presence", options, owns_name=lambda: owns_name)
+    with closing(source):
+        source.fetch()
+        source.stop(keeps_handed_out=False)
+    name = HANDED_BACK if owns_name else options.consumer
+    rows: Any = client.xpending_range(streams.keys.events(0), "g", "-", "+", 10)
+    assert [row["consumer"].decode() for row in rows] == [name]
 
 
 def test_an_event_whose_handing_out_broke_off_does_not_count_as_delivered(
