@@ -208,8 +208,7 @@ class GroupConsumer(Source[Item]):
             return False
         unlisted = self._unlisted & self._reachable
         handed_back = self._pending.flush(clients, entries, unlisted)
-        for shard in handed_back:
-            self._list(self._pending.handed_back(clients, shard))
+        self._list(self._pending.handed_back(clients, handed_back))
         self._unlisted -= unlisted
         if handed_back:
             return False  # it is older
@@ -326,8 +325,7 @@ class GroupConsumer(Source[Item]):
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
         self._cursor.note_read(entries)
         self._insert([*gaps, *entries])
-        for shard in handed_back:
-            self._list(self._pending.handed_back(clients, shard))
+        self._list(self._pending.handed_back(clients, handed_back))
 
     def _insert(self, items: Iterable[Item]) -> None:
         if new := list(items):
@@ -390,8 +388,7 @@ class GroupConsumer(Source[Item]):
                 self._delayed[key] = until
                 if self._listed.pop(key, None):  # as stale, because its handler took long
                     self._note_oldest()
-                self._renewed_at = _NEVER
-            self._next_upkeep_at = _NEVER
+                self._renewed_at = self._next_upkeep_at = _NEVER
 
     # Upkeep
 
@@ -405,9 +402,8 @@ class GroupConsumer(Source[Item]):
             del self._delayed[key]
         self._list(Listed(*key) for key in due)
         if now >= self._next_claim_at:
-            stale, is_all = self._pending.stale(clients)
-            self._list(stale)
-            self._next_claim_at = now + (self._options.claim_idle_s / 4 if is_all else 0.0)
+            self._list(self._pending.stale(clients))
+            self._next_claim_at = now + self._options.claim_idle_s / 4
         if now >= self._next_forget_at:
             which = self._shards.selected(self._reachable)
             forget_idle(clients, self._shards, self._options.group, which)
@@ -428,7 +424,8 @@ class GroupConsumer(Source[Item]):
         elif now - self._renewed_at > self._options.claim_idle_s / 3:
             ours = self._pending.renew(clients, kept)
             self._ahead = [i for i in self._ahead if isinstance(i, Gap) or (i.shard, i.id) in ours]
-            self._delayed = {key: value for key, value in self._delayed.items() if key in ours}
+            self._delayed = {key: until for key, until in self._delayed.items() if key in ours}
+            self._doubtful = {key: entry for key, entry in self._doubtful.items() if key in ours}
             self._renewed_at = now
 
     def _check_name(self, clients: ShardClients) -> None:

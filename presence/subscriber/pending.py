@@ -160,43 +160,39 @@ class PendingEntries:
 
     def own(self, clients: ShardClients, shard: int, after: str | None = None) -> list[Listed]:
         """Return this consumer's pending entries after an id, oldest first."""
-        rows = self._all_rows(clients, shard, after, {"consumername": self._consumer})
-        return [Listed(shard, row["message_id"].decode()) for row in rows]
+        ids = self._ids(clients, [shard], after, {"consumername": self._consumer})
+        return [Listed(shard, entry_id) for shard, entry_id in ids]
 
-    def handed_back(self, clients: ShardClients, shard: int, after: str | None = None) -> list[Listed]:
-        """Return the entries after an id whose consumers have stopped, oldest first."""
-        rows = self._all_rows(clients, shard, after, {"consumername": HANDED_BACK, "idle": FREE_IDLE_MS})
-        return [Listed(shard, row["message_id"].decode(), FREE_IDLE_MS) for row in rows]
+    def handed_back(self, clients: ShardClients, shards: Iterable[int]) -> list[Listed]:
+        """Return the entries whose consumers have stopped, oldest first in each shard."""
+        ids = self._ids(clients, shards, None, {"consumername": HANDED_BACK, "idle": FREE_IDLE_MS})
+        return [Listed(shard, entry_id, FREE_IDLE_MS) for shard, entry_id in ids]
 
-    def _all_rows(
-        self, clients: ShardClients, shard: int, after: str | None, of: dict[str, Any]
-    ) -> list[Any]:
-        key = self._shards.keys.events(shard)
-        client = clients.at(key)
-        found: list[Any] = []
-        begin = f"({after}" if after else "-"
-        while True:
-            rows: Any = client.xpending_range(key, self._group, begin, "+", MAX_PENDING_ROWS_PER_CALL, **of)
-            found += rows
-            if len(rows) < MAX_PENDING_ROWS_PER_CALL:
-                return found
-            begin = f"({rows[-1]['message_id'].decode()}"
+    def stale(self, clients: ShardClients) -> list[Listed]:
+        """Return the entries with a silent consumer, oldest first in each shard."""
+        shards = self._shards.selected(clients.reachable(self._shards.keys))
+        ids = self._ids(clients, shards, None, {"idle": self._idle_ms})
+        return [Listed(shard, entry_id, self._idle_ms) for shard, entry_id in ids]
 
-    def stale(self, clients: ShardClients) -> tuple[list[Listed], bool]:
-        """Return entries with a silent consumer, oldest first in each shard, and whether these are all."""
-        keys, idle_ms = self._shards.keys, self._idle_ms
+    def _ids(
+        self, clients: ShardClients, shards: Iterable[int], after: str | None, of: dict[str, Any]
+    ) -> list[EntryKey]:
+        keys = self._shards.keys
+        begins = dict.fromkeys(shards, f"({after}" if after else "-")
+        found: list[EntryKey] = []
 
         def fill(pipe: Any, shard: int) -> None:
             key = keys.events(shard)
-            pipe.xpending_range(key, self._group, "-", "+", MAX_PENDING_ROWS_PER_CALL, idle=idle_ms)
+            pipe.xpending_range(key, self._group, begins[shard], "+", MAX_PENDING_ROWS_PER_CALL, **of)
 
-        answers = clients.ask(keys, self._shards.selected(clients.reachable(keys)), fill)
-        found = [
-            Listed(shard, row["message_id"].decode(), idle_ms)
-            for shard, (rows,) in answers.items()
-            for row in rows
-        ]
-        return found, all(len(rows) < MAX_PENDING_ROWS_PER_CALL for (rows,) in answers.values())
+        while begins:
+            pages = clients.ask(keys, begins, fill)
+            begins = {}
+            for shard, (rows,) in pages.items():
+                found += [(shard, row["message_id"].decode()) for row in rows]
+                if len(rows) == MAX_PENDING_ROWS_PER_CALL:
+                    begins[shard] = f"({found[-1][1]}"
+        return found
 
     # Keeping and claiming
 
