@@ -481,6 +481,5 @@ class Client:
             return await self._link.wait_for_answer(id)
         except anyio.get_cancelled_exc_class():
             if undo:
-                machine.abandon_request(id)
-                self._link.perform([])
+                self._link.perform(machine.abandon_request(id))
             raise

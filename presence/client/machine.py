@@ -307,10 +307,9 @@ class ClientMachine:
             self.persistent_state.watches.remove(uids)
             return None
 
-    def abandon_request(self, id: int) -> None:
+    def abandon_request(self, id: int) -> Effects:
         """Stop waiting for an answer; a watch is undone."""
-        if self._connection is not None:
-            self._connection.abandon_request(id)
+        return [] if self._connection is None else self._connection.abandon_request(id)
 
     # Transitions
 

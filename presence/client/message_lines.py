@@ -8,8 +8,9 @@ recipient with messages in flight:
   refusal releases them, all together. For `STEADY_S` after a delivery no message goes alone.
 - A refused message waits for its next try, and with it all later ones. It is tried again, alone, when no
   message of the line is in flight any more; its delivery releases all others.
-- A refused message is *overtaken* if a later one, which was in flight with it, is delivered. It is not sent
-  again: it has failed, and the program knows.
+- A refused message is *overtaken* if a later one, which was in flight with it, is delivered, or may be:
+  without an answer the server may still have it to read. It is not sent again: it has failed, and the program
+  knows.
 
 So the messages that arrive do so in the order of the calls, and a burst to one user costs one round trip
 more. O(log n) for a message, where n is the number of those in flight to its recipient.
@@ -32,7 +33,7 @@ class _Line:
         self.refused: list[int] = []  # to be sent again, in order
         self.held: OrderedDict[int, None] = OrderedDict()  # not sent yet; later than all others
         self.is_due = False  # whether the pause before the next try is over
-        self.last_delivered = 0
+        self.last_arrived = 0  # the last one that the recipient has, or may have
         self.refusal: PresenceError | None = None  # why those that wait do so, if the server has said it
 
     def first_again(self) -> list[int]:
@@ -85,21 +86,17 @@ class MessageLines:
         """Note a delivery; return the messages to be sent now, and those that it has overtaken."""
         self._note_delivery(to, now)
         line = self._lines[to]
-        line.last_delivered = max(line.last_delivered, id)
-        overtaken = [each for each in line.refused if each < id]
-        line.refused = line.refused[len(overtaken) :]
         if line.alone == id:  # what was refused was so before this one was sent
             line.held = OrderedDict.fromkeys([*line.refused, *line.held])
             line.refused = []
-        if not line.refused:
-            line.refusal = None
-        return self.left(to, id, is_answered=True), overtaken
+        line.refusal = None
+        return self.left(to, id, is_answered=True, may_have_arrived=True)
 
     def refused(self, to: str, id: int, refusal: PresenceError) -> bool:
-        """Note that a recipient may return; return False if a later message has been delivered."""
+        """Note that a recipient may return; return False if a later message may have arrived."""
         self._delivered_at.pop(to, None)
         line = self._lines[to]
-        if id < line.last_delivered:
+        if id < line.last_arrived:
             return False
         line.in_flight.discard(id)
         if line.alone == id:
@@ -114,10 +111,20 @@ class MessageLines:
         line.is_due = True
         return line.first_again()
 
-    def left(self, to: str, id: int, *, is_answered: bool) -> list[int]:
-        """A message is over: answered, or timed out or abandoned."""
+    def left(
+        self, to: str, id: int, *, is_answered: bool, may_have_arrived: bool
+    ) -> tuple[list[int], list[int]]:
+        """A message is over: answered, timed out or abandoned. Returns the same as `delivered`.
+
+        `may_have_arrived`: whether the recipient has it, or may yet get it, if it was in flight.
+        """
         if (line := self._lines.get(to)) is None:
-            return []
+            return [], []
+        overtaken: list[int] = []
+        if may_have_arrived and id in line.in_flight:
+            line.last_arrived = max(line.last_arrived, id)
+            overtaken = [each for each in line.refused if each < id]
+            line.refused = line.refused[len(overtaken) :]
         line.in_flight.discard(id)
         line.held.pop(id, None)
         if line.alone == id:
@@ -126,13 +133,13 @@ class MessageLines:
             line.refused.remove(id)
             line.is_due = True  # the others have no pause of their own left, perhaps
         if line.refused:
-            return line.first_again()
+            return line.first_again(), overtaken
         sent = []
         if line.alone is None:
             sent = line.all_held() if is_answered else line.first_held()
         if not line.in_flight and not line.held:
             del self._lines[to]
-        return sent
+        return sent, overtaken
 
     def refusal(self, to: str) -> PresenceError | None:
         """Return why the messages that wait have not been sent, if the server has said so."""

@@ -13,6 +13,7 @@ from presence.client.errors import (
     RecipientDisconnected,
     RequestFailed,
     RequestTimeout,
+    Uncertain,
 )
 from presence.client.message_lines import MessageLines
 from presence.client.pending import (
@@ -226,7 +227,7 @@ class ClientSession:
                 self._requests.put(id, pending._replace(resend_at=None))
                 self._send_waiting(self._lines.pause_is_over(pending.packet.payload["to"]))
         for id, pending in expired:  # at last: those that wait for it may have timed out, too
-            self._leave_line(id, pending, is_answered=False)
+            effects += self._leave_line(id, pending, is_answered=False, may_have_arrived=True)
         return effects
 
     def _timeout_of(self, pending: PendingRequest) -> PresenceError:
@@ -236,10 +237,11 @@ class ClientSession:
         refusal = self._lines.refusal(pending.packet.payload["to"])
         return refusal or RequestTimeout("not sent: those before it to the same user took too long")
 
-    def abandon_request(self, id: int) -> None:
+    def abandon_request(self, id: int) -> Effects:
         """Stop waiting for an answer; undo a watch that may have been granted, resend no message."""
-        if (pending := self._forget(id)) is not None:
-            self._leave_line(id, pending, is_answered=False)
+        if (pending := self._forget(id)) is None:
+            return []
+        return self._leave_line(id, pending, is_answered=False, may_have_arrived=True)
 
     def _forget(self, id: int) -> PendingRequest | None:
         """Remove a request without its answer; undo a watch that may have been granted."""
@@ -252,11 +254,24 @@ class ClientSession:
             self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
         return pending
 
-    def _leave_line(self, id: int, pending: PendingRequest, *, is_answered: bool) -> None:
-        """A message is over; send those that have waited for it."""
-        if pending.packet.kind == Kind.MESSAGE:
-            to = pending.packet.payload["to"]
-            self._send_waiting(self._lines.left(to, id, is_answered=is_answered))
+    def _leave_line(
+        self, id: int, pending: PendingRequest, *, is_answered: bool, may_have_arrived: bool
+    ) -> Effects:
+        """A message is over: send those that have waited for it, and fail those it has overtaken."""
+        if pending.packet.kind != Kind.MESSAGE:
+            return []
+        to = pending.packet.payload["to"]
+        return self._follow(
+            *self._lines.left(to, id, is_answered=is_answered, may_have_arrived=may_have_arrived)
+        )
+
+    def _follow(self, waiting: list[int], overtaken: list[int]) -> Effects:
+        effects: Effects = []
+        for id in overtaken:
+            if (failed := self._requests.pop(id)) is not None and failed.refusal is not None:
+                effects.append(RequestResult(id, failed.refusal))
+        self._send_waiting(waiting)
+        return effects
 
     def _send_waiting(self, ids: list[int]) -> None:
         """Send messages that have waited, for the first time or again; after a logout they stay unsent."""
@@ -316,7 +331,8 @@ class ClientSession:
         self.watch_requests.discard(id)
         if packet.kind == Kind.OK:
             if pending.packet.kind == Kind.MESSAGE:
-                return [*self._delivered(id, pending, now), *pending.effects_of(id, payload, now)]
+                followed = self._follow(*self._lines.delivered(pending.packet.payload["to"], id, now))
+                return [*pending.effects_of(id, payload, now), *followed]
             changes = self.persistent_state.request_granted(id, pending.packet, payload)
             if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
                 self.keepalives.set_interval(payload["keepalive"], now)
@@ -337,18 +353,9 @@ class ClientSession:
             if has_time and self._lines.refused(pending.packet.payload["to"], id, error):
                 self._requests.put(id, resend)
                 return []
-        self._leave_line(id, pending, is_answered=True)
-        return pending.effects_of(id, error, now)
-
-    def _delivered(self, id: int, pending: PendingRequest, now: float) -> Effects:
-        """A message was delivered: send those that have waited for it, and fail those it has overtaken."""
-        waiting, overtaken = self._lines.delivered(pending.packet.payload["to"], id, now)
-        effects: Effects = []
-        for each in overtaken:
-            if (failed := self._requests.pop(each)) is not None and failed.refusal is not None:
-                effects.append(RequestResult(each, failed.refusal))
-        self._send_waiting(waiting)
-        return effects
+        is_uncertain = isinstance(error, Uncertain)
+        followed = self._leave_line(id, pending, is_answered=True, may_have_arrived=is_uncertain)
+        return [*pending.effects_of(id, error, now), *followed]
 
 
 def _ends_connection(code: int, id: int | None, pending: PendingRequest | None) -> bool:

@@ -428,6 +428,24 @@ def test_a_refused_message_that_a_later_one_has_overtaken_fails_and_is_not_sent_
     assert messages(online) == [(fourth, 4)]
 
 
+@pytest.mark.parametrize("how", ["times out", "is abandoned", "fails in the server"])
+def test_a_message_whose_end_is_uncertain_overtakes_too(online: Driven, how: str) -> None:
+    online.receive(protocol.ok(ask_together(online, 1)[0], delivered=1))
+    second = online.ask(protocol.message("bob", 2), 60.0, retries=True)
+    third = online.ask(protocol.message("bob", 3), 0.5, retries=True)
+    recipient_disconnected(online, second)
+    if how == "times out":
+        online.run(0.5)
+    elif how == "is abandoned":
+        online.note(online.machine.abandon_request(third))
+    else:
+        online.receive(protocol.error(third, Code.SERVER_ERROR, "no"))
+    assert isinstance(online.answers[second], RecipientDisconnected)
+    messages(online)
+    online.run(5 * MESSAGE_RETRY_INTERVAL_S, answering=True)
+    assert messages(online) == []
+
+
 @pytest.mark.parametrize("overtaker_first", [True, False])
 def test_refused_messages_are_sent_again_only_when_none_is_in_flight(
     online: Driven, overtaker_first: bool

@@ -345,8 +345,7 @@ class World:
             id = self.random.choice(list(self._due))
             del self._due[id]
             self._watching.pop(id, None)
-            self.machine.abandon_request(id)
-            self._note([])
+            self._note(self.machine.abandon_request(id))
 
     def _the_program_logs_out(self) -> None:
         try:

@@ -258,7 +258,7 @@ class SlowAnswers(ByteStream):
 
     async def receive(self, max_bytes: int = 65_536) -> bytes:
         data = await self._stream.receive(max_bytes)
-        await anyio.sleep(0.6)
+        await anyio.sleep(1.2)
         return data
 
     async def send(self, item: bytes) -> None:
@@ -288,7 +288,7 @@ async def test_messages_in_flight_to_a_user_who_returns_arrive_in_order(
             first.disconnect()
             await anyio.sleep(0.1)
             tasks.start_soon(sender.send_message, bob, 1)  # refused: bob is in the grace
-            await anyio.sleep(0.2)
+            await anyio.sleep(0.5)
             async with connect(*servers.first.address, uid=bob) as again:
                 tasks.start_soon(sender.send_message, bob, 2)  # before ann's client knows of the refusal
                 async for push in again.messages():
