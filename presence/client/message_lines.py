@@ -86,9 +86,10 @@ class MessageLines:
         """Note a delivery; return the messages to be sent now, and those that it has overtaken."""
         self._note_delivery(to, now)
         line = self._lines[to]
-        if line.alone == id:  # what was refused was so before this one was sent
-            line.held = OrderedDict.fromkeys([*line.refused, *line.held])
-            line.refused = []
+        if line.alone == id:  # later ones that were refused were so before this one was sent
+            later = [each for each in line.refused if each > id]
+            line.refused = line.refused[: len(line.refused) - len(later)]
+            line.held = OrderedDict.fromkeys([*later, *line.held])
         line.refusal = None
         return self.left(to, id, is_answered=True, may_have_arrived=True)
 

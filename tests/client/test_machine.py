@@ -428,6 +428,18 @@ def test_a_refused_message_that_a_later_one_has_overtaken_fails_and_is_not_sent_
     assert messages(online) == [(fourth, 4)]
 
 
+def test_a_message_that_goes_alone_behind_those_in_flight_overtakes_them_too(online: Driven) -> None:
+    online.receive(protocol.ok(ask_together(online, 1)[0], delivered=1))
+    (second,) = ask_together(online, 2)
+    online.run(STEADY_S, answering=True)
+    third, fourth = ask_together(online, 3, 4)
+    messages(online)
+    recipient_disconnected(online, second)
+    online.receive(protocol.ok(third, delivered=1))
+    assert isinstance(online.answers[second], RecipientDisconnected)
+    assert messages(online) == [(fourth, 4)]
+
+
 @pytest.mark.parametrize("how", ["times out", "is abandoned", "fails in the server"])
 def test_a_message_whose_end_is_uncertain_overtakes_too(online: Driven, how: str) -> None:
     online.receive(protocol.ok(ask_together(online, 1)[0], delivered=1))
