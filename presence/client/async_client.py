@@ -199,7 +199,7 @@ class Client:
         Raises:
             RecipientOffline: the user has no session.
             RecipientDisconnected: the user has lost its connection and has not returned in time, or a later
-                message was delivered meanwhile; this one was not.
+                message was, or may have been, delivered meanwhile; this one was not.
             NotAllowed: this user may not see the recipient.
             Busy, Unsupported, RequestFailed: the server refused; nothing was delivered.
             Uncertain: it may or may not have been delivered: `ConnectionLost`, `RequestTimeout`,
