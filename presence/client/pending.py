@@ -37,6 +37,7 @@ class PendingRequest(NamedTuple):
     resend_at: float | None = None  # when to send it again; None: it awaits its answer, or its turn
     refusal: PresenceError | None = None  # why it is to be sent again
     is_held: bool = False  # whether it has not been sent, because it waits for other messages
+    frame: bytes = b""  # of a message, which may have to be sent later
 
     @property
     def may_change_sight(self) -> bool:

@@ -25,7 +25,7 @@ from presence.client.pending import (
 )
 from presence.client.pushes import Delivered, PresenceChanged, user_state
 from presence.client.reconnect import Chance
-from presence.client.state import PersistentState
+from presence.client.state import PersistentState, own_copy
 from presence.protocol import Code, Kind, Packet
 
 KEEPALIVE_SHARE = 0.4  # of the idle time-out, where the server names no keepalive interval
@@ -179,12 +179,14 @@ class ClientSession:
         """
         id = next(self._ids)
         encoded = protocol.encode(packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
-        pending = PendingRequest(packet, now + timeout_s, retries, on_answer)
-        if packet.kind == Kind.MESSAGE and not self._lines.join(
-            packet.payload["to"], id, now, retries=retries
-        ):
-            pending = pending._replace(is_held=True)
-        else:
+        if packet.kind == Kind.UPDATE:  # once granted, later logins carry it as it was given
+            packet = own_copy(packet)
+        is_held, frame = False, b""
+        if packet.kind == Kind.MESSAGE:
+            is_held = not self._lines.join(packet.payload["to"], id, now, retries=retries)
+            frame = encoded
+        pending = PendingRequest(packet, now + timeout_s, retries, on_answer, is_held=is_held, frame=frame)
+        if not is_held:
             self._outgoing += encoded
         self._requests.put(id, pending)
         if pending.may_change_sight:
@@ -279,7 +281,7 @@ class ClientSession:
             if id in self._requests:
                 pending = self._requests[id]._replace(is_held=False, resend_at=None, refusal=None)
                 self._requests.put(id, pending)
-                self._outgoing += protocol.encode(pending.packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
+                self._outgoing += pending.frame
 
     def fail_requests(self, error: PresenceError) -> Effects:
         """Fail all pending requests; the next connection repeats those of the client itself."""

@@ -149,7 +149,7 @@ class PersistentState:
     ) -> None:
         self._token_comes_later = token_comes_later
         self.watch_devices = watch_devices
-        self.login = self._validated(login)
+        self.login = own_copy(self._validated(login))
         self._lasting_status = login.payload.get("status", "online")  # the last one without an end
         self._left_out: set[str] = set()  # fields that the latest login did not carry
         self.watches = WatchedUsers()
@@ -226,7 +226,7 @@ class PersistentState:
             self._lasting_status = status
         if payload.get("status") == "online" and "until_ms" not in payload:  # the default
             del payload["status"]
-        self.login = self._validated(self.login._replace(payload=payload))
+        self.login = own_copy(self._validated(self.login._replace(payload=payload)))
 
     def request_sent(self, id: int, packet: Packet) -> None:
         """Note a request that was sent."""
@@ -257,6 +257,15 @@ class PersistentState:
             trial.pop(name, None)
         protocol.encode(login._replace(payload=trial), protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
         return login
+
+
+def own_copy(packet: Packet) -> Packet:
+    """Return a valid login or update with maps of its own: the program may change those it has passed."""
+    maps = {name: packet.payload[name] for name in ("meta", "private") if name in packet.payload}
+    if not maps:
+        return packet
+    copied = protocol.decode(protocol.encode(protocol.update(**maps))[HEADER_BYTES:])
+    return packet._replace(payload={**packet.payload, **copied.payload})
 
 
 def _fits(login: Packet) -> bool:
