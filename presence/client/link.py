@@ -10,6 +10,7 @@ import inspect
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -150,9 +151,9 @@ class Link:
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:  # out of a system task of trio it would end the whole program
-            self.failure = error
-            if self._task is not None and not isinstance(error, Exception):
-                raise
+            self.failure = failure = _alone(error)
+            if self._task is not None and not isinstance(failure, Exception):
+                raise failure from None
         finally:
             self.perform(self.machine.close(self.failure))
             self._stopped.set()
@@ -167,7 +168,8 @@ class Link:
                 try:
                     await self._run_connection(stream)
                 finally:
-                    await anyio.aclose_forcefully(stream)
+                    with suppress(OSError, anyio.BrokenResourceError):  # it is lost all the same
+                        await anyio.aclose_forcefully(stream)
 
     async def _fetch(self) -> None:
         """Get a token from the program."""
@@ -195,12 +197,18 @@ class Link:
 
     async def _open(self) -> ByteStream | None:
         try:
-            stream = await self._until_due(self._open_stream)
+            stream = await self._until_due(self._opened_stream)
         except (OSError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             self.perform(self.machine.disconnected(error_text(error), self.now()))
             return None
         if stream is not None:
             self.machine.established(self.now())
+        return stream
+
+    async def _opened_stream(self) -> ByteStream:
+        stream = await self._open_stream()
+        if not isinstance(stream, ByteStream):  # None would pass for a time-out
+            raise TypeError(f"open_stream must return an anyio.abc.ByteStream, not {type(stream).__name__}")
         return stream
 
     async def _run_connection(self, stream: ByteStream) -> None:
@@ -258,6 +266,13 @@ def _is_task_of_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
+
+
+def _alone(error: BaseException) -> BaseException:
+    """Return the one exception in a group, which a task group makes even of one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def protect_from_ctrl_c(*functions: Callable[..., Awaitable[None]]) -> None:

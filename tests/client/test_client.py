@@ -116,9 +116,8 @@ async def test_a_bug_in_the_client_leaves_nobody_waiting(monkeypatch: pytest.Mon
                 except PresenceError as error:
                     raised.append(error)
 
-    with pytest.raises(ExceptionGroup) as failed:
+    with pytest.raises(RuntimeError, match="a bug"):
         await live()
-    assert failed.group_contains(RuntimeError, match="a bug")
     assert isinstance(raised[0], ConnectionLost), "it was in flight: perhaps carried out"
 
 
