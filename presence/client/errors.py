@@ -12,15 +12,23 @@ class Unreachable(PresenceError):
     """The first attempt failed: no connection, no answer, or an invalid one."""
 
     def __init__(self, server: str, why: str) -> None:
-        super().__init__(f"cannot reach {server}: {why}")
+        super().__init__(server, why)  # what a copy is made from
+
+    def __str__(self) -> str:
+        server, why = self.args
+        return f"cannot reach {server}: {why}"
 
 
 class NoToken(PresenceError):
     """The first attempt got no token from the program; `__cause__` is its exception."""
 
     def __init__(self, cause: Exception) -> None:
-        super().__init__(f"no token: {type(cause).__name__}: {cause}")
+        super().__init__(cause)
         self.__cause__ = cause
+
+    def __str__(self) -> str:
+        (cause,) = self.args
+        return f"no token: {type(cause).__name__}: {cause}"
 
 
 class RequestError(PresenceError):
@@ -50,11 +58,14 @@ class CodedError(PresenceError):
     """
 
     def __init__(self, code: int, reason: str, message: str = "", retry_after: float | None = None) -> None:
-        super().__init__(f"{reason} ({code})" + (f": {message}" if message else ""))
+        super().__init__(code, reason, message, retry_after)
         self.code = code
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.code})" + (f": {self.message}" if self.message else "")
 
 
 class RequestFailed(CodedError, RequestError):
