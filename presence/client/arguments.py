@@ -1,6 +1,7 @@
 """Checks of what a program passes, where it enters: a wrong argument raises ValueError or TypeError there."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -22,7 +23,7 @@ def seconds(name: str, value: float | timedelta) -> float:
         value = value.total_seconds()
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of seconds or a timedelta, not {type(value).__name__}")
-    if not 0 < value < math.inf:
+    if not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name} must be above 0 seconds, and finite")
     return value
 
@@ -43,14 +44,28 @@ def user_ids(uids: Iterable[str]) -> list[str]:
     return list(uids)
 
 
-def unix_ms(until: datetime | timedelta | None, server_time: Callable[[], datetime]) -> int | None:
-    """Return the Unix milliseconds of a time, or of the end of a duration from now; None for None."""
+def visibility_pass(text: str) -> str:
+    """Return a pass; the protocol would take None for a request without one."""
+    if not isinstance(text, str):
+        raise TypeError(f"a pass must be a string, not {type(text).__name__}")
+    return text
+
+
+def unix_ms(
+    until: datetime | timedelta | None, status: str | None, server_time: Callable[[], datetime]
+) -> int | None:
+    """Return the Unix milliseconds of a status's end, a time or a duration from now; None for None."""
     if until is None:
         return None
+    if status is None:
+        raise ValueError("until is the end of a status, which must be given")
     if isinstance(until, timedelta):
         if until <= timedelta():
             raise ValueError("until must be a duration above 0")
-        until = server_time() + until
+        try:
+            until = server_time() + until
+        except OverflowError:
+            raise ValueError("until must be before the year 10000") from None
     if not isinstance(until, datetime):
         raise TypeError(f"until must be a datetime or timedelta, not {type(until).__name__}")
     if until.tzinfo is None:

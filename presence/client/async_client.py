@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from presence import protocol
 from presence.client.arguments import MAX_PORT, host_name, seconds, unix_ms, user_ids, whole
+from presence.client.arguments import visibility_pass as checked_pass
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.inbox import Inbox
 from presence.client.link import Link, open_tcp
@@ -237,7 +238,7 @@ class Client:
         connection. Raises as `send_message`: `RequestFailed` 303 for a pass that is not valid, or is another
         user's; `LimitReached`: a connection may hold 16.
         """
-        await self._request(protocol.watch([], visibility_pass=visibility_pass))
+        await self._request(protocol.watch([], visibility_pass=checked_pass(visibility_pass)))
 
     def watch_nowait(self, uids: Iterable[str]) -> None:
         """Watch at most 500 users from now on, logged in or not.
@@ -282,9 +283,9 @@ class Client:
         away after a time with nothing but keepalives; any request ends that.
 
         Raises as `send_message`, and then later logins do not carry it. ValueError: `until` has no time zone,
-        or is no duration above 0.
+        is no duration above 0, or comes without `status`.
         """
-        until_ms = unix_ms(until, self.server_time)
+        until_ms = unix_ms(until, status, self._time_of_requests)
         await self._request(
             protocol.update(meta=meta, private=private, token=token, status=status, until_ms=until_ms)
         )
@@ -324,7 +325,7 @@ class Client:
         Raises `EncodeError` if a field breaks a rule of the protocol; for `until` see `update`, and
         RuntimeError for a duration before the first login, when the server's clock is unknown.
         """
-        until_ms = unix_ms(until, self.server_time)
+        until_ms = unix_ms(until, status, self.server_time)
         self._link.machine.persistent_state.log_in_with(
             token=token, meta=meta, private=private, status=status, until_ms=until_ms
         )
@@ -391,6 +392,11 @@ class Client:
         if time_s is None:
             raise RuntimeError("the server's clock is unknown before the first login")
         return datetime.fromtimestamp(time_s, UTC)
+
+    def _time_of_requests(self) -> datetime:
+        """Return the time for a request; raises as the request would, while the client is not logged in."""
+        self._link.machine.check_online()
+        return self.server_time()
 
     async def wait_online(self) -> None:
         """Wait until the client is logged in.

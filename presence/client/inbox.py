@@ -140,8 +140,14 @@ class Inbox:
         return kind
 
     def pop(self, kind: PushKind | None = None) -> Push | None:
-        """Remove and return the oldest push, or the oldest of a kind; None if there is none."""
-        queue = self._with_the_oldest() if kind is None else self._queues[kind]
+        """Remove and return the oldest push, or the oldest of a kind; None if there is none.
+
+        Raises ValueError for an unknown kind.
+        """
+        try:
+            queue = self._with_the_oldest() if kind is None else self._queues[kind]
+        except KeyError:
+            raise ValueError(f"kind must be one of {', '.join(self._queues)}, not {kind!r}") from None
         if queue is None or not (queue.pushes or queue.lost):
             return None
         push = queue.pop()

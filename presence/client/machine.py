@@ -243,14 +243,18 @@ class ClientMachine:
             NotConnected, Ended: not logged in now, or ended for good.
             protocol.EncodeError: the packet breaks a rule of the protocol.
         """
+        id = self.check_online().request(packet, timeout_s, now, retries=retries)
+        if packet.kind == Kind.UPDATE:
+            self.persistent_state.supersede(packet.payload)
+        return id
+
+    def check_online(self) -> Connection:
+        """Return the connection for requests; raises `NotConnected` or `Ended`, if there is none."""
         if self.state is State.ENDED:
             raise self.end_error().with_traceback(None)
         if self.state is not State.ONLINE or self._connection is None:
             raise NotConnected(f"{self.state.value}: nothing was sent")
-        id = self._connection.request(packet, timeout_s, now, retries=retries)
-        if packet.kind == Kind.UPDATE:
-            self.persistent_state.supersede(packet.payload)
-        return id
+        return self._connection
 
     def log_out(self, reason: str | None, now: float) -> int:
         """Send a logout: the user is offline as soon as the server reads it. A `RequestResult` follows.

@@ -41,7 +41,10 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], type[Exception]]] = [
     *(({name: 0}, ValueError) for name in ("ask_every", "max_messages", "max_changes")),
     *(({name: -1}, ValueError) for name in ("ask_every", "max_messages", "max_changes")),
     *(({name: 1.5}, TypeError) for name in ("ask_every", "max_messages", "max_changes")),
-    *(({"request_timeout": each}, ValueError) for each in (0, -1, float("nan"), timedelta(seconds=-1))),
+    *(
+        ({"request_timeout": each}, ValueError)
+        for each in (0, -1, float("nan"), timedelta(seconds=-1), 10**400)
+    ),
     *(({"request_timeout": each}, TypeError) for each in ("10", None)),
     *(({"tls": each}, TypeError) for each in (None, 5, "ca.pem", {"ca": 5})),
     ({"tls": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, ValueError),
@@ -102,6 +105,7 @@ async def test_a_string_is_not_a_list_of_users() -> None:
     [
         (datetime(2030, 1, 1), ValueError),
         *((timedelta(seconds=each), ValueError) for each in (0, -1)),
+        (timedelta.max, ValueError),
         *((each, TypeError) for each in (1_700_000_000_000, "tomorrow")),
     ],
 )
@@ -119,8 +123,40 @@ async def test_an_end_without_a_zone_or_in_the_past_is_refused(until: Any, error
     assert len(script.received) == 2, "login and logout"
 
 
+@on_both_backends(autojump=True)
+async def test_an_end_without_a_status_is_refused() -> None:
+    script = ScriptedServer()
+    options = ClientOptions(open_stream=script.open)
+    async with connect("nowhere", 1, uid="ann", options=options) as client:
+        with pytest.raises(ValueError, match="status"):
+            await client.update(until=timedelta(hours=1))
+        with pytest.raises(ValueError, match="status"):
+            client.log_in_with(until=timedelta(hours=1))
+
+
+@pytest.mark.parametrize("uses", ["online", "offline"])
+@on_both_backends(autojump=True)
+async def test_an_unknown_kind_of_push_is_refused(uses: str) -> None:
+    options = ClientOptions(open_stream=ScriptedServer().open)
+    client = await connect("nowhere", 1, uid="ann", wait=uses == "online", options=options)
+    for kind in ("message", "", 7):
+        with pytest.raises(ValueError, match="messages, presence, connection"):
+            await client.receive(kind)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="messages, presence, connection"):
+            client.receive_nowait(kind)  # type: ignore[arg-type]
+    await client.aclose()
+
+
+@on_both_backends(autojump=True)
+async def test_no_pass_is_not_a_pass() -> None:
+    options = ClientOptions(open_stream=ScriptedServer().open)
+    async with connect("nowhere", 1, uid="ann", options=options) as client:
+        with pytest.raises(TypeError, match="pass"):
+            await client.add_pass(None)  # type: ignore[arg-type]
+
+
 def test_a_time_and_a_duration_are_the_same_end() -> None:
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    ends = partial(unix_ms, server_time=lambda: now)
-    assert ends(now + timedelta(seconds=90)) == ends(timedelta(seconds=90))
+    ends = partial(unix_ms, status="busy", server_time=lambda: now)
+    assert ends(now + timedelta(seconds=90)) == ends(timedelta(seconds=90)) is not None
     assert ends(None) is None

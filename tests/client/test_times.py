@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from presence import protocol
-from presence.client import ClientOptions, Delivered, DeviceState, UserState, connect
+from presence.client import ClientOptions, Delivered, DeviceState, NotConnected, UserState, connect
 from presence.protocol import Kind
 from tests.client.machine_driver import SERVER_TIME_S
 from tests.client.scripted_server import ScriptedServer
@@ -35,6 +35,8 @@ async def test_the_servers_clock_goes_on_after_the_login() -> None:
         client.server_time()
     with pytest.raises(RuntimeError, match="before the first login"):
         client.log_in_with(status="busy", until=timedelta(hours=1))
+    with pytest.raises(NotConnected):
+        await client.update(status="busy", until=timedelta(hours=1))
     await client.wait_online()
     await anyio.sleep(60)
     assert client.server_time() == LOGIN + timedelta(minutes=1)
