@@ -3,13 +3,14 @@
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
 from threading import Lock
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
+from weakref import finalize
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -94,6 +95,14 @@ async def _call_in(executor: ThreadPoolExecutor, function: Callable[[], T]) -> T
     return await get_running_loop().run_in_executor(executor, function)
 
 
+def _abandon(portal: BlockingPortal, client: Client, threads: ExitStack) -> None:
+    """End a client that nobody has closed, without a logout."""
+    with suppress(RuntimeError):  # in its own thread, which cannot wait for itself
+        portal.call(client.disconnect)
+        portal.call(portal.stop, True)
+        threads.close()
+
+
 def _result(future: "Future[T]") -> T:
     """Wait for a call on the client's loop; cancel it if the wait is interrupted (Ctrl-C)."""
     try:
@@ -134,6 +143,8 @@ class BlockingClient:
         self._threads = threads
         self._closing = Lock()
         self._is_closed = False
+        # At the program's end, at the latest: later, no call to the thread would ever return.
+        self._at_exit = finalize(self, _abandon, portal, client, threads)
 
     def __enter__(self) -> Self:
         return self
@@ -320,6 +331,7 @@ class BlockingClient:
             if self._is_closed:
                 return
             self._is_closed = True
+            self._at_exit.detach()
             with self._threads:
                 self._call(end)
 

@@ -226,6 +226,29 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_else(server: QuickServer, ui
     assert server.told(uid) == ["online login", "offline closed"]
 
 
+NEVER_CLOSED = """
+import sys, threading
+from presence.client import connect_blocking
+token = (lambda: "a token") if sys.argv[4] == "token" else None
+client = connect_blocking("localhost", int(sys.argv[2]), uid=sys.argv[3], token=token)
+client.query([sys.argv[3]])
+if sys.argv[4] == "reader":
+    threading.Thread(target=list, args=[client], daemon=True).start()
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "token", "reader"])
+def test_a_program_that_closes_nothing_ends_and_its_connection_is_lost(
+    server: QuickServer, uid: str, kind: str
+) -> None:
+    host, port = server.address
+    command = [sys.executable, "-X", "dev", "-c", NEVER_CLOSED, host, str(port), uid, kind]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert server.told(uid) == ["online login", "offline closed"]
+
+
 def test_after_the_block_what_was_received_is_still_there_and_then_the_end(
     server: QuickServer, uid: str
 ) -> None:
