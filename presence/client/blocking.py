@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
-from threading import Lock
+from threading import RLock
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 from weakref import finalize
@@ -141,7 +141,7 @@ class BlockingClient:
         self._connecting = connecting
         self._client = client
         self._threads = threads
-        self._closing = Lock()
+        self._closing = RLock()  # a signal handler may interrupt `close` by another
         self._is_closed = False
         # At the program's end, at the latest: later, no call to the thread would ever return.
         self._at_exit = finalize(self, _abandon, portal, client, threads)

@@ -226,6 +226,19 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_nothing_else(server: QuickServer, ui
     assert server.told(uid) == ["online login", "offline closed"]
 
 
+def test_a_signal_handler_may_close_it_while_it_is_being_closed(
+    scripted: Callable[..., tuple[str, int]],
+) -> None:
+    client = connect_blocking(*scripted(login_ok()), uid="ann")
+    former = signal.signal(signal.SIGUSR1, lambda *_: client.close())
+    try:
+        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGUSR1]).start()
+        client.close()  # nobody answers the logout, so it takes longer
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert client.state is State.ENDED
+
+
 NEVER_CLOSED = """
 import sys, threading
 from presence.client import connect_blocking
