@@ -407,7 +407,7 @@ class Client:
         await checkpoint()
         while self._link.machine.state is not State.ONLINE:
             if self._link.machine.state is State.ENDED:
-                raise self.end_error()
+                raise self._end_error()
             await self._link.changed.wait()
 
     # Pushes
@@ -448,9 +448,9 @@ class Client:
 
     def _raise_after_the_end(self) -> None:
         if self._link.machine.state is State.ENDED:
-            raise self.end_error()
+            raise self._end_error()
 
-    def end_error(self) -> PresenceError:
+    def _end_error(self) -> PresenceError:
         """Return the error of requests to an ended client."""
         return self._link.machine.end_error().with_traceback(None)
 
@@ -459,12 +459,12 @@ class Client:
         try:
             return await self.receive(kind)
         except Ended:
-            if self.has_ended_by_itself:
+            if self._was_ended_by_program:
                 raise StopAsyncIteration from None
             raise
 
     @property
-    def has_ended_by_itself(self) -> bool:
+    def _was_ended_by_program(self) -> bool:
         """Whether the program has ended the client, and not the server or an error."""
         return self._link.machine.state is State.ENDED and self._link.machine.error is None
 
@@ -475,7 +475,7 @@ class Client:
         try:
             return await self.receive()
         except Ended:
-            if self.has_ended_by_itself:
+            if self._was_ended_by_program:
                 raise StopAsyncIteration from None
             raise
 

@@ -256,7 +256,7 @@ class BlockingClient:
     def wait_online(self, timeout: float | timedelta | None = None) -> None:
         """Wait until the client is logged in; raises `Ended` if it never will be, or `TimeoutError`."""
         if self.state is State.ENDED:
-            raise self._client.end_error()
+            raise self._client._end_error()
         if self.state is not State.ONLINE:
             self._call(self._client.wait_online, _timeout_s(timeout))
 
@@ -291,7 +291,7 @@ class BlockingClient:
         try:
             return self.receive(kind=kind)
         except Ended:
-            if self._client.has_ended_by_itself:
+            if self._client._was_ended_by_program:
                 raise StopIteration from None
             raise
 
@@ -311,11 +311,11 @@ class BlockingClient:
         try:
             future: Future[T] = self._portal.start_task_soon(call)
         except RuntimeError:  # the client was closed
-            raise self._client.end_error() from None
+            raise self._client._end_error() from None
         try:
             return _result(future)
         except CancelledError:  # the client was closed meanwhile, because of an exception
-            raise self._client.end_error() from None
+            raise self._client._end_error() from None
 
     def _run(self, function: Callable[[], T]) -> T:
         """Call a plain function on the client's loop, or here once the client has been closed."""

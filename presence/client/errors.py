@@ -1,7 +1,8 @@
-"""Errors of the client; every exception that this package raises on purpose is a `PresenceError`.
+"""Errors of the client: whatever a server, a network or a token can cause is a `PresenceError`.
 
 Two are Python's own exceptions as well: `EncodeError`, for an argument that the protocol forbids, is a
-`ValueError`, and `RequestTimeout` a `TimeoutError`.
+`ValueError`, and `RequestTimeout` a `TimeoutError`. Mistakes of the program, and waits with a time-out of
+their own, raise Python's exceptions: ValueError, TypeError, RuntimeError, TimeoutError.
 """
 
 from presence.protocol import Code

@@ -38,7 +38,7 @@ class Statistics:
 
     logins: int  # logins granted
     losses: int  # connections lost, and failed attempts
-    beats: int  # keepalives sent
+    keepalives: int  # sent
     round_trip_s: float | None  # of the last answered keepalive on this connection; None before one
     pushes_waiting: int  # queued for the program
     pushes_superseded: int  # changes dropped from a full queue because a later one of the user was queued

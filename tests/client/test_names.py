@@ -48,6 +48,14 @@ def test_the_options_are_those_of_the_table_and_what_is_pythons_own() -> None:
     assert (arguments | options) - own == set(TABLE["options"])
 
 
+def test_both_faces_have_the_same_methods() -> None:
+    def methods(face: type) -> set[str]:
+        return {name for name in vars(face) if not name.startswith("_")}
+
+    only_async = {"aclose", "receive_nowait"}  # `close`; `receive` with a time-out of 0
+    assert methods(client.Client) - only_async == methods(client.BlockingClient) - {"close"}
+
+
 def test_the_table_says_which_fields_are_seconds() -> None:
     names = {name for push in TABLE["pushes"].values() for name in push} | set(TABLE["options"])
     assert set(TABLE["seconds"]) <= names
