@@ -138,7 +138,7 @@ class Connecting:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await (self._client.aclose() if error is None else self._link.stop())
+        await self._client.__aexit__(kind, error, traceback)
 
     async def _connect(self) -> "Client":
         if self._is_used:
@@ -175,12 +175,21 @@ class Client:
 
     A loop ends after a logout, `disconnect` or `aclose`; it raises `LoginRefused`, `Replaced` or another
     `Ended` when the server has ended the client for good. Requests raise `NotConnected` while the client is
-    not logged in; they are not queued, because they could be outdated by then.
+    not logged in; they are not queued, because they could be outdated by then. In an ``async with`` block the
+    client is closed at its end. All calls belong to the event loop that opened it: none is thread-safe.
     """
 
     def __init__(self, link: Link, options: ClientOptions) -> None:
         self._link = link
         self._request_timeout_s = options.request_timeout_s
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await (self.aclose() if error is None else self._link.stop())
 
     # Requests
 

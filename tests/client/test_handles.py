@@ -1,6 +1,7 @@
 """A client without a block: opened and closed anywhere, in different tasks, and nothing is left behind."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -81,6 +82,20 @@ async def test_a_block_entered_in_one_task_is_left_in_another(fails: bool) -> No
             tasks.start_soon(step)
     assert (Kind.LOGOUT in kinds(script)) is not fails
     assert (script.ends, living_tasks()) == (["client"], before)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["normally", "by an exception"])
+@on_both_backends(autojump=True)
+async def test_an_awaited_client_may_be_closed_by_a_block(fails: bool) -> None:
+    script, before = ScriptedServer(), living_tasks()
+    client = await opening(script)
+    with suppress(KeyError):
+        async with client as same:
+            assert same is client
+            if fails:
+                raise KeyError("mine")
+    assert (Kind.LOGOUT in kinds(script)) is not fails
+    assert (client.state, script.ends, living_tasks()) == (State.ENDED, ["client"], before)
 
 
 @on_both_backends(autojump=True)
