@@ -137,8 +137,8 @@ class GroupConsumer(Source[Item]):
         self._known_losses = -1
         self._unchecked: set[int] = set()  # shards whose next read may cross a gap
         self._unanswered: set[int] = set()  # shards of which an answer may be lost
-        # Shards whose entries came while this consumer was waiting, perhaps after others were handed back. It
-        # asks for these when it hands out the first, which costs no further round trip.
+        # Shards where entries were handed back, or may have been while this consumer was waiting for its own.
+        # It asks for them when it hands out the first entry, which costs no further round trip.
         self._unlisted: set[int] = set()
         # Where entries are: see the module's text
         self._listed: dict[EntryKey, Listed] = {}
@@ -316,7 +316,7 @@ class GroupConsumer(Source[Item]):
         count = max(1, self._options.prefetch // max(1, len(joined)))
         began_at = self._clock()
         gaps, entries, handed_back = self._cursor.read(clients, self.name, count)
-        self._unlisted = set()
+        self._unlisted = handed_back  # also if listing them fails
         if not (gaps or entries or handed_back):
             entries = self._wait(clients, count)
             self._unlisted = {entry.shard for entry in entries}
@@ -326,6 +326,7 @@ class GroupConsumer(Source[Item]):
         self._cursor.note_read(entries)
         self._insert([*gaps, *entries])
         self._list(self._pending.handed_back(clients, handed_back))
+        self._unlisted = self._unlisted - handed_back
 
     def _insert(self, items: Iterable[Item]) -> None:
         if new := list(items):

@@ -108,6 +108,26 @@ def test_what_is_handed_back_during_a_read_that_waits_comes_before_what_it_retur
     assert [(event.deliveries, *uids([event])) for event in seen] == [(1, "c"), (1, "d"), (1, "e")]
 
 
+def test_what_was_handed_back_comes_first_although_looking_for_it_broke_off(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object) -> None:
+        monkeypatch.undo()
+        raise RedisConnectionError("lost")
+
+    streams = Streams(client)
+    streams.create_group()
+    with consumer(url, "pod-2") as waiting:
+        assert waiting.poll() is None
+        streams.write("a", "b", "c")
+        with consumer(url, "pod-1") as stopping:
+            take(stopping, 1)
+        streams.write("d")
+        monkeypatch.setattr(PendingEntries, "handed_back", lose)
+        assert waiting.poll() is None
+        assert uids([next_within(waiting) for _ in range(4)]) == ["a", "b", "c", "d"]
+
+
 def test_what_is_handed_back_wakes_a_consumer_without_anything_new(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
