@@ -81,7 +81,7 @@ def test_inside_the_block_the_user_is_online_and_afterwards_not(server: QuickSer
     with connect_blocking(*server.address, uid=uid) as client:
         time.sleep(2 * T)
         assert client.statistics().logins == 1
-        assert client.statistics().beats >= 4
+        assert client.statistics().keepalives >= 4
     assert server.told(uid) == ["online login", "offline logout"]
 
 
