@@ -263,8 +263,8 @@ class Client:
         """Stop watching some users, or all, immediately, whatever is raised; queued pushes still come.
 
         While the client is not logged in, it sends nothing and returns immediately. Raises
-        `RequestFailed` or `RequestTimeout` if the server did not confirm it; `Ended`; or `EncodeError`, and
-        then nothing changed.
+        `RequestFailed`, `ServerFailed` or `RequestTimeout` if the server did not confirm it; `Ended`; or
+        `EncodeError`, and then nothing changed.
         """
         given = None if uids is None else user_ids(uids)
         id = self._link.machine.unwatch(given, self._request_timeout_s, self._link.now())

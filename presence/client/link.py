@@ -127,7 +127,7 @@ class Link:
             self.now = asyncio.get_running_loop().time  # from any thread, and faster
             self.machine.begin(self.now())
             self._task = asyncio.create_task(self._run(), name="presence client")
-            self._task.add_done_callback(lambda _: self._stopped.set())  # even if it never began
+            self._task.add_done_callback(lambda _: self._stop_running())  # even if it never began
         else:
             self.machine.begin(self.now())
             trio = sys.modules["trio"]
@@ -155,8 +155,11 @@ class Link:
             if self._task is not None and not isinstance(failure, Exception):
                 raise failure from None
         finally:
-            self.perform(self.machine.close(self.failure))
-            self._stopped.set()
+            self._stop_running()
+
+    def _stop_running(self) -> None:
+        self.perform(self.machine.close(self.failure))
+        self._stopped.set()
 
     async def _connect_again_and_again(self) -> None:
         while self.machine.state is not State.ENDED:

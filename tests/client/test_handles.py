@@ -1,5 +1,6 @@
 """A client without a block: opened and closed anywhere, in different tasks, and nothing is left behind."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -96,6 +97,18 @@ async def test_an_awaited_client_may_be_closed_by_a_block(fails: bool) -> None:
                 raise KeyError("mine")
     assert (Kind.LOGOUT in kinds(script)) is not fails
     assert (client.state, script.ends, living_tasks()) == (State.ENDED, ["client"], before)
+
+
+def test_a_client_whose_task_is_cancelled_before_it_begins_has_ended() -> None:
+    async def main() -> None:
+        client = await opening(ScriptedServer(), wait=False)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as at the end of a program
+            task.cancel()
+        with anyio.fail_after(60), pytest.raises(Ended):
+            await client.wait_online()
+        await client.aclose()
+
+    run_on("asyncio", main, autojump=True)
 
 
 @on_both_backends(autojump=True)
