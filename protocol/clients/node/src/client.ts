@@ -239,11 +239,12 @@ export class PresenceClient {
    * the calls.
    *
    * Rejects with `RecipientOffline` if the user has no session, with `RecipientDisconnected` if the user has
-   * lost its connection and has not returned in time, and with `Uncertain` if it may or may not have been delivered.
+   * lost its connection and has not returned in time, or if a later message was delivered meanwhile, or perhaps; this
+   * one was not. It rejects with `Uncertain` if it may or may not have been delivered.
    *
    * @param retry send it again every second, within `requestTimeoutMs`, while the recipient has lost its connection
-   *   and may return; true if left out. Until its answer, later messages to the same user wait behind it: one per
-   *   round trip. Many small ones that need no second try are faster with false.
+   *   and may return; true if left out. Later messages to the same user wait behind it, and for the answer to the
+   *   first one after a pause. False: one try.
    */
   sendMessage<Body>(
     to: string,
@@ -563,10 +564,7 @@ export class PresenceClient {
         const onAbort = (): void => {
           this.pendingRequests.delete(id);
           reject(signal.reason as Error);
-          if (!goesOn) {
-            this.machine.abandon(id);
-          }
-          this.link.update();
+          this.link.update(goesOn ? [] : this.machine.abandon(id, this.environment.now()));
         };
         signal.addEventListener("abort", onAbort, { once: true });
         pending.onSettled = () => signal.removeEventListener("abort", onAbort);

@@ -299,8 +299,8 @@ export class ClientMachine {
   }
 
   /** The program does not wait for the answer to a request any more. */
-  abandon(id: number): void {
-    this.session?.abandon(id);
+  abandon(id: number, now: number): Effects {
+    return this.session?.abandon(id, now) ?? [];
   }
 
   /**

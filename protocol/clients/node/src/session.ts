@@ -10,8 +10,10 @@ import {
   type Refusal,
   requestFailed,
   RequestTimeout,
+  Uncertain,
 } from "./errors.js";
 import { KEEPALIVE_SHARE, type Keepalives } from "./keepalives.js";
+import { MessageLines, type Moves } from "./message-lines.js";
 import { parseDelivered, parsePresenceChanged, parseRefusal, type Push } from "./pushes.js";
 import type { Chance } from "./environment.js";
 import type { ValueMap } from "./values.js";
@@ -52,26 +54,11 @@ interface PendingRequest {
   readonly onAnswer: AnswerCallback | null;
   /** Whether to send the message again while its recipient may return. */
   readonly retries: boolean;
-  /** Whether it has not been sent, because it stands in a line. */
+  /** Whether it has not been sent, because it waits for other messages. */
   isHeld: boolean;
-  /** When to send it again, and why; null while it awaits its answer, or its turn. */
-  resend: Resend | null;
-}
-
-interface Resend {
-  readonly at: number;
-  readonly error: PresenceError;
-}
-
-/**
- * Messages to one recipient, behind one that may be sent again, which would otherwise arrive after later ones.
- *
- * The head is in flight, or waits to be sent again; those behind it are sent one by one, as the head leaves.
- */
-interface Line {
-  head: PendingRequest;
-  held: Set<PendingRequest> | null; // in order; some may have timed out
-  /** Why the head was not delivered; null if that is not known. */
+  /** When the pause before the next try is over; null while it awaits its answer, or its turn. */
+  resendAt: number | null;
+  /** Why it is to be sent again. */
   refusal: PresenceError | null;
 }
 
@@ -82,7 +69,7 @@ export class Session {
   /** Whether the logout was sent: nothing that may wait follows it. */
   isLeaving = false;
   private readonly requests = new Map<number, PendingRequest>(); // by id
-  private readonly lines = new Map<unknown, Line>(); // by recipient
+  private readonly lines = new MessageLines();
   private earliest = Infinity; // no request is due before; exact after each `expireRequests`
 
   /**
@@ -110,8 +97,8 @@ export class Session {
   /**
    * Sends a request and returns its id; a `RequestResult` follows, or `onAnswer` is called instead.
    *
-   * With `retries` a message is sent again until its time-out while its recipient may return. Until it is answered,
-   * later messages to the same recipient wait behind it, so that all arrive in order.
+   * With `retries` a message is sent again until its time-out while its recipient may return. Later messages to the
+   * same recipient may wait for it: see `MessageLines`.
    *
    * @throws EncodeError the packet breaks a rule of the protocol; nothing was sent.
    */
@@ -124,19 +111,14 @@ export class Session {
   ): number {
     const id = this.nextId();
     const frame = encode(kind, id, payload, FRAME_LIMIT_BYTES);
-    const line = kind === Kind.MESSAGE ? this.lines.get(payload["to"]) : undefined;
-    const isHeld = line !== undefined;
-    const pending = { id, kind, payload, deadline: now + timeoutMs, onAnswer, retries, isHeld, resend: null };
-    if (line) {
-      (line.held ??= new Set()).add(pending);
-    } else {
+    const deadline = now + timeoutMs;
+    const isHeld = kind === Kind.MESSAGE && !this.lines.join(payload["to"] as string, id, retries, now);
+    if (!isHeld) {
       this.send(frame);
-      if (retries) {
-        this.lines.set(payload["to"], { head: pending, held: null, refusal: null });
-      }
     }
-    this.requests.set(id, pending);
-    this.earliest = Math.min(this.earliest, pending.deadline);
+    const waiting = { isHeld, resendAt: null, refusal: null };
+    this.requests.set(id, { id, kind, payload, deadline, onAnswer, retries, ...waiting });
+    this.earliest = Math.min(this.earliest, deadline);
     const idleTimeout = kind === Kind.UPDATE ? payload["idle_timeout"] : undefined;
     if (typeof idleTimeout === "number") {
       this.keepalives.shortenInterval(KEEPALIVE_SHARE * idleTimeout * 1000, now);
@@ -167,26 +149,23 @@ export class Session {
     const expired = requests.filter(({ deadline }) => now >= deadline);
     const effects = expired.flatMap((pending) => this.settle(pending, this.timeOutOf(pending), now));
     for (const pending of requests) {
-      if (now < pending.deadline && pending.resend && now >= pending.resend.at) {
-        pending.resend = this.isLeaving ? { ...pending.resend, at: Infinity } : null;
-        if (!this.isLeaving) {
-          this.sendNow(pending);
-        }
+      if (now < pending.deadline && now >= (pending.resendAt ?? Infinity)) {
+        pending.resendAt = null;
+        this.sendWaiting(this.lines.pauseIsOver(recipientOf(pending), pending.id));
       }
     }
-    expired.forEach((pending) => this.leaveLine(pending)); // at last: those behind may have timed out, too
+    // At last: those that wait for it may have timed out, too.
+    effects.push(...expired.flatMap((pending) => this.leaveUnanswered(pending, now)));
     this.earliest = Infinity;
     this.requests.forEach((pending) => this.noteDue(pending));
     return effects;
   }
 
   /** The program does not wait for the answer any more. */
-  abandon(id: number): void {
+  abandon(id: number, now: number): Effects {
     const pending = this.requests.get(id);
-    if (pending) {
-      this.requests.delete(id);
-      this.leaveLine(pending);
-    }
+    this.requests.delete(id);
+    return pending ? this.leaveUnanswered(pending, now) : [];
   }
 
   /** Fails all pending requests, except those that the client made by itself. */
@@ -239,29 +218,23 @@ export class Session {
 
   /** Schedules a refused message to be sent again; returns false if it should not be. */
   private isToBeResent(pending: PendingRequest, result: Result, now: number): boolean {
-    const line = this.lineOf(pending);
-    if (!line || !(result instanceof RecipientDisconnected)) {
+    if (!pending.retries || !(result instanceof RecipientDisconnected)) {
       return false;
     }
-    line.refusal = result;
     const wantedMs = Math.min(MESSAGE_RETRY_INTERVAL_MS, result.retryAfterMs ?? 0);
     const at = now + Math.max(MIN_MESSAGE_RETRY_MS, wantedMs);
-    if (at >= pending.deadline) {
+    if (at >= pending.deadline || !this.lines.refused(recipientOf(pending), pending.id, result)) {
       return false;
     }
-    pending.resend = { at, error: result };
+    pending.resendAt = at;
+    pending.refusal = result;
     this.noteDue(pending);
     return true;
   }
 
   private answered(pending: PendingRequest, result: Result, now: number): Effects {
-    const line = this.lineOf(pending);
-    if (line && !(result instanceof PresenceError)) {
-      line.refusal = null;
-    }
-    const effects = this.settle(pending, result, now);
-    this.leaveLine(pending);
-    return effects;
+    const moved = pending.kind === Kind.MESSAGE ? this.leaveAnswered(pending, result, now) : [];
+    return [...moved, ...this.settle(pending, result, now)];
   }
 
   private settle({ id, onAnswer }: PendingRequest, result: Result, now: number): Effects {
@@ -270,56 +243,69 @@ export class Session {
     return onAnswer ? [] : [{ type: "result", id, result }];
   }
 
-  private noteDue({ deadline, resend }: PendingRequest): void {
-    this.earliest = Math.min(this.earliest, deadline, resend?.at ?? Infinity);
+  private noteDue({ deadline, resendAt }: PendingRequest): void {
+    this.earliest = Math.min(this.earliest, deadline, resendAt ?? Infinity);
   }
 
-  private sendNow({ kind, id, payload }: PendingRequest): void {
-    this.send(encode(kind, id, payload, FRAME_LIMIT_BYTES));
-  }
-
-  /** Returns the line whose head this is. */
-  private lineOf(pending: PendingRequest): Line | null {
-    const line = pending.kind === Kind.MESSAGE ? this.lines.get(pending.payload["to"]) : undefined;
-    return line?.head === pending ? line : null;
-  }
-
-  /** If it was the head of a line, sends those that have waited for it, as far as the next that may be resent. */
-  private leaveLine(pending: PendingRequest): void {
-    const line = this.lineOf(pending);
-    if (!line || this.isLeaving) {
-      return;
+  private leaveAnswered(message: PendingRequest, result: Result, now: number): Effects {
+    const to = recipientOf(message);
+    if (!(result instanceof PresenceError)) {
+      return this.move(this.lines.delivered(to, message.id, now), now);
     }
-    for (const each of line.held ?? []) {
-      line.held?.delete(each);
-      if (this.requests.has(each.id)) {
-        each.isHeld = false;
-        this.sendNow(each);
-        if (each.retries) {
-          line.head = each;
-          return;
-        }
+    if (result instanceof Uncertain) {
+      return this.move(this.lines.uncertain(to, message.id, true), now);
+    }
+    this.sendWaiting(this.lines.failed(to, message.id));
+    return [];
+  }
+
+  private leaveUnanswered(pending: PendingRequest, now: number): Effects {
+    const isMessage = pending.kind === Kind.MESSAGE;
+    return isMessage ? this.move(this.lines.uncertain(recipientOf(pending), pending.id, false), now) : [];
+  }
+
+  /** Sends messages that have waited for another, and fails those that it has overtaken. */
+  private move({ toSend, overtaken }: Moves, now: number): Effects {
+    this.sendWaiting(toSend);
+    return overtaken.flatMap((id) => {
+      const pending = this.requests.get(id);
+      return pending?.refusal ? this.settle(pending, pending.refusal, now) : [];
+    });
+  }
+
+  /** Sends messages that have waited, for the first time or again; after a logout they stay unsent. */
+  private sendWaiting(ids: readonly number[]): void {
+    for (const id of this.isLeaving ? [] : ids) {
+      const pending = this.requests.get(id);
+      if (pending) {
+        pending.isHeld = false;
+        pending.resendAt = pending.refusal = null;
+        this.send(encode(pending.kind, id, pending.payload, FRAME_LIMIT_BYTES));
       }
     }
-    this.lines.delete(pending.payload["to"]);
   }
 
-  private timeOutOf({ isHeld, resend, payload }: PendingRequest): PresenceError {
-    if (!isHeld) {
-      return resend?.error ?? new RequestTimeout("no answer came in time");
+  private timeOutOf(pending: PendingRequest): PresenceError {
+    if (!pending.isHeld) {
+      return pending.refusal ?? new RequestTimeout("no answer came in time");
     }
-    const refusal = this.lines.get(payload["to"])?.refusal;
+    const refusal = this.lines.refusal(recipientOf(pending));
     return refusal ?? new RequestTimeout("not sent: those before it to the same user took too long");
   }
 
   /** When the connection or the client ends: what was sent may have been carried out, whatever the reason. */
-  private failureOf({ isHeld, resend, payload }: PendingRequest, error: PresenceError): PresenceError {
-    if (!isHeld) {
-      return resend?.error ?? (error instanceof ConnectionLost ? error : new ConnectionLost(error.message));
+  private failureOf(pending: PendingRequest, error: PresenceError): PresenceError {
+    if (!pending.isHeld) {
+      const lost = error instanceof ConnectionLost ? error : new ConnectionLost(error.message);
+      return pending.refusal ?? lost;
     }
     const notSent = error instanceof ConnectionLost ? new NotConnected(`${error.message}: not sent`) : error;
-    return this.lines.get(payload["to"])?.refusal ?? notSent;
+    return this.lines.refusal(recipientOf(pending)) ?? notSent;
   }
+}
+
+function recipientOf({ payload }: PendingRequest): string {
+  return payload["to"] as string;
 }
 
 /**

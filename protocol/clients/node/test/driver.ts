@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 
-import { Decoder, encode, Kind, type Packet, type PresenceError, type ValueMap } from "../src/index.js";
+import { Code, Decoder, encode, Kind, type Packet, type PresenceError, type ValueMap } from "../src/index.js";
 import type { Identity } from "../src/login.js";
 import { ClientMachine, type MachineOptions } from "../src/machine.js";
 import type { Push } from "../src/pushes.js";
@@ -108,6 +108,20 @@ export class ClientDriver {
     const id = this.machine.request(Kind.MESSAGE, { to, body }, timeoutMs, this.now, true);
     this.apply([]);
     return id;
+  }
+
+  /** Returns id and body of each message sent since the last call, in one list, and forgets what was sent. */
+  takeMessages(): unknown[] {
+    return this.sent
+      .splice(0)
+      .filter(({ kind }) => kind === Kind.MESSAGE)
+      .flatMap(({ id, payload }) => [id, payload["body"]]);
+  }
+
+  /** The server refuses a message: its recipient has lost the connection and may return. */
+  refuseAsDisconnected(id: number, retryAfterS = 4): void {
+    const payload = { code: Code.RECIPIENT_DISCONNECTED, reason: "x", message: "no", retry_after: retryAfterS };
+    this.receive(packet(Kind.ERROR, id, payload));
   }
 
   get keepalives(): Packet[] {

@@ -29,7 +29,6 @@ import {
   type ValueMap,
 } from "../src/index.js";
 import { ClientMachine, CONNECT_TIMEOUT_MS, LOGIN_TIMEOUT_MS, LOGOUT_TIMEOUT_MS } from "../src/machine.js";
-import { MESSAGE_RETRY_INTERVAL_MS } from "../src/session.js";
 import { ClientDriver, KEEPALIVE_MS, packet, SERVER_TIME_S } from "./driver.js";
 
 const END_CODES = Object.entries(Code)
@@ -370,85 +369,6 @@ for (const [code, type] of [
   });
 }
 
-/** Returns id and body of each message sent since the last call, in one list. */
-function messages(driver: ClientDriver): unknown[] {
-  return driver.sent
-    .splice(0)
-    .filter(({ kind }) => kind === Kind.MESSAGE)
-    .flatMap(({ id, payload }) => [id, payload["body"]]);
-}
-
-function refuseAsDisconnected(driver: ClientDriver, id: number, retryAfter = 4): void {
-  const extra = { retry_after: retryAfter };
-  driver.receive(packet(Kind.ERROR, id, refusal(Code.RECIPIENT_DISCONNECTED, "x", extra)));
-}
-
-test("a message is resent while its recipient may return", () => {
-  const driver = online();
-  messages(driver);
-  const id = driver.sendMessage("bob", 1);
-  refuseAsDisconnected(driver, id);
-  driver.advance(MESSAGE_RETRY_INTERVAL_MS - 1);
-  assert.deepEqual(messages(driver), [id, 1]);
-  driver.advance(1);
-  assert.deepEqual(messages(driver), [id, 1]);
-  driver.receive(packet(Kind.OK, id, { delivered: 1 }));
-  assert.deepEqual(driver.results.get(id), { delivered: 1 });
-});
-
-test("a message in flight to a recipient that returns is not overtaken", () => {
-  const driver = online();
-  messages(driver);
-  const [one, two, three] = [1, 2, 3].map((body) => driver.sendMessage("bob", body)) as [
-    number,
-    number,
-    number,
-  ];
-  refuseAsDisconnected(driver, one); // and then bob returns
-  driver.advance(MESSAGE_RETRY_INTERVAL_MS);
-  assert.deepEqual(messages(driver), [one, 1, one, 1]);
-  for (const [id, following] of [
-    [one, [two, 2]],
-    [two, [three, 3]],
-    [three, []],
-  ] as const) {
-    driver.receive(packet(Kind.OK, id, { delivered: 1 }));
-    assert.deepEqual(messages(driver), following);
-  }
-});
-
-test("messages wait only for those before them to the same user", () => {
-  const driver = online();
-  messages(driver);
-  const ids = [driver.sendMessage("bob", 1), driver.sendMessage("bob", 2), driver.sendMessage("eve", 3)];
-  assert.deepEqual(messages(driver), [ids[0], 1, ids[2], 3]);
-});
-
-test("messages that are not retried wait for none of their kind", () => {
-  const driver = online();
-  messages(driver);
-  const send = (body: number): number => driver.request(Kind.MESSAGE, { to: "bob", body });
-  const ids = [
-    send(1),
-    send(2),
-    driver.sendMessage("bob", 3),
-    send(4),
-    send(5),
-    driver.sendMessage("bob", 6),
-  ];
-  assert.deepEqual(messages(driver), [ids[0], 1, ids[1], 2, ids[2], 3]);
-  driver.receive(packet(Kind.OK, ids[2] as number, { delivered: 1 }));
-  assert.deepEqual(messages(driver), [ids[3], 4, ids[4], 5, ids[5], 6]);
-});
-
-test("a message that waited for another is certainly unsent when the connection is lost", () => {
-  const driver = online();
-  const [sent, waiting] = [driver.sendMessage("bob", 1), driver.sendMessage("bob", 2)];
-  driver.disconnect();
-  assert.ok(driver.results.get(sent) instanceof ConnectionLost);
-  assert.ok(driver.results.get(waiting) instanceof NotConnected);
-});
-
 test("a request in flight when the client is ended is perhaps carried out", () => {
   const driver = online();
   const [sent, waiting] = [driver.sendMessage("bob", 1), driver.sendMessage("bob", 2)];
@@ -461,7 +381,7 @@ test("nothing that may wait follows a logout", () => {
   const driver = online();
   const [first, held] = [driver.sendMessage("bob", 1), driver.sendMessage("bob", 2)];
   const away = driver.sendMessage("eve", 3);
-  refuseAsDisconnected(driver, away, 0.1);
+  driver.refuseAsDisconnected(away, 0.1);
   driver.machine.logOut(undefined, driver.now);
   driver.receive(packet(Kind.OK, first, { delivered: 1 }));
   driver.advance(1000);
@@ -484,7 +404,7 @@ for (const how of ["abandoned", "timed out"] as const) {
     const driver = online();
     const id = driver.request(Kind.WATCH, { uids: ["bob"] }, 1000);
     if (how === "abandoned") {
-      driver.machine.abandon(id);
+      driver.apply(driver.machine.abandon(id, driver.now));
     } else {
       driver.advance(1000);
     }
@@ -493,29 +413,6 @@ for (const how of ["abandoned", "timed out"] as const) {
     assert.equal(driver.machine.state, "waiting to return");
   });
 }
-
-test("a message waits no longer than its own time for one without an answer", () => {
-  const driver = online();
-  messages(driver);
-  const waiting = [
-    driver.sendMessage("bob", 1, 2500),
-    driver.sendMessage("bob", 2, 2000),
-    driver.sendMessage("bob", 3),
-  ];
-  driver.advance(2000);
-  assert.ok(driver.results.get(waiting[1] as number) instanceof RequestTimeout);
-  driver.advance(500);
-  assert.deepEqual(messages(driver), [waiting[0], 1, waiting[2], 3]);
-});
-
-test("a message that nobody waits for any more is not sent", () => {
-  const driver = online();
-  messages(driver);
-  const ids = [1, 2, 3].map((body) => driver.sendMessage("bob", body));
-  [ids[1], ids[0]].forEach((id) => driver.machine.abandon(id as number));
-  driver.apply([]);
-  assert.deepEqual(messages(driver), [ids[0], 1, ids[2], 3]);
-});
 
 test("the cost of a request does not grow with those in flight", () => {
   const driver = online();
@@ -540,29 +437,6 @@ test("the cost of a request does not grow with those in flight", () => {
   }
   const many = cost();
   assert.ok(many < 3 * few, `${many / few} times the cost`);
-});
-
-test("a message fails if its recipient does not return in time", () => {
-  const driver = online();
-  const id = driver.sendMessage("bob", 1, 2500);
-  refuseAsDisconnected(driver, id);
-  const lost = driver.sendMessage("eve", 1);
-  refuseAsDisconnected(driver, lost);
-  for (let turn = 0; turn < 30; turn += 1) {
-    driver.advance(100);
-    if (messages(driver).includes(id)) {
-      refuseAsDisconnected(driver, id, 60);
-    }
-  }
-  assert.ok(driver.results.get(id) instanceof RecipientDisconnected);
-});
-
-test("a message waiting for a resend fails as not delivered when the connection ends", () => {
-  const driver = online();
-  const id = driver.sendMessage("bob", 1);
-  refuseAsDisconnected(driver, id);
-  driver.disconnect();
-  assert.ok(driver.results.get(id) instanceof RecipientDisconnected);
 });
 
 test("answers are matched to requests in any order", () => {

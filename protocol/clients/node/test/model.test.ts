@@ -8,6 +8,7 @@ import { test } from "node:test";
 
 import { Code, type Packet, PresenceClient } from "../src/index.js";
 import { LoginToken } from "../src/login-token.js";
+import { MessageLines, type Moves } from "../src/message-lines.js";
 import { OwnRequests } from "../src/own-requests.js";
 import { Session } from "../src/session.js";
 import { Backoff } from "../src/reconnect.js";
@@ -98,7 +99,7 @@ planted(
   "a client that was revived has no end",
   PresenceClient,
   "reportOne",
-  /one end each|the client is ended/,
+  /one end each|the client is/,
   (original) => {
     return function (this: { ended?: boolean }, effect: { type: string }): unknown {
       if (effect.type === "end" && this.ended) {
@@ -125,17 +126,60 @@ planted(
 
 planted(
   "messages in flight overtake one that is sent again",
-  Session,
-  "request",
+  MessageLines,
+  "join",
   /got message \d+ after/,
   (original) => {
-    return function (this: { lines: Map<unknown, unknown>; lineOf: unknown }): unknown {
-      this.lines.clear(); // one line for each message
-      this.lineOf = (head: { retries: boolean }) =>
-        head.retries ? { head, held: new Set(), refusal: null } : null;
-      return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+    return function (this: unknown): unknown {
+      (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+      return true;
     } as Methods[string];
   },
+);
+
+planted(
+  "a message is sent again although a later one was delivered",
+  MessageLines,
+  "delivered",
+  /got message \d+ after/,
+  (original) => {
+    return function (this: { lines: Map<string, { lastDelivered: number }> }, to: string): unknown {
+      const moves = (original as (...given: unknown[]) => Moves).apply(this, [...arguments]);
+      const line = this.lines.get(to);
+      if (line) {
+        line.lastDelivered = 0;
+      }
+      return moves;
+    } as Methods[string];
+  },
+);
+
+planted(
+  "a message is sent again although a later one has perhaps been delivered",
+  MessageLines,
+  "uncertain",
+  /got message \d+ after/,
+  () => {
+    return function (this: { leave: (...given: unknown[]) => unknown }, ...given: unknown[]): unknown {
+      return { toSend: this.leave(...given), overtaken: [] };
+    } as Methods[string];
+  },
+);
+
+planted(
+  "each message waits for the answer to the one before it",
+  MessageLines,
+  "noteDelivery",
+  /wait soon after a delivery/,
+  () => () => undefined,
+);
+
+planted(
+  "a pause that is over is forgotten",
+  MessageLines,
+  "pauseIsOver",
+  /waits for nothing/,
+  () => () => [],
 );
 
 planted(

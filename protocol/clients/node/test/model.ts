@@ -13,7 +13,8 @@
  *   promise of `connect` belongs to its run;
  * - one connection at most; without a run no connection and no timer;
  * - every call settles in its time; what fails as not done was not done, and what resolves was done once;
- * - messages to one user arrive in the order of the calls;
+ * - messages to one user arrive in the order of the calls, and none waits without a reason: for the answer to another
+ *   to the same user, or a pause after a refusal; soon after a delivery it waits for a refused one only;
  * - only a refusal by the server ends a client that has been online, or is persistent;
  * - a refused token is never sent again, one that was not refused always is, and only two refusals end a client;
  * - keepalives are sent in time;
@@ -37,8 +38,11 @@ import {
   type Packet,
   PresenceClient,
   RequestFailed,
+  RequestTimeout,
   type ValueMap,
 } from "../src/index.js";
+import { STEADY_MS } from "../src/message-lines.js";
+import { MESSAGE_RETRY_INTERVAL_MS } from "../src/session.js";
 import { KEEPALIVE_MS, SERVER_TIME_S, token as jsonWebToken } from "./driver.js";
 import { type VirtualPeer, VirtualServer, VirtualTime } from "./virtual.js";
 
@@ -81,8 +85,13 @@ interface Call {
   readonly name: string;
   readonly dueAt: number;
   readonly controller: AbortController;
-  /** The number of the message, if it is one. */
-  readonly message: number | null;
+  /** The message, if it is one. */
+  readonly message: Message | null;
+}
+
+interface Message {
+  readonly number: number;
+  readonly to: string;
 }
 
 interface Reading {
@@ -131,6 +140,9 @@ export class World {
   private readonly delivered = new Map<string, number>(); // by recipient, the last
   private readonly deliveries = new Map<number, number>(); // how often, by message
   private readonly away = new Set<string>(); // recipients who have lost their connection
+  private readonly refusedMessages = new Set<number>(); // since they were sent last
+  private readonly refusedAt = new Map<string, number>(); // by recipient: when the client was told last
+  private readonly steadyUntil = new Map<string, number>(); // by recipient, on this connection
   private readonly readings: Reading[] = [];
   private pushedMessages = 0;
 
@@ -226,7 +238,8 @@ export class World {
       [3, () => this.connect()],
       [1, () => this.disconnect()],
       [1, () => this.logOut()],
-      [14, () => this.sendMessage()],
+      [12, () => this.sendMessage(this.anyRecipient())],
+      [4, () => this.sendBurst(this.anyRecipient())],
       [4, () => this.watch()],
       [3, () => this.watchNowait()],
       [2, () => this.unwatch()],
@@ -244,7 +257,7 @@ export class World {
       [1, () => this.sendGarbage()],
       [2, () => this.sayGoodbye()],
       [4, () => this.endFetch()],
-      [12, () => this.comeOrGo()],
+      [12, () => this.comeOrGo(this.anyRecipient())],
       [8, () => this.advanceToTimer()],
       [6, () => this.time.advance(this.below(3000))],
     ];
@@ -402,7 +415,7 @@ export class World {
     name: string,
     start: (signal: AbortSignal) => Promise<unknown>,
     timeoutMs = REQUEST_TIMEOUT_MS,
-    message: number | null = null,
+    message: Message | null = null,
   ): void {
     this.note(name);
     const controller = new AbortController();
@@ -418,26 +431,48 @@ export class World {
 
   private settled(call: Call, error: unknown): void {
     assert.ok(this.calls.delete(call), "settled twice");
+    if (call.message && (call.controller.signal.aborted || error instanceof RequestTimeout)) {
+      this.steadyUntil.delete(call.message.to); // the next waiting one may go alone
+    }
     if (call.controller.signal.aborted || call.message === null) {
       return;
     }
-    const times = this.deliveries.get(call.message) ?? 0;
+    const { number } = call.message;
+    const times = this.deliveries.get(number) ?? 0;
     if (error === null) {
-      assert.equal(times, 1, `message ${call.message} was sent, and delivered ${times} times`);
+      assert.equal(times, 1, `message ${number} was sent, and delivered ${times} times`);
     } else if (error instanceof RequestFailed || error instanceof NotConnected || error instanceof Ended) {
-      assert.equal(times, 0, `message ${call.message} failed with ${String(error)}, but was delivered`);
+      assert.equal(times, 0, `message ${number} failed with ${String(error)}, but was delivered`);
     } else {
       assert.ok(times <= 1);
     }
   }
 
-  private sendMessage(): void {
+  private anyRecipient(): string {
+    return this.pick(RECIPIENTS) as string;
+  }
+
+  /** Messages to a user who comes and goes meanwhile; some are answered. */
+  private async sendBurst(to: string): Promise<void> {
+    for (let count = 2 + this.below(5); count > 0; count -= 1) {
+      this.sendMessage(to);
+      if (this.random() < 0.4) {
+        this.comeOrGo(to);
+      }
+      const answered = this.pick(this.requests.filter(({ packet }) => packet.payload["to"] === to));
+      if (answered && this.random() < 0.4) {
+        this.grant(answered);
+      }
+      await this.time.settle();
+    }
+  }
+
+  private sendMessage(to: string): void {
     const number = (this.messages += 1);
     const retry = this.random() < 0.9;
-    const to = this.pick(RECIPIENTS) as string;
     const send = (signal: AbortSignal): Promise<number> =>
       this.client.sendMessage(to, number, { retry, signal });
-    this.call(`message ${number} to ${to}, ${retry}`, send, REQUEST_TIMEOUT_MS, number);
+    this.call(`message ${number} to ${to}, ${retry}`, send, REQUEST_TIMEOUT_MS, { number, to });
   }
 
   private watch(): void {
@@ -630,6 +665,7 @@ export class World {
   /** The server reads a message; returns whether it delivers it. */
   private takeMessage(payload: ValueMap): boolean {
     const { to, body } = payload as unknown as { to: string; body: number };
+    this.refusedMessages.delete(body);
     if (this.away.has(to)) {
       return false;
     }
@@ -642,8 +678,17 @@ export class World {
     return true;
   }
 
-  private comeOrGo(): void {
-    const uid = this.pick(RECIPIENTS) as string;
+  /** The client is told: it may send the next together, unless it waits for one sent alone, or refused. */
+  private noteDelivery(request: Request, to: string): void {
+    const isSteady = this.steadyUntil.has(to) || this.awaited(to).length === 0;
+    const isRefused = ({ message }: Call): boolean =>
+      message?.to === to && this.refusedMessages.has(message.number);
+    if (this.isAwaited(request) && isSteady && ![...this.calls].some(isRefused)) {
+      this.steadyUntil.set(to, this.time.now() + STEADY_MS);
+    }
+  }
+
+  private comeOrGo(uid: string): void {
     if (!this.away.delete(uid)) {
       this.away.add(uid);
     }
@@ -668,6 +713,8 @@ export class World {
         const codes = [Code.AUTH_FAILED, Code.AUTH_FAILED, Code.BUSY, Code.SERVER_DRAIN, Code.SESSION_LIMIT];
         this.refuse(request, this.pick(codes) as number);
       }
+    } else if (request.isDelivered && draw > 0.95) {
+      this.refuse(request, Code.SERVER_ERROR); // it has failed after that
     } else if (
       request.isDelivered ||
       draw < (request.isOwn ? 0.45 : 0.6) ||
@@ -709,9 +756,14 @@ export class World {
       return;
     }
     this.note(`grant ${kind} ${JSON.stringify(payload)}`);
+    if (kind === Kind.MESSAGE) {
+      this.noteDelivery(request, payload["to"] as string);
+    }
     if (kind === Kind.LOGIN) {
       this.refusalsInARow = 0;
       this.watches.set(peer, new Set());
+      this.refusedAt.clear();
+      this.steadyUntil.clear();
     }
     const keys = keysOf(packet);
     this.expected = this.expected.filter(({ key }) => !keys.includes(key)); // the client has what it asked for
@@ -793,6 +845,11 @@ export class World {
     const { kind, id, payload } = packet;
     this.note(`refuse ${kind} with ${code}`);
     const retryAfterS = this.random() < 0.5 ? this.below(3) : null;
+    if (code === Code.RECIPIENT_DISCONNECTED) {
+      this.refusedMessages.add(payload["body"] as number);
+      this.refusedAt.set(payload["to"] as string, this.time.now());
+      this.steadyUntil.delete(payload["to"] as string);
+    }
     this.mayEnd ||= kind === Kind.LOGIN && !mayReconnect(code);
     if (code === Code.TOO_LARGE || (code === Code.AUTH_FAILED && kind === Kind.WATCH)) {
       peer.send({ kind: Kind.ERROR, id, payload: { code, reason: "x", message: "" } });
@@ -880,7 +937,8 @@ export class World {
     const isOver = state === "ended" || state === "idle";
     assert.equal(isOver, !this.isRunning, `the client is ${state}`);
     assert.equal(this.ends, this.runs - (this.isRunning ? 1 : 0), "one end each");
-    assert.ok(this.isOnline ? state === "online" || state === "logging out" : state !== "online");
+    const isOnline = state === "online" || (state === "logging out" && this.isOnline);
+    assert.equal(isOnline, this.isOnline, `the client is ${state}, and has reported something else`);
     const open = this.server.peers.filter((peer) => peer.state !== "closed");
     assert.ok(open.length <= (isOver ? 0 : 1), `${open.length} connections while ${state}`);
     if (isOver) {
@@ -893,7 +951,40 @@ export class World {
     this.checkPauses();
     if (state === "online") {
       this.checkKeepalives();
+      RECIPIENTS.forEach((to) => this.checkLine(to));
     }
+  }
+
+  /** No message waits without a reason. */
+  private checkLine(to: string): void {
+    const waiting = new Set<number>();
+    for (const { message } of this.calls) {
+      if (message?.to === to) {
+        waiting.add(message.number);
+      }
+    }
+    const sent = this.awaited(to);
+    sent.forEach(({ packet }) => waiting.delete(packet.payload["body"] as number));
+    const isRefused = this.time.now() <= (this.refusedAt.get(to) ?? -Infinity) + MESSAGE_RETRY_INTERVAL_MS;
+    if (waiting.size > 0 && sent.length === 0) {
+      assert.ok(isRefused, `message ${Math.min(...waiting)} to ${to} waits for nothing`);
+    }
+    if (this.time.now() < (this.steadyUntil.get(to) ?? -Infinity)) {
+      assert.equal(waiting.size, 0, `messages to ${to} wait soon after a delivery`);
+    } else {
+      this.steadyUntil.delete(to);
+    }
+  }
+
+  /** The messages in flight to a user. */
+  private awaited(to: string): Request[] {
+    return this.requests.filter((each) => each.packet.payload["to"] === to && this.isAwaited(each));
+  }
+
+  /** Whether a message was sent on this connection, and the client waits for its answer. */
+  private isAwaited({ packet, peer }: Request): boolean {
+    const isOf = ({ message }: Call): boolean => message?.number === packet.payload["body"];
+    return peer === this.server.peer && [...this.calls].some(isOf);
   }
 
   private checkKeepalives(): void {
