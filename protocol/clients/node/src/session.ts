@@ -52,6 +52,8 @@ interface PendingRequest {
   readonly deadline: number;
   /** Receives the result of a request that the client makes by itself; null: it becomes an effect. */
   readonly onAnswer: AnswerCallback | null;
+  /** Of a message, to be sent later or again as the program has given it. */
+  readonly frame: Uint8Array | null;
   /** Whether to send the message again while its recipient may return. */
   readonly retries: boolean;
   /** Whether it has not been sent, because it waits for other messages. */
@@ -112,11 +114,12 @@ export class Session {
     const id = this.nextId();
     const frame = encode(kind, id, payload, FRAME_LIMIT_BYTES);
     const deadline = now + timeoutMs;
-    const isHeld = kind === Kind.MESSAGE && !this.lines.join(payload["to"] as string, id, retries, now);
+    const isMessage = kind === Kind.MESSAGE;
+    const isHeld = isMessage && !this.lines.join(payload["to"] as string, id, retries, now);
     if (!isHeld) {
       this.send(frame);
     }
-    const waiting = { isHeld, resendAt: null, refusal: null };
+    const waiting = { frame: isMessage ? frame : null, isHeld, resendAt: null, refusal: null };
     this.requests.set(id, { id, kind, payload, deadline, onAnswer, retries, ...waiting });
     this.earliest = Math.min(this.earliest, deadline);
     const idleTimeout = kind === Kind.UPDATE ? payload["idle_timeout"] : undefined;
@@ -233,8 +236,8 @@ export class Session {
   }
 
   private answered(pending: PendingRequest, result: Result, now: number): Effects {
-    const moved = pending.kind === Kind.MESSAGE ? this.leaveAnswered(pending, result, now) : [];
-    return [...moved, ...this.settle(pending, result, now)];
+    const effects = this.settle(pending, result, now);
+    return pending.kind === Kind.MESSAGE ? [...effects, ...this.leaveAnswered(pending, result, now)] : effects;
   }
 
   private settle({ id, onAnswer }: PendingRequest, result: Result, now: number): Effects {
@@ -277,10 +280,10 @@ export class Session {
   private sendWaiting(ids: readonly number[]): void {
     for (const id of this.isLeaving ? [] : ids) {
       const pending = this.requests.get(id);
-      if (pending) {
+      if (pending?.frame) {
         pending.isHeld = false;
         pending.resendAt = pending.refusal = null;
-        this.send(encode(pending.kind, id, pending.payload, FRAME_LIMIT_BYTES));
+        this.send(pending.frame);
       }
     }
   }

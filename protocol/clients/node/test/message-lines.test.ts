@@ -194,6 +194,28 @@ test("a refused message that a later one has overtaken fails, and is not sent ag
   assert.deepEqual(driver.takeMessages(), [fourth, 4]);
 });
 
+test("a message that goes alone behind those in flight overtakes, too", () => {
+  const driver = steady();
+  const first = driver.sendMessage("bob", 1);
+  driver.advance(STEADY_MS, true);
+  const [second, third, fourth] = sendTogether(driver, 2, 3, 4);
+  driver.takeMessages();
+  driver.refuseAsDisconnected(first);
+  deliver(driver, second);
+  assert.ok(driver.results.get(first) instanceof RecipientDisconnected);
+  assert.deepEqual(driver.takeMessages(), [third, 3, fourth, 4]);
+});
+
+test("a message that waits is sent as it was given", () => {
+  const driver = online();
+  const body = { text: "before" };
+  const first = driver.sendMessage("bob", 1);
+  driver.machine.request(Kind.MESSAGE, { to: "bob", body }, 10_000, driver.now, true);
+  body.text = "after";
+  deliver(driver, first);
+  assert.deepEqual(driver.sent.at(-1)?.payload["body"], { text: "before" });
+});
+
 test("a message that is refused after a later one was delivered fails", () => {
   const driver = steady();
   const [second, third] = sendTogether(driver, 2, 3, 4);
