@@ -1,19 +1,21 @@
 """The client without an event loop, for scripts: a background thread runs it, and calls block."""
 
+import os
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from contextvars import Context
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
-from threading import RLock
+from threading import RLock, Thread
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 from weakref import finalize
 
 import anyio
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from presence.client.async_client import Client, Connecting, connect
 from presence.client.errors import Ended
@@ -86,7 +88,8 @@ def connect_blocking(
     with ExitStack() as stack:
         if executor is not None:
             stack.enter_context(executor)
-        portal = stack.enter_context(start_blocking_portal("asyncio", name="presence client"))
+        portal, thread = _start_thread()
+        stack.push(partial(_stop_thread, portal, thread))
         client = _result(portal.start_task_soon(connecting.__aenter__))
         return BlockingClient(portal, connecting, client, stack.pop_all())
 
@@ -95,8 +98,46 @@ async def _call_in(executor: ThreadPoolExecutor, function: Callable[[], T]) -> T
     return await get_running_loop().run_in_executor(executor, function)
 
 
-def _abandon(portal: BlockingPortal, client: Client, threads: ExitStack) -> None:
-    """End a client that nobody has closed, without a logout."""
+def _start_thread() -> tuple[BlockingPortal, Thread]:
+    """Start the thread of a client, with an event loop; return the way into it."""
+    # Not anyio's `start_blocking_portal`: its generator calls the thread when it is collected, in a forked
+    # process too, where there is no such thread, and waits forever.
+    started: Future[BlockingPortal] = Future()
+
+    async def run() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    def run_loop() -> None:
+        try:
+            Context().run(anyio.run, run)  # whatever loop the caller may be in
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+
+    thread = Thread(target=run_loop, name="presence client", daemon=True)
+    thread.start()
+    return started.result(), thread
+
+
+def _stop_thread(
+    portal: BlockingPortal,
+    thread: Thread,
+    kind: type[BaseException] | None,
+    _error: BaseException | None,
+    _traceback: TracebackType | None,
+) -> None:
+    """End it; after an exception without waiting for calls of others."""
+    with suppress(RuntimeError):  # it has ended
+        portal.call(portal.stop, kind is not None)
+    thread.join()
+
+
+def _abandon(process: int, portal: BlockingPortal, client: Client, threads: ExitStack) -> None:
+    """End a client that nobody has closed, without a logout; but not for the process that was forked from."""
+    if os.getpid() != process:
+        return
     with suppress(RuntimeError):  # in its own thread, which cannot wait for itself
         portal.call(client.disconnect)
         portal.call(portal.stop, True)
@@ -144,7 +185,7 @@ class BlockingClient:
         self._closing = RLock()  # a signal handler may interrupt `close` by another
         self._is_closed = False
         # At the program's end, at the latest: later, no call to the thread would ever return.
-        self._at_exit = finalize(self, _abandon, portal, client, threads)
+        self._at_exit = finalize(self, _abandon, os.getpid(), portal, client, threads)
 
     def __enter__(self) -> Self:
         return self

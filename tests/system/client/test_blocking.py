@@ -262,6 +262,27 @@ def test_a_program_that_closes_nothing_ends_and_its_connection_is_lost(
     assert server.told(uid) == ["online login", "offline closed"]
 
 
+FORKED = """
+import os, signal, sys
+from presence.client import connect_blocking
+client = connect_blocking("localhost", int(sys.argv[1]), uid=sys.argv[2])
+if os.fork() == 0:
+    signal.alarm(10)
+    sys.exit(3)
+_, status = os.wait()
+client.query([sys.argv[2]])
+client.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_ends_and_the_client_stays_with_its_parent(server: QuickServer, uid: str) -> None:
+    command = [sys.executable, "-c", FORKED, str(server.address[1]), uid]
+    assert subprocess.run(command, timeout=30, check=False).returncode == 3
+    assert server.told(uid) == ["online login", "offline logout"]
+
+
 def test_after_the_block_what_was_received_is_still_there_and_then_the_end(
     server: QuickServer, uid: str
 ) -> None:
