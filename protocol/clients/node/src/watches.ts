@@ -27,8 +27,10 @@ const UNKNOWN: UserState = {
 };
 
 interface Watch {
-  /** Null until the first answer. */
+  /** Null until the first answer, or a change pushed before it. */
   state: UserState | null;
+  /** Whether it lasts if the pending requests fail: one was granted, or the client asks for it by itself. */
+  isKept: boolean;
   /** The pending requests for this user, before the first answer. */
   readonly requests: Set<number>;
   /** How many answers it was in. */
@@ -46,11 +48,11 @@ export class WatchedUsers {
 
   /** Adds users whose state arrives later; returns those who were not watched before. */
   add(uids: Iterable<string>): string[] {
-    const added = [...uids].filter((uid) => !this.watches.get(uid)?.state);
+    const added = [...uids].filter((uid) => !this.watches.get(uid)?.isKept);
     for (const uid of added) {
-      const watch = this.watches.get(uid) ?? { state: UNKNOWN, requests: new Set(), grants: 0 };
-      watch.state = UNKNOWN;
-      this.watches.set(uid, watch);
+      const watch = this.getOrAdd(uid);
+      watch.state ??= UNKNOWN;
+      watch.isKept = true;
     }
     return added;
   }
@@ -59,18 +61,22 @@ export class WatchedUsers {
   requestSent(uids: Iterable<string>): number {
     const request = (this.requests += 1);
     for (const uid of uids) {
-      const watch = this.watches.get(uid) ?? { state: null, requests: new Set(), grants: 0 };
-      watch.requests.add(request);
-      this.watches.set(uid, watch);
+      this.getOrAdd(uid).requests.add(request);
     }
     return request;
+  }
+
+  private getOrAdd(uid: string): Watch {
+    const watch = this.watches.get(uid) ?? { state: null, isKept: false, requests: new Set(), grants: 0 };
+    this.watches.set(uid, watch);
+    return watch;
   }
 
   /** The request failed. Drops its users that no other request watches, and returns them. */
   requestFailed(request: number): string[] {
     const uids: string[] = [];
-    for (const [uid, { state, requests }] of this.watches) {
-      if (requests.delete(request) && !state && requests.size === 0) {
+    for (const [uid, { isKept, requests }] of this.watches) {
+      if (requests.delete(request) && !isKept && requests.size === 0) {
         uids.push(uid);
       }
     }
@@ -88,6 +94,7 @@ export class WatchedUsers {
       }
       watch.requests.clear();
       watch.grants += 1;
+      watch.isKept = true;
       if (watch.state && differs(state, watch.state)) {
         changes.push({ type: "presence", uid, state, reason: watch.state === UNKNOWN ? WATCHED : MEANWHILE });
         watch.state = state;
@@ -118,6 +125,7 @@ export class WatchedUsers {
       const watch = this.watches.get(uid);
       if (watch && watch.requests.size > 0) {
         watch.state = null;
+        watch.isKept = false;
       } else if (watch) {
         ended.push(uid);
       }

@@ -53,6 +53,22 @@ test("a change of an unwatched user is dropped", () => {
   assert.equal(watches.states().size, 0);
 });
 
+test("a change that comes before a watch is refused does not make it a watch", () => {
+  const watches = new WatchedUsers();
+  const request = watches.requestSent(["bob"]); // and an earlier watch was not yet removed by the server
+  watches.applyChange(push("bob", state("online", "10-0")));
+  assert.deepEqual(watches.requestFailed(request), ["bob"]);
+  assert.equal(watches.states().size, 0);
+});
+
+test("a user whose change comes before a watch is granted may be added", () => {
+  const watches = new WatchedUsers();
+  watches.requestSent(["bob"]);
+  watches.applyChange(push("bob", state("online", "10-0")));
+  assert.deepEqual(watches.add(["bob"]), ["bob"]);
+  assert.equal(watches.state("bob")?.status, "online");
+});
+
 test("the first snapshot reports no change", () => {
   const watches = new WatchedUsers();
   watches.requestSent(["bob"]);
