@@ -117,6 +117,7 @@ export class PresenceClient {
       request: this.request.bind(this),
       update: (change: LoginChange) => this.requestUpdate(change, () => undefined),
       watch: (uids: readonly string[]) => this.requestWatch(uids),
+      unwatch: (uids: readonly string[]) => this.undoWatch(uids),
       watchEnded: (push: WatchEnded) => this.emitPush(push),
     };
     this.restoration = new Restoration(
@@ -279,9 +280,10 @@ export class PresenceClient {
     try {
       return await this.requestWatch(list, signal);
     } catch (error) {
-      const dropped = this.watchedUsers.requestFailed(request);
-      if ((error instanceof RequestTimeout || signal?.aborted) && dropped.length > 0) {
-        this.unwatch(dropped).catch(() => undefined); // the server may have granted it
+      const mayBeGranted = error instanceof RequestTimeout || signal?.aborted === true;
+      const uncertain = this.watchedUsers.requestFailed(request, mayBeGranted);
+      if (uncertain.length > 0) {
+        this.undoWatch(uncertain);
       }
       throw error;
     }
@@ -582,6 +584,11 @@ export class PresenceClient {
     const { untilMs, idleTimeoutMs, ...rest } = change;
     const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
     return this.request(Kind.UPDATE, { ...rest, until_ms: untilMs, idle_timeout }, granted, { signal });
+  }
+
+  /** These users are not watched any more, but the server may watch them. */
+  private undoWatch(uids: readonly string[]): void {
+    this.unwatch(uids).catch(() => undefined);
   }
 
   private requestWatch(uids: readonly string[], signal?: AbortSignal): Promise<Map<string, UserState>> {

@@ -19,6 +19,7 @@ export interface Sender {
   update(change: LoginChange): Promise<void>;
   /** Sends a request to watch users, and applies its answer. */
   watch(uids: readonly string[]): Promise<unknown>;
+  unwatch(uids: readonly string[]): void;
   watchEnded(push: WatchEnded): void;
 }
 
@@ -162,7 +163,10 @@ export class Restoration {
       const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
       return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
     }
-    const ended = this.watchedUsers.refused(uids.filter((uid) => !others.has(uid)));
+    const { ended, uncertain } = this.watchedUsers.refused(uids.filter((uid) => !others.has(uid)));
+    if (uncertain.length > 0) {
+      this.sender.unwatch(uncertain);
+    }
     if (ended.length > 0) {
       const { code, reason, message } = error;
       this.sender.watchEnded({ type: "watchEnded", uids: ended, code, reason, message });

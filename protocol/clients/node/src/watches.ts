@@ -35,6 +35,8 @@ interface Watch {
   readonly requests: Set<number>;
   /** How many answers it was in. */
   grants: number;
+  /** Whether the server may grant a request that is not waited for any more. */
+  mayBeGranted: boolean;
 }
 
 export class WatchedUsers {
@@ -67,21 +69,39 @@ export class WatchedUsers {
   }
 
   private getOrAdd(uid: string): Watch {
-    const watch = this.watches.get(uid) ?? { state: null, isKept: false, requests: new Set(), grants: 0 };
+    const known = this.watches.get(uid);
+    if (known) {
+      return known;
+    }
+    const watch = { state: null, isKept: false, requests: new Set<number>(), grants: 0, mayBeGranted: false };
     this.watches.set(uid, watch);
     return watch;
   }
 
-  /** The request failed. Drops its users that no other request watches, and returns them. */
-  requestFailed(request: number): string[] {
+  /**
+   * The request failed. Drops its users that no other request watches; returns those whom the server may watch
+   * all the same.
+   *
+   * @param mayBeGranted whether it is only not waited for any more.
+   */
+  requestFailed(request: number, mayBeGranted: boolean): string[] {
     const uids: string[] = [];
-    for (const [uid, { isKept, requests }] of this.watches) {
-      if (requests.delete(request) && !isKept && requests.size === 0) {
-        uids.push(uid);
+    for (const [uid, watch] of this.watches) {
+      if (watch.requests.delete(request)) {
+        watch.mayBeGranted ||= mayBeGranted;
+        if (!watch.isKept && watch.requests.size === 0) {
+          uids.push(uid);
+        }
       }
     }
+    return this.drop(uids);
+  }
+
+  /** Removes watches; returns those users whom the server may watch all the same. */
+  private drop(uids: readonly string[]): string[] {
+    const uncertain = uids.filter((uid) => this.watches.get(uid)?.mayBeGranted);
     this.remove(uids);
-    return uids;
+    return uncertain;
   }
 
   /** Applies the answer to a request; returns the changes of users whose state was known. */
@@ -117,9 +137,9 @@ export class WatchedUsers {
 
   /**
    * The server refused a watch of these users. Drops and returns those for whom no call of the program waits; its
-   * answer decides about the others.
+   * answer decides about the others. `uncertain`: those of them whom the server may watch all the same.
    */
-  refused(uids: readonly string[]): string[] {
+  refused(uids: readonly string[]): { ended: string[]; uncertain: string[] } {
     const ended: string[] = [];
     for (const uid of uids) {
       const watch = this.watches.get(uid);
@@ -130,8 +150,7 @@ export class WatchedUsers {
         ended.push(uid);
       }
     }
-    this.remove(ended);
-    return ended;
+    return { ended, uncertain: this.drop(ended) };
   }
 
   /** Stops watching some users, all if `uids` is left out. */

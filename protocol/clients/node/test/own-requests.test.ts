@@ -165,6 +165,22 @@ test("a pass taken while hidden users are asked for makes one more question", as
   assert.deepEqual(asked.slice(5), [["bob"]]);
 });
 
+test("a watch that is refused is undone if an aborted call for the same user may be granted", async () => {
+  const context = await online(() => null);
+  const { client, server } = context;
+  client.watchNowait(["bob"]);
+  await context.time.settle();
+  const own = server.peer.received.at(-1) as Packet;
+  const controller = new AbortController();
+  const call = client.watch(["bob"], { signal: controller.signal });
+  controller.abort();
+  await assert.rejects(call);
+  const payload = { code: Code.TOO_LARGE, reason: "x", message: "" };
+  server.peer.send({ kind: Kind.ERROR, id: own.id, payload });
+  await context.time.settle();
+  assert.deepEqual(server.peer.of(Kind.UNWATCH).map(uidsOf), [["bob"]]);
+});
+
 for (const who of ["the program", "the client"] as const) {
   test(`a watch of ${who} that was sent before a pass, and answered after it, is asked for again`, async () => {
     const context = await online((packet) => (packet.payload["pass"] === undefined ? null : {}));

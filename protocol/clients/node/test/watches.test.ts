@@ -57,7 +57,7 @@ test("a change that comes before a watch is refused does not make it a watch", (
   const watches = new WatchedUsers();
   const request = watches.requestSent(["bob"]); // and an earlier watch was not yet removed by the server
   watches.applyChange(push("bob", state("online", "10-0")));
-  assert.deepEqual(watches.requestFailed(request), ["bob"]);
+  assert.deepEqual(watches.requestFailed(request, true), ["bob"]);
   assert.equal(watches.states().size, 0);
 });
 
@@ -129,15 +129,15 @@ test("a failed request keeps users of an earlier request that is pending", () =>
   const watches = new WatchedUsers();
   const first = watches.requestSent(["bob"]);
   const second = watches.requestSent(["bob"]);
-  assert.deepEqual(watches.requestFailed(second), []);
-  assert.deepEqual(watches.requestFailed(first), ["bob"]);
+  assert.deepEqual(watches.requestFailed(second, true), []);
+  assert.deepEqual(watches.requestFailed(first, true), ["bob"]);
 });
 
 test("a failed request keeps users watched before or by a later request", () => {
   const watches = watchedUsers({ ann: state("online", "10-0") });
   const request = watches.requestSent(["ann", "bob", "eve"]);
   watches.requestSent(["eve"]);
-  watches.requestFailed(request);
+  watches.requestFailed(request, true);
   assert.deepEqual(
     ["ann", "bob", "eve"].map((uid) => watches.has(uid)),
     [true, false, true],
