@@ -11,7 +11,7 @@ export interface ConnectionEvents {
 
 /** A duplex stream of bytes, in order and without loss until it closes. */
 export interface Connection {
-  /** Sends bytes; called only between `opened` and `closed`. */
+  /** Sends bytes; called only between `opened` and `closed`. An exception is the end of the connection. */
   write(bytes: Uint8Array): void;
   /** Closes it, or stops opening it, without waiting for anything; what it still reports is ignored. */
   destroy(): void;
@@ -19,6 +19,6 @@ export interface Connection {
 
 /** Opens connections: one call for each attempt. The client destroys one that takes too long. */
 export interface Connector {
-  /** Begins to open a connection. An exception is a failed attempt. */
+  /** Begins to open a connection, and returns it immediately. An exception is a failed attempt. */
   connect(events: ConnectionEvents): Connection;
 }

@@ -57,7 +57,7 @@ export class Link {
     try {
       token = await source();
     } catch (error) {
-      token = error instanceof Error ? error : new Error(String(error));
+      token = error instanceof Error ? error : new Error(messageOf(error), { cause: error });
     }
     if (this.pendingFetch === fetch) {
       this.pendingFetch = null;
@@ -73,7 +73,7 @@ export class Link {
       }
     };
     try {
-      this.connection = this.connector.connect({
+      const connection: Partial<Connection> | null | undefined = this.connector.connect({
         opened: () => {
           ifCurrent((now) => this.machine.established(now));
         },
@@ -83,10 +83,14 @@ export class Link {
         closed: (reason) => {
           ifCurrent((now) => {
             this.connection = this.attempt = null;
-            return this.machine.disconnected(reason, now);
+            return this.machine.disconnected(messageOf(reason), now);
           });
         },
       });
+      if (typeof connection?.write !== "function" || typeof connection.destroy !== "function") {
+        throw new TypeError("the connector must return a connection, with write and destroy");
+      }
+      this.connection = connection as Connection;
       this.attempt = attempt;
       return [];
     } catch (error) {
@@ -99,6 +103,9 @@ export class Link {
       connection.write(bytes);
       return [];
     } catch (error) {
+      if (this.connection !== connection) {
+        return []; // it has reported its end, too
+      }
       this.drop();
       return this.machine.disconnected(messageOf(error), this.environment.now());
     }
@@ -107,7 +114,11 @@ export class Link {
   private drop(): void {
     const { connection } = this;
     this.connection = this.attempt = null; // what it still reports is ignored
-    connection?.destroy();
+    try {
+      connection?.destroy();
+    } catch (error) {
+      this.environment.throwLater(error);
+    }
   }
 
   /** Sets the timer, unless it is set for no later than the deadline: then it is set anew when it has fired. */
@@ -144,6 +155,11 @@ export class Link {
   }
 }
 
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+/** Returns the reason that a connector or a token function gave, for people. */
+function messageOf(reason: unknown): string {
+  try {
+    return reason instanceof Error ? reason.message : String(reason ?? "");
+  } catch {
+    return ""; // an object that has no text
+  }
 }

@@ -8,6 +8,7 @@ import {
   Ended,
   Kind,
   LoginRefused,
+  NoToken,
   NotConnected,
   type Options,
   PresenceClient,
@@ -275,6 +276,12 @@ test("a connection may report its end while it is destroyed", async () => {
     server.peers.map(({ state }) => state),
     ["closed", "closed"],
   );
+});
+
+test("a token function may throw what has no text", async () => {
+  const thrown: unknown = Object.create(null);
+  const { client } = created({ token: () => Promise.reject(thrown) });
+  await assert.rejects(client.connect(), (error) => error instanceof NoToken && (error.cause as Error).cause === thrown);
 });
 
 test("an answer in time counts even if the program was busy while the input was read", async () => {
