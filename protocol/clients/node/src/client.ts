@@ -85,6 +85,7 @@ export class PresenceClient {
   private readonly onlineWaiters = new Waiters();
   private run: Run | null = null; // the current one
   private nextRun: Run | null = null; // begins when the current one has logged out
+  private laterRun = new Run(); // of the next `connect` that is not one of these two
   private unreported: Effects = [];
   private readonly runs = new WeakMap<object, Run>(); // which has come online, or ended, by this effect
   private dispatching = false;
@@ -149,11 +150,11 @@ export class PresenceClient {
 
   /**
    * Iterates over the messages from the call on, as long as the client is not ended; then it ends, or throws the
-   * error of `end`. At most `maxMessages` wait for a program that does not read; beyond, the oldest are dropped,
+   * error of `end`. Called while the client is ended, it iterates from the next `connect` on. At most `maxMessages` wait for a program that does not read; beyond, the oldest are dropped,
    * and a `Dropped` takes their place. Each iterator gets every message.
    */
   messages<Body = unknown>({ signal }: Abortable = {}): AsyncIterableIterator<Delivered<Body> | Dropped> {
-    return this.streams.messages(signal) as AsyncIterableIterator<Delivered<Body> | Dropped>;
+    return this.streams.messages(this.newestRun, signal) as AsyncIterableIterator<Delivered<Body> | Dropped>;
   }
 
   /**
@@ -161,14 +162,14 @@ export class PresenceClient {
    * of the same user follows.
    */
   presenceChanges({ signal }: Abortable = {}): AsyncIterableIterator<PresenceChanged | WatchEnded | Dropped> {
-    return this.streams.presenceChanges(signal);
+    return this.streams.presenceChanges(this.newestRun, signal);
   }
 
   /** As `messages`, over what happens to the connection, at most 100. */
   connectionChanges({ signal }: Abortable = {}): AsyncIterableIterator<
     Connected | Disconnected | Goodbye | Dropped
   > {
-    return this.streams.connectionChanges(signal);
+    return this.streams.connectionChanges(this.newestRun, signal);
   }
 
   // Connection
@@ -184,10 +185,10 @@ export class PresenceClient {
    */
   connect(): Promise<Connected> {
     if (this.machine.state === "logging out") {
-      this.nextRun ??= new Run();
+      this.nextRun ??= this.takeLaterRun();
       return this.nextRun.online;
     }
-    const run = this.run ?? new Run();
+    const run = this.run ?? this.takeLaterRun();
     if (!this.run) {
       this.begin(run);
     }
@@ -204,14 +205,14 @@ export class PresenceClient {
   }
 
   /**
-   * Logs out: the user is offline immediately. The client ends even if this rejects. Use `background` when
-   * the system suspends the app.
+   * Logs out: the user is offline immediately. The client ends even if this rejects, and if its signal is aborted,
+   * unless `reason` is wrong. Use `background` when the system suspends the app.
    */
   async logout(reason?: "logout" | "background", { signal }: Abortable = {}): Promise<void> {
+    this.machine.check(Kind.LOGOUT, { reason });
     this.cancelNextRun();
     const logOut = (): number => this.machine.logOut(reason, this.environment.now());
     if (this.machine.state !== "online" && this.machine.state !== "logging out") {
-      this.machine.check(Kind.LOGOUT, { reason });
       const error = this.machine.whyNotOnline();
       this.disconnect(); // a session of an earlier connection ends by itself
       throw error;
@@ -227,9 +228,10 @@ export class PresenceClient {
     if (this.machine.state === "online") {
       return Promise.resolve();
     }
-    return this.machine.state === "ended"
-      ? Promise.reject(this.machine.endError())
-      : this.onlineWaiters.wait(signal);
+    if (this.machine.state === "ended") {
+      return Promise.reject(this.machine.endError());
+    }
+    return this.onlineWaiters.wait(this.newestRun, signal);
   }
 
   // Requests
@@ -421,6 +423,17 @@ export class PresenceClient {
 
   // Runs, and the effects of the machine
 
+  /** The run with whose end ends what begins now. */
+  private get newestRun(): Run {
+    return this.nextRun ?? this.run ?? this.laterRun;
+  }
+
+  private takeLaterRun(): Run {
+    const run = this.laterRun;
+    this.laterRun = new Run();
+    return run;
+  }
+
   private begin(run: Run): void {
     this.run = run;
     this.machine.begin(this.environment.now());
@@ -428,8 +441,29 @@ export class PresenceClient {
   }
 
   private cancelNextRun(): void {
-    this.nextRun?.reject(this.machine.endError());
+    const run = this.nextRun;
     this.nextRun = null;
+    if (run) {
+      this.endRun(run, null, this.machine.endError());
+    }
+  }
+
+  private cameOnline(run: Run | undefined, push: Connected): void {
+    if (run) {
+      run.resolve(push);
+      this.onlineWaiters.resolve(run);
+    }
+  }
+
+  /** @param error null: by the program itself; then what waits for it is given `reason`. */
+  private endRun(run: Run, error: PresenceError | null, reason: PresenceError): void {
+    if (error) {
+      run.fail(error);
+    } else {
+      run.cancel(reason);
+    }
+    this.onlineWaiters.reject(run, error ?? reason);
+    this.streams.finish(run, error);
   }
 
   private report(effects: Effects): void {
@@ -479,18 +513,17 @@ export class PresenceClient {
       case "result":
         return this.handleResult(effect.id, effect.result);
       case "end": {
-        const error = effect.error ?? this.machine.endError();
+        const run = this.runs.get(effect);
         this.restoration.stop();
-        this.runs.get(effect)?.reject(error);
-        this.onlineWaiters.reject(error);
-        this.streams.finish(effect.error);
+        if (run) {
+          this.endRun(run, effect.error, this.machine.endError());
+        }
         this.emit("end", effect.error);
         return false;
       }
       case "connected":
         this.restoration.start(effect); // before what a listener requests
-        this.runs.get(effect)?.resolve(effect);
-        this.onlineWaiters.resolve();
+        this.cameOnline(this.runs.get(effect), effect);
         break;
       case "disconnected":
         this.restoration.stop();
@@ -550,7 +583,9 @@ export class PresenceClient {
     { signal, goesOn = false }: Abortable & { goesOn?: boolean },
   ): Promise<Result> {
     return new Promise((resolve, reject) => {
-      signal?.throwIfAborted();
+      if (!goesOn) {
+        signal?.throwIfAborted();
+      }
       const id = send();
       const pending: PendingRequest = {
         resolve: (answer) => {
@@ -568,6 +603,10 @@ export class PresenceClient {
           reject(signal.reason as Error);
           this.link.update(goesOn ? [] : this.machine.abandon(id, this.environment.now()));
         };
+        if (signal.aborted) {
+          onAbort();
+          return;
+        }
         signal.addEventListener("abort", onAbort, { once: true });
         pending.onSettled = () => signal.removeEventListener("abort", onAbort);
       }

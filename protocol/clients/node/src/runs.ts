@@ -8,7 +8,7 @@ export class Run {
   /** The promise that `connect` returns: settled once. */
   readonly online: Promise<Connected>;
   resolve!: (push: Connected) => void;
-  reject!: (error: PresenceError) => void;
+  private reject!: (error: PresenceError) => void;
 
   constructor() {
     this.online = new Promise((resolve, reject) => {
@@ -16,18 +16,30 @@ export class Run {
       this.reject = reject;
     });
   }
+
+  /** The run has ended with that error. */
+  fail(error: PresenceError): void {
+    this.reject(error);
+  }
+
+  /** The program has ended the run: if nothing awaits `online`, no error is lost, so it counts as handled. */
+  cancel(error: PresenceError): void {
+    this.online.catch(() => undefined);
+    this.reject(error);
+  }
 }
 
 interface Waiter {
+  readonly run: Run;
   resolve(): void;
   reject(error: unknown): void;
 }
 
-/** Calls that wait for the next login, or the end. */
+/** Calls that wait for the next login of a run, or its end. */
 export class Waiters {
   private readonly waiters = new Set<Waiter>();
 
-  wait(signal: AbortSignal | undefined): Promise<void> {
+  wait(run: Run, signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
       const onAbort = (): void => waiter.reject(signal?.reason);
@@ -36,6 +48,7 @@ export class Waiters {
         signal?.removeEventListener("abort", onAbort);
       };
       const waiter: Waiter = {
+        run,
         resolve: () => {
           leave();
           resolve();
@@ -50,11 +63,15 @@ export class Waiters {
     });
   }
 
-  resolve(): void {
-    [...this.waiters].forEach((waiter) => waiter.resolve());
+  resolve(run: Run): void {
+    this.of(run).forEach((waiter) => waiter.resolve());
   }
 
-  reject(error: PresenceError): void {
-    [...this.waiters].forEach((waiter) => waiter.reject(error));
+  reject(run: Run, error: PresenceError): void {
+    this.of(run).forEach((waiter) => waiter.reject(error));
+  }
+
+  private of(run: Run): Waiter[] {
+    return [...this.waiters].filter((waiter) => waiter.run === run);
   }
 }

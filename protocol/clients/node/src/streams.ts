@@ -10,6 +10,7 @@ import type {
   PresenceChanged,
   WatchEnded,
 } from "./pushes.js";
+import type { Run } from "./runs.js";
 
 /**
  * The queue of one iterator, in order of arrival; O(1) each.
@@ -30,8 +31,12 @@ export class PushStream<T extends { readonly type: string }> implements AsyncIte
   private droppedUnread = 0; // all before the first element
   private end: { readonly error: unknown } | null = null;
 
-  /** @param onClose called once, when no element is to be put any more. */
+  /**
+   * @param run the run with which it ends.
+   * @param onClose called once, when no element is to be put any more.
+   */
   constructor(
+    readonly run: Run,
     private readonly kind: Dropped["kind"],
     private readonly capacity: number,
     private readonly onClose: (stream: PushStream<T>) => void,
@@ -182,16 +187,16 @@ export class Streams {
     private readonly maxChanges: number,
   ) {}
 
-  messages(signal: AbortSignal | undefined): PushStream<Delivered> {
-    return this.opened("messages", this.open.messages, this.maxMessages, signal);
+  messages(run: Run, signal: AbortSignal | undefined): PushStream<Delivered> {
+    return this.opened(run, "messages", this.open.messages, this.maxMessages, signal);
   }
 
-  presenceChanges(signal: AbortSignal | undefined): PushStream<PresenceChanged | WatchEnded> {
-    return this.opened("presence", this.open.presence, this.maxChanges, signal);
+  presenceChanges(run: Run, signal: AbortSignal | undefined): PushStream<PresenceChanged | WatchEnded> {
+    return this.opened(run, "presence", this.open.presence, this.maxChanges, signal);
   }
 
-  connectionChanges(signal: AbortSignal | undefined): PushStream<ConnectionChange> {
-    return this.opened("connection", this.open.connection, MAX_CONNECTION_CHANGES, signal);
+  connectionChanges(run: Run, signal: AbortSignal | undefined): PushStream<ConnectionChange> {
+    return this.opened(run, "connection", this.open.connection, MAX_CONNECTION_CHANGES, signal);
   }
 
   put(element: Element): void {
@@ -208,9 +213,11 @@ export class Streams {
     }
   }
 
-  /** The client has ended. */
-  finish(error: PresenceError | null): void {
-    this.all().forEach((stream) => stream.finish(error));
+  /** A run has ended. */
+  finish(run: Run, error: PresenceError | null): void {
+    for (const stream of this.all().filter((each) => each.run === run)) {
+      stream.finish(error);
+    }
   }
 
   /** Elements dropped, and changes left out because a later one was queued. */
@@ -223,11 +230,12 @@ export class Streams {
     return counts;
   }
 
-  private all(): { dropped: number; superseded: number; finish(error: unknown): void }[] {
+  private all(): { run: Run; dropped: number; superseded: number; finish(error: unknown): void }[] {
     return [...this.open.messages, ...this.open.presence, ...this.open.connection];
   }
 
   private opened<T extends Element>(
+    run: Run,
     kind: Dropped["kind"],
     streams: Set<PushStream<T>>,
     capacity: number,
@@ -238,7 +246,7 @@ export class Streams {
       this.closed.dropped += stream.dropped;
       this.closed.superseded += stream.superseded;
     };
-    const stream = new PushStream<T>(kind, capacity, onClose, signal);
+    const stream = new PushStream<T>(run, kind, capacity, onClose, signal);
     if (!signal?.aborted) {
       streams.add(stream);
     }

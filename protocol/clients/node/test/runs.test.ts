@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 import {
   Code,
+  EncodeError,
   Ended,
   Kind,
   LoginRefused,
@@ -17,6 +18,8 @@ import {
 } from "../src/index.js";
 import { LOGIN_OK } from "./driver.js";
 import { VirtualServer, VirtualTime } from "./virtual.js";
+
+const MESSAGE = { kind: Kind.DELIVER, id: null, payload: { from: "bob", body: "hi", at_ms: 1 } };
 
 interface Context {
   readonly time: VirtualTime;
@@ -230,6 +233,87 @@ test("waitOnline waits for a login or the end", async () => {
   client.disconnect();
   await rejected;
   await assert.rejects(client.waitOnline(), Ended);
+});
+
+test("a wait during a logout is for the connect that follows it", async () => {
+  const { client, server } = await online();
+  const loggedOut = client.logout();
+  const connected = client.connect();
+  const waiting = client.waitOnline();
+  const messages = client.messages();
+  server.peer.grant(Kind.LOGOUT);
+  await loggedOut;
+  server.peer.logIn();
+  await Promise.all([connected, waiting]);
+  server.peer.send(MESSAGE);
+  assert.equal((await messages.next()).value?.type, "message");
+});
+
+test("a disconnect during a logout rejects the wait for the connect that follows it", async () => {
+  const { client } = await online();
+  const loggedOut = client.logout().catch(() => undefined);
+  const connected = assert.rejects(client.connect(), Ended);
+  const waiting = assert.rejects(client.waitOnline(), Ended);
+  const messages = client.messages();
+  client.disconnect();
+  await Promise.all([loggedOut, connected, waiting]);
+  assert.deepEqual(await messages.next(), { value: undefined, done: true });
+});
+
+test("what a listener begins after a disconnect belongs to its next connect", async () => {
+  const { client, server } = await online();
+  const begun = new Promise<[Promise<void>, ReturnType<typeof client.messages>, Promise<unknown>]>((resolve) => {
+    client.once("disconnected", () => {
+      client.disconnect();
+      const messages = client.messages();
+      const connected = client.connect();
+      resolve([client.waitOnline(), messages, connected]);
+    });
+  });
+  server.peer.close();
+  const [waiting, messages, connected] = await begun;
+  server.peer.logIn();
+  await Promise.all([waiting, connected]);
+  server.peer.send(MESSAGE);
+  assert.equal((await messages.next()).value?.type, "message");
+});
+
+test("a connect that nobody awaits may be taken back by the program", async () => {
+  const { client, events, time } = created({ persistent: true });
+  void client.connect();
+  client.disconnect();
+  await time.settle(); // an unhandled rejection would end the process
+  assert.deepEqual(events, ["end"]);
+});
+
+test("a connect after a logout that nobody awaits may be taken back, too", async () => {
+  const { client, time } = await online();
+  const loggedOut = client.logout().catch(() => undefined);
+  void client.connect();
+  client.disconnect();
+  await loggedOut;
+  await time.settle();
+  assert.equal(client.state, "ended");
+});
+
+test("a logout is sent although its signal was aborted before", async () => {
+  const { client, server, time, events } = await online();
+  const reason = new Error("no time");
+  await assert.rejects(client.logout("background", { signal: AbortSignal.abort(reason) }), reason);
+  assert.deepEqual(server.peer.grant(Kind.LOGOUT).payload, { reason: "background" });
+  await time.settle();
+  assert.deepEqual([client.state, events], ["ended", ["connected", "end"]]);
+});
+
+test("a logout with a wrong reason changes nothing", async () => {
+  const { client, server } = await online();
+  const loggedOut = client.logout();
+  const connected = client.connect();
+  await assert.rejects(client.logout("bye" as never), EncodeError);
+  server.peer.grant(Kind.LOGOUT);
+  await loggedOut;
+  server.peer.logIn();
+  await connected;
 });
 
 test("an exception of the connector is a failed attempt", async () => {
