@@ -2,6 +2,7 @@
 
 import { EventEmitter } from "node:events";
 
+import { checkSignal, onAbort } from "./aborts.js";
 import { Kind } from "./constants.js";
 import { type Environment, SYSTEM } from "./environment.js";
 import { ConnectionLost, PresenceError, RequestTimeout } from "./errors.js";
@@ -10,6 +11,7 @@ import type { LoginChange } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
 import {
   type Change,
+  checkedBoolean,
   checkedChange,
   checkedMs,
   checkedOptions,
@@ -267,7 +269,7 @@ export class PresenceClient {
     uids: Iterable<string>,
     { detail = false, signal }: { detail?: boolean | undefined } & Abortable = {},
   ): Promise<Map<string, UserState>> {
-    const payload = { uids: checkedUids(uids), ...(detail ? { detail } : {}) };
+    const payload = { uids: checkedUids(uids), ...(checkedBoolean("detail", detail) ? { detail } : {}) };
     return this.request(Kind.QUERY, payload, parseUserStates, { signal });
   }
 
@@ -277,6 +279,7 @@ export class PresenceClient {
    */
   async watch(uids: Iterable<string>, { signal }: Abortable = {}): Promise<Map<string, UserState>> {
     const list = checkedUids(uids);
+    checkSignal(signal);
     signal?.throwIfAborted();
     const request = this.watchedUsers.requestSent(list);
     try {
@@ -310,14 +313,15 @@ export class PresenceClient {
    */
   async addPass(pass: string, { signal }: Abortable = {}): Promise<void> {
     const taken = (): void => this.restoration.passTaken(pass);
-    const answer = this.request(Kind.WATCH, { uids: [], pass }, taken, { signal });
+    const payload = { uids: [], pass: (pass as string | undefined) ?? null }; // undefined would be left out
+    const answer = this.request(Kind.WATCH, payload, taken, { signal });
     this.restoration.passGiven(answer);
     await answer;
   }
 
   /** Stops watching some users, or all, also while offline. No events of these users follow the call. */
   async unwatch(uids?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
-    const list = uids && checkedUids(uids);
+    const list = uids === undefined ? undefined : checkedUids(uids);
     this.machine.check(Kind.UNWATCH, { uids: list });
     this.watchedUsers.remove(list);
     if (this.machine.state !== "online") {
@@ -571,8 +575,10 @@ export class PresenceClient {
     parse: (payload: ValueMap) => Result,
     { retry = false, signal }: { retry?: boolean } & Abortable = {},
   ): Promise<Result> {
-    const send = (): number =>
-      this.machine.request(kind, payload, this.requestTimeoutMs, this.environment.now(), retry);
+    const send = (): number => {
+      checkedBoolean("retry", retry);
+      return this.machine.request(kind, payload, this.requestTimeoutMs, this.environment.now(), retry);
+    };
     return this.ask(send, parse, { signal });
   }
 
@@ -583,6 +589,7 @@ export class PresenceClient {
     { signal, goesOn = false }: Abortable & { goesOn?: boolean },
   ): Promise<Result> {
     return new Promise((resolve, reject) => {
+      checkSignal(signal);
       if (!goesOn) {
         signal?.throwIfAborted();
       }
@@ -598,17 +605,16 @@ export class PresenceClient {
         reject,
       };
       if (signal) {
-        const onAbort = (): void => {
+        const abort = (): void => {
           this.pendingRequests.delete(id);
           reject(signal.reason as Error);
           this.link.update(goesOn ? [] : this.machine.abandon(id, this.environment.now()));
         };
         if (signal.aborted) {
-          onAbort();
+          abort();
           return;
         }
-        signal.addEventListener("abort", onAbort, { once: true });
-        pending.onSettled = () => signal.removeEventListener("abort", onAbort);
+        pending.onSettled = onAbort(signal, abort);
       }
       this.pendingRequests.set(id, pending);
       this.link.update();

@@ -47,7 +47,7 @@ export interface Change {
   /** As `meta`. */
   readonly private?: object | undefined;
   readonly status?: Status | undefined;
-  /** When the status ends and the one from before returns, by the server's clock. */
+  /** With `status`: when it ends and the one from before returns, by the server's clock. */
   readonly until?: Date | undefined;
   /** The same as a duration from now. */
   readonly forMs?: number | undefined;
@@ -68,8 +68,39 @@ export interface Configuration {
   readonly maxChanges: number;
 }
 
+const OPTION_NAMES: Readonly<Record<keyof Options, true>> = {
+  connector: true,
+  host: true,
+  port: true,
+  tls: true,
+  token: true,
+  persistent: true,
+  watchDevices: true,
+  requestTimeoutMs: true,
+  askEvery: true,
+  maxMessages: true,
+  maxChanges: true,
+  uid: true,
+  device: true,
+  deviceClass: true,
+  idleTimeoutMs: true,
+  meta: true,
+  private: true,
+  status: true,
+};
+
+const CHANGE_NAMES: Readonly<Record<keyof Change, true>> = {
+  meta: true,
+  private: true,
+  status: true,
+  until: true,
+  forMs: true,
+  token: true,
+};
+
 /** @throws TypeError, RangeError an option is wrong. The login is checked against the protocol later. */
 export function checkedOptions(options: Options): Configuration {
+  checkNames("options", options, OPTION_NAMES);
   const { connector, host, port, tls, token, persistent = false, watchDevices = false, ...rest } = options;
   const { requestTimeoutMs = REQUEST_TIMEOUT_MS, askEvery = ASK_EVERY, ...others } = rest;
   const { maxMessages = MAX_MESSAGES, maxChanges = MAX_CHANGES, ...identity } = others;
@@ -89,13 +120,32 @@ export function checkedOptions(options: Options): Configuration {
     login: typeof token === "string" ? { ...identity, token } : identity,
     connector: connector ?? new TcpConnector({ host, port, tls } as Endpoint),
     tokenSource: typeof token === "function" ? token : null,
-    persistent,
-    watchDevices,
+    persistent: checkedBoolean("persistent", persistent),
+    watchDevices: checkedBoolean("watchDevices", watchDevices),
     requestTimeoutMs: checkedMs("requestTimeoutMs", requestTimeoutMs),
     askEvery: checkedCount("askEvery", askEvery),
     maxMessages: checkedCount("maxMessages", maxMessages),
     maxChanges: checkedCount("maxChanges", maxChanges),
   };
+}
+
+/** @throws TypeError it is no object, or has a name that is none of these: perhaps misspelt, or of an older version. */
+function checkNames(what: string, value: unknown, names: Readonly<Record<string, true>>): void {
+  if (typeof value !== "object" || value === null) {
+    throw new TypeError(`${what} must be an object`);
+  }
+  const unknown = Object.keys(value).find((name) => !Object.hasOwn(names, name));
+  if (unknown !== undefined) {
+    throw new TypeError(`${what} must not have ${unknown}`);
+  }
+}
+
+/** @throws TypeError it is no boolean. */
+export function checkedBoolean(name: string, value: unknown): boolean {
+  if (typeof value !== "boolean") {
+    throw new TypeError(`${name} must be a boolean`);
+  }
+  return value;
 }
 
 /** @throws TypeError, RangeError it is no time. */
@@ -119,10 +169,11 @@ function checkedCount(name: string, value: unknown): number {
   return value;
 }
 
-/** @throws TypeError a string, each of whose characters would count as a user. */
+/** @throws TypeError it is no list; nor is a string, each of whose characters would count as a user. */
 export function checkedUids(uids: Iterable<string>): string[] {
-  if (typeof uids === "string") {
-    throw new TypeError("uids must be a list of uids, not a string");
+  const isIterable = typeof (uids as Iterable<string> | null | undefined)?.[Symbol.iterator] === "function";
+  if (typeof uids === "string" || !isIterable) {
+    throw new TypeError("uids must be a list of uids, and no string");
   }
   return [...new Set(uids)];
 }
@@ -133,7 +184,12 @@ export function checkedUids(uids: Iterable<string>): string[] {
  * @param serverTimeMs what that clock shows now.
  * @throws TypeError, RangeError its end is wrong.
  */
-export function checkedChange({ until, forMs, ...change }: Change, serverTimeMs: number): LoginChange {
+export function checkedChange(wanted: Change, serverTimeMs: number): LoginChange {
+  checkNames("a change", wanted, CHANGE_NAMES);
+  const { until, forMs, ...change } = wanted;
+  if ((until ?? forMs) !== undefined && change.status === undefined) {
+    throw new TypeError("until and forMs need a status");
+  }
   if (until !== undefined && forMs !== undefined) {
     throw new TypeError("either until or forMs");
   }

@@ -1,5 +1,6 @@
 /** What waits for a client to come online. */
 
+import { checkSignal, onAbort } from "./aborts.js";
 import type { PresenceError } from "./errors.js";
 import type { Connected } from "./pushes.js";
 
@@ -41,11 +42,11 @@ export class Waiters {
 
   wait(run: Run, signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
+      checkSignal(signal);
       signal?.throwIfAborted();
-      const onAbort = (): void => waiter.reject(signal?.reason);
       const leave = (): void => {
         this.waiters.delete(waiter);
-        signal?.removeEventListener("abort", onAbort);
+        forget();
       };
       const waiter: Waiter = {
         run,
@@ -59,7 +60,7 @@ export class Waiters {
         },
       };
       this.waiters.add(waiter);
-      signal?.addEventListener("abort", onAbort, { once: true });
+      const forget = onAbort(signal, () => waiter.reject(signal?.reason));
     });
   }
 

@@ -1,5 +1,6 @@
 /** Async iterators over what the client reports, each with a bounded queue of its own. */
 
+import { checkSignal, onAbort } from "./aborts.js";
 import type { PresenceError } from "./errors.js";
 import type {
   Connected,
@@ -30,6 +31,7 @@ export class PushStream<T extends { readonly type: string }> implements AsyncIte
   private lastNumber = 0;
   private droppedUnread = 0; // all before the first element
   private end: { readonly error: unknown } | null = null;
+  private readonly forgetSignal: () => void;
 
   /**
    * @param run the run with which it ends.
@@ -42,7 +44,8 @@ export class PushStream<T extends { readonly type: string }> implements AsyncIte
     private readonly onClose: (stream: PushStream<T>) => void,
     private readonly signal: AbortSignal | undefined,
   ) {
-    signal?.addEventListener("abort", this.aborted, { once: true });
+    checkSignal(signal);
+    this.forgetSignal = onAbort(signal, () => this.aborted());
     if (signal?.aborted) {
       this.aborted();
     }
@@ -78,7 +81,7 @@ export class PushStream<T extends { readonly type: string }> implements AsyncIte
       return;
     }
     this.end = { error };
-    this.signal?.removeEventListener("abort", this.aborted);
+    this.forgetSignal();
     this.onClose(this);
     const [first, ...others] = this.readers.splice(0);
     if (first) {
@@ -114,10 +117,10 @@ export class PushStream<T extends { readonly type: string }> implements AsyncIte
     return this;
   }
 
-  private readonly aborted = (): void => {
+  private aborted(): void {
     this.clear();
     this.finish(this.signal?.reason);
-  };
+  }
 
   private clear(): void {
     this.elements.clear();

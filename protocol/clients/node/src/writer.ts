@@ -68,8 +68,7 @@ function writeContainer(value: unknown, depth: number, parts: Uint8Array[]): voi
   }
   const prototype = typeof value === "object" ? Object.getPrototypeOf(value) : undefined;
   if (prototype !== Object.prototype && prototype !== null) {
-    const typeName = typeof value === "object" ? Object.prototype.toString.call(value) : typeof value;
-    throw new EncodeError(`${typeName} cannot be sent`);
+    throw new EncodeError(`${typeName(value)} cannot be sent; maps must be plain objects`);
   }
   const entries = Object.entries(value as object).filter(([, each]) => each !== undefined);
   parts.push(header(MAP, entries.length));
@@ -77,6 +76,11 @@ function writeContainer(value: unknown, depth: number, parts: Uint8Array[]): voi
     write(key, 0, parts);
     write(each, depth - 1, parts);
   }
+}
+
+function typeName(value: unknown): string {
+  const name: unknown = (value as object | undefined)?.constructor?.name;
+  return typeof value === "object" && typeof name === "string" && name ? `an instance of ${name}` : typeof value;
 }
 
 function header(form: Format, length: number): Uint8Array {

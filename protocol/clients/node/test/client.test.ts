@@ -318,7 +318,7 @@ whenOnline("what no login can hold follows it until the server takes it", async 
 whenOnline("what a listener requests at a reconnect follows what is restored", async (context) => {
   const { client, peer } = context;
   const soonMs = Date.now() + 60_000;
-  for (const change of [{ status: "away" }, { status: "dnd", untilMs: soonMs }] as const) {
+  for (const change of [{ status: "away" }, { status: "dnd", until: new Date(soonMs) }] as const) {
     const update = client.update(change);
     await peer.grant(Kind.UPDATE);
     await update;

@@ -24,6 +24,10 @@ const WRONG: readonly (readonly [string, readonly unknown[], new () => Error])[]
   ["askEvery", COUNTS, RangeError],
   ["maxMessages", COUNTS, RangeError],
   ["maxChanges", COUNTS, RangeError],
+  ["persistent", ["no", 1, null], TypeError],
+  ["watchDevices", ["no", 1, null], TypeError],
+  ["requestTimeout", [10], TypeError], // no such option
+  ["untilMs", [1_700_000_000_000], TypeError],
   ["uid", ["a b", "", 7], EncodeError as never],
   ["meta", [{ about: "m".repeat(300) }], EncodeError as never],
 ];
@@ -68,6 +72,36 @@ test("a string is no list of uids", async () => {
   assert.equal(server.peer.received.length, 0);
 });
 
+test("what is no list of uids is refused", async () => {
+  const { client, server } = await online();
+  for (const wrong of [null, 7, {}] as unknown as string[][]) {
+    await assert.rejects(client.query(wrong), { name: "TypeError", message: /uids/ });
+    await assert.rejects(client.watch(wrong), { name: "TypeError", message: /uids/ });
+    await assert.rejects(client.unwatch(wrong), { name: "TypeError", message: /uids/ });
+    assert.throws(() => client.watchNowait(wrong), { name: "TypeError", message: /uids/ });
+  }
+  await assert.rejects(client.watch(undefined as never), TypeError);
+  assert.equal(server.peer.received.length, 0);
+});
+
+test("a pass is a string, and a flag a boolean", async () => {
+  const { client, server } = await online();
+  await assert.rejects(client.addPass(undefined as never), EncodeError);
+  await assert.rejects(client.sendMessage("bob", 1, { retry: "no" as never }), TypeError);
+  await assert.rejects(client.query(["bob"], { detail: 1 as never }), TypeError);
+  assert.equal(server.peer.received.length, 0);
+});
+
+class Move {
+  constructor(readonly x: number) {}
+}
+
+test("a body that cannot be sent is named", async () => {
+  const { client } = await online();
+  await assert.rejects(client.sendMessage("bob", new Move(1)), { name: "EncodeError", message: /Move/ });
+  await assert.rejects(client.sendMessage("bob", [new Date()]), { name: "EncodeError", message: /Date/ });
+});
+
 test("a wrong uid adds and removes no watch", async () => {
   const { client } = await online();
   assert.throws(() => client.watchNowait(["bob", ""]), EncodeError);
@@ -76,6 +110,15 @@ test("a wrong uid adds and removes no watch", async () => {
   await assert.rejects(client.unwatch(["bob", ""]), EncodeError);
   assert.deepEqual([...client.watched().keys()], ["bob"]);
 });
+
+for (const change of ["away", null, undefined, ["away"], { statsu: "away" }, { status: "dnd", untilMs: 1 }, { forMs: 1 }]) {
+  test(`a change must not be ${JSON.stringify(change)}`, async () => {
+    const { client, server } = await online();
+    await assert.rejects(client.update(change as Change), { name: "TypeError", message: /change|until/ });
+    assert.throws(() => client.logInWith(change as Change), { name: "TypeError", message: /change|until/ });
+    assert.equal(server.peer.received.length, 0);
+  });
+}
 
 const wrongChanges: readonly (readonly [unknown, new () => Error])[] = [
   [{ until: new Date(), forMs: 1 }, TypeError],

@@ -1,6 +1,7 @@
 /** Iterators over messages and changes, and calls that are aborted. */
 
 import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
 import { test } from "node:test";
 
 import {
@@ -184,6 +185,27 @@ test("an aborted signal sends nothing", async () => {
   for (const call of calls) {
     await assert.rejects(call, REASON);
   }
+  assert.deepEqual([server.peer.received, client.state], [[], "online"]);
+});
+
+test("many calls may share a signal, and leave nothing on it", async () => {
+  const { client, server, time } = await online();
+  const { signal } = new AbortController();
+  const queries = Array.from({ length: 50 }, () => client.query(["bob"], { signal }));
+  const iterators = Array.from({ length: 50 }, () => client.messages({ signal }));
+  assert.equal(getEventListeners(signal, "abort").length, 1); // Node warns of a leak from the eleventh on
+  queries.forEach(() => server.peer.grant(Kind.QUERY, { presence: {} }));
+  await time.settle();
+  await Promise.all([...queries, ...iterators.map((each) => each.return?.())]);
+  assert.equal(getEventListeners(signal, "abort").length, 0);
+});
+
+test("what is no signal is refused before anything is sent", async () => {
+  const { client, server } = await online();
+  const signal = {} as AbortSignal;
+  await assert.rejects(client.query(["bob"], { signal }), { name: "TypeError", message: /AbortSignal/ });
+  await assert.rejects(client.logout("logout", { signal }), TypeError);
+  assert.throws(() => client.messages({ signal }), TypeError);
   assert.deepEqual([server.peer.received, client.state], [[], "online"]);
 });
 
