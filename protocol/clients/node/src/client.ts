@@ -5,7 +5,7 @@ import { EventEmitter } from "node:events";
 import { checkSignal, onAbort } from "./aborts.js";
 import { Kind } from "./constants.js";
 import { type Environment, SYSTEM } from "./environment.js";
-import { ConnectionLost, PresenceError, RequestTimeout } from "./errors.js";
+import { ConnectionLost, EncodeError, PresenceError, RequestFailed, RequestTimeout } from "./errors.js";
 import { Link } from "./link.js";
 import type { LoginChange } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
@@ -350,8 +350,18 @@ export class PresenceClient {
     const checked = checkedChange(change, this.serverTimeMs());
     const granted = (): void => this.machine.granted(checked, this.environment.now());
     const update = this.requestUpdate(checked, granted, signal);
-    this.machine.login.supersede(checked);
-    await update;
+    const superseded = this.machine.login.supersede(checked);
+    try {
+      await update;
+    } catch (error) {
+      if (error instanceof EncodeError || error instanceof RequestFailed) {
+        this.machine.login.complete(superseded);
+      }
+      if (error instanceof RequestFailed && superseded.length > 0) {
+        this.restoration.completeLogin(); // its rest may have been sent meanwhile, without these
+      }
+      throw error;
+    }
     if (change.token !== undefined) {
       this.restoration.tokenTaken();
     }

@@ -130,11 +130,18 @@ export class Login {
     return given.length > 0 ? (Object.fromEntries(given) as LoginChange) : null;
   }
 
-  /** The program sends an update: `rest` must not overtake it with what was granted before. */
-  supersede(change: LoginChange): void {
-    for (const name of Object.keys(change) as (keyof LoginChange)[]) {
-      this.leftOut.delete(name);
-    }
+  /**
+   * The program sends an update: `rest` must not overtake it with what was granted before.
+   *
+   * Returns the fields that `rest` does not have any more; `complete` puts them back if the update changes nothing.
+   */
+  supersede(change: LoginChange): (keyof Identity)[] {
+    const names = Object.keys(change) as (keyof LoginChange)[];
+    return names.filter((name) => change[name] !== undefined && this.leftOut.delete(name));
+  }
+
+  complete(names: readonly (keyof Identity)[]): void {
+    names.forEach((name) => this.leftOut.add(name));
   }
 }
 

@@ -92,6 +92,11 @@ export class Restoration {
     this.ownRequests.tokenTaken();
   }
 
+  /** Sends again what the login had to leave out, if that is not complete. */
+  completeLogin(): void {
+    this.ownRequests.add([this.rest]);
+  }
+
   /** Requests for the watched users who were `not_allowed`, and for whom no queued request asks. */
   private watchesOfHidden(queued: readonly OwnRequest[]): OwnRequest[] {
     const asked = new Set(queued.flatMap(({ uids }) => uids));

@@ -4,8 +4,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
+  Busy,
   Code,
   ConnectionLost,
+  EncodeError,
   Ended,
   type Events,
   Kind,
@@ -313,6 +315,24 @@ whenOnline("what no login can hold follows it until the server takes it", async 
   assert.deepEqual(payload, { uid: "ann", token, meta, v: 1 });
   await next.refuse(Kind.UPDATE, Code.RATE_LIMITED, "rate_limited", { retry_after: 0.01 });
   assert.deepEqual((await next.grant(Kind.UPDATE)).payload, { private: { push: "p".repeat(200) } });
+});
+
+whenOnline("an update that changes nothing leaves what follows the login as it is", async (context) => {
+  const { client, peer } = context;
+  const [token, meta, secret] = ["t".repeat(760), { about: "m".repeat(200) }, { push: "p".repeat(200) }];
+  for (const change of [{ token }, { meta }, { private: secret }]) {
+    const update = client.update(change);
+    await peer.grant(Kind.UPDATE);
+    await update;
+  }
+  const next = await reconnected(context);
+  await next.logIn();
+  await next.refuse(Kind.UPDATE, Code.RATE_LIMITED, "rate_limited", { retry_after: 0.1 });
+  await assert.rejects(client.update({ private: { push: "p".repeat(300) } }), EncodeError);
+  const update = client.update({ private: {}, meta: undefined });
+  await next.refuse(Kind.UPDATE, Code.RATE_LIMITED, "rate_limited");
+  await assert.rejects(update, Busy);
+  assert.deepEqual((await next.grant(Kind.UPDATE)).payload, { private: secret });
 });
 
 whenOnline("what a listener requests at a reconnect follows what is restored", async (context) => {
