@@ -239,6 +239,9 @@ client.connect().catch((error: unknown) => {
 def test_the_package_installs_and_works_as_published(node_client: Path, tmp_path: Path) -> None:
     packed = run(node_client, "npm", "pack", "--json", "--pack-destination", str(tmp_path))
     assert packed.returncode == 0, packed.stderr
+    assert (node_client / "LICENSE").read_text() == (PROTOCOL.parent / "LICENSE").read_text()
+    (contents,) = json.loads(packed.stdout)
+    assert {"LICENSE", "README.md", "package.json"} <= {each["path"] for each in contents["files"]}
     (tarball,) = tmp_path.glob("*.tgz")
     app = tmp_path / "app"
     app.mkdir()
