@@ -323,6 +323,8 @@ export class PresenceClient {
   async unwatch(uids?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
     const list = uids === undefined ? undefined : checkedUids(uids);
     this.machine.check(Kind.UNWATCH, { uids: list });
+    checkSignal(signal);
+    signal?.throwIfAborted(); // a server that is not told would go on
     this.watchedUsers.remove(list);
     if (this.machine.state !== "online") {
       return; // the watches have ended with the connection
@@ -348,6 +350,8 @@ export class PresenceClient {
    */
   async update(change: Change, { signal }: Abortable = {}): Promise<void> {
     const checked = checkedChange(change, this.serverTimeMs());
+    checkSignal(signal);
+    signal?.throwIfAborted();
     const granted = (): void => this.machine.granted(checked, this.environment.now());
     const update = this.requestUpdate(checked, granted, signal);
     const superseded = this.machine.login.supersede(checked);

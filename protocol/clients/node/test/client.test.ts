@@ -317,18 +317,31 @@ whenOnline("what no login can hold follows it until the server takes it", async 
   assert.deepEqual((await next.grant(Kind.UPDATE)).payload, { private: { push: "p".repeat(200) } });
 });
 
-whenOnline("an update that changes nothing leaves what follows the login as it is", async (context) => {
-  const { client, peer } = context;
+/** The private data did not fit into the login, and the server was too busy to take them after it. */
+async function reconnectedWithRest(context: Context): Promise<{ next: Peer; secret: ValueMap }> {
   const [token, meta, secret] = ["t".repeat(760), { about: "m".repeat(200) }, { push: "p".repeat(200) }];
   for (const change of [{ token }, { meta }, { private: secret }]) {
-    const update = client.update(change);
-    await peer.grant(Kind.UPDATE);
+    const update = context.client.update(change);
+    await context.peer.grant(Kind.UPDATE);
     await update;
   }
   const next = await reconnected(context);
   await next.logIn();
   await next.refuse(Kind.UPDATE, Code.RATE_LIMITED, "rate_limited", { retry_after: 0.1 });
+  return { next, secret };
+}
+
+whenOnline("an update that was not sent leaves what follows the login as it is", async (context) => {
+  const { client } = context;
+  const { next, secret } = await reconnectedWithRest(context);
   await assert.rejects(client.update({ private: { push: "p".repeat(300) } }), EncodeError);
+  await assert.rejects(client.update({ private: {} }, { signal: AbortSignal.abort() }), { name: "AbortError" });
+  assert.deepEqual((await next.grant(Kind.UPDATE)).payload, { private: secret });
+});
+
+whenOnline("a refused update leaves what follows the login as it is", async (context) => {
+  const { client } = context;
+  const { next, secret } = await reconnectedWithRest(context);
   const update = client.update({ private: {}, meta: undefined });
   await next.refuse(Kind.UPDATE, Code.RATE_LIMITED, "rate_limited");
   await assert.rejects(update, Busy);

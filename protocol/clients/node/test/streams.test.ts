@@ -188,6 +188,14 @@ test("an aborted signal sends nothing", async () => {
   assert.deepEqual([server.peer.received, client.state], [[], "online"]);
 });
 
+test("an unwatch whose signal was aborted before changes nothing", async () => {
+  const { client, server } = await online();
+  client.watchNowait(["bob"]);
+  server.peer.take(Kind.WATCH);
+  await assert.rejects(client.unwatch(["bob"], { signal: AbortSignal.abort(REASON) }), REASON);
+  assert.deepEqual([...client.watched().keys()], ["bob"]);
+});
+
 test("many calls may share a signal, and leave nothing on it", async () => {
   const { client, server, time } = await online();
   const { signal } = new AbortController();
