@@ -32,15 +32,14 @@ class _Line:
         self.alone: int | None = None  # of those in flight, the one whose answer the others wait for
         self.refused: list[int] = []  # to be sent again, in order
         self.held: OrderedDict[int, None] = OrderedDict()  # not sent yet; later than all others
-        self.is_due = False  # whether the pause before the next try is over
+        self.paused: set[int] = set()  # those of the refused whose pause before the next try is not over
         self.last_arrived = 0  # the last one that the recipient has, or may have
         self.refusal: PresenceError | None = None  # why those that wait do so, if the server has said it
 
     def first_again(self) -> list[int]:
         """Return the first refused message to send it again, if its time has come."""
-        if self.in_flight or not self.is_due or not self.refused:
+        if self.in_flight or not self.refused or self.refused[0] in self.paused:
             return []
-        self.is_due = False
         id = self.alone = self.refused.pop(0)
         self.in_flight.add(id)
         return [id]
@@ -89,6 +88,7 @@ class MessageLines:
         if line.alone == id:  # later ones that were refused were so before this one was sent
             later = [each for each in line.refused if each > id]
             line.refused = line.refused[: len(line.refused) - len(later)]
+            line.paused.difference_update(later)
             line.held = OrderedDict.fromkeys([*later, *line.held])
         line.refusal = None
         return self.left(to, id, is_answered=True, may_have_arrived=True)
@@ -103,13 +103,14 @@ class MessageLines:
         if line.alone == id:
             line.alone = None
         insort(line.refused, id)
-        line.refusal, line.is_due = refusal, False
+        line.paused.add(id)
+        line.refusal = refusal
         return True
 
-    def pause_is_over(self, to: str) -> list[int]:
-        """Send a refused message again, as soon as no other is in flight."""
+    def pause_is_over(self, to: str, id: int) -> list[int]:
+        """Send a refused message again, as soon as it is the first, and no other is in flight."""
         line = self._lines[to]
-        line.is_due = True
+        line.paused.discard(id)
         return line.first_again()
 
     def left(
@@ -126,13 +127,14 @@ class MessageLines:
             line.last_arrived = max(line.last_arrived, id)
             overtaken = [each for each in line.refused if each < id]
             line.refused = line.refused[len(overtaken) :]
+            line.paused.difference_update(overtaken)
         line.in_flight.discard(id)
         line.held.pop(id, None)
         if line.alone == id:
             line.alone = None
         if id in line.refused:
             line.refused.remove(id)
-            line.is_due = True  # the others have no pause of their own left, perhaps
+            line.paused.discard(id)
         if line.refused:
             return line.first_again(), overtaken
         sent = []

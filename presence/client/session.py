@@ -227,7 +227,7 @@ class ClientSession:
         for id, pending in due:
             if now < pending.deadline:
                 self._requests.put(id, pending._replace(resend_at=None))
-                self._send_waiting(self._lines.pause_is_over(pending.packet.payload["to"]))
+                self._send_waiting(self._lines.pause_is_over(pending.packet.payload["to"], id))
         for id, pending in expired:  # at last: those that wait for it may have timed out, too
             effects += self._leave_line(id, pending, is_answered=False, may_have_arrived=True)
         return effects

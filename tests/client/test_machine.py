@@ -440,6 +440,20 @@ def test_a_message_that_goes_alone_behind_those_in_flight_overtakes_them_too(onl
     assert messages(online) == [(fourth, 4)]
 
 
+def test_a_refused_message_whose_pause_is_over_is_sent_after_that_before_it_has_failed(
+    online: Driven,
+) -> None:
+    online.receive(protocol.ok(ask_together(online, 1)[0], delivered=1))
+    second, third, fourth = ask_together(online, 2, 3, 4)
+    recipient_disconnected(online, second, third)
+    messages(online)
+    online.run(MESSAGE_RETRY_INTERVAL_S, answering=True)
+    online.receive(protocol.error(fourth, Code.BUSY, "no"))
+    assert messages(online) == [(second, 2)]
+    online.receive(protocol.error(second, Code.BUSY, "no"))
+    assert messages(online) == [(third, 3)]
+
+
 @pytest.mark.parametrize("how", ["times out", "is abandoned", "fails in the server"])
 def test_a_message_whose_end_is_uncertain_overtakes_too(online: Driven, how: str) -> None:
     online.receive(protocol.ok(ask_together(online, 1)[0], delivered=1))
