@@ -244,6 +244,10 @@ class Connection(ClientSession):
         """See `ClientSession`: ask again for the users who were hidden."""
         self.own_requests.sight_changed()
 
+    def login_incomplete(self, now: float) -> None:
+        """See `ClientSession`: send it, unless the server has asked for a pause."""
+        self.own_requests.add(_Rest(self.persistent_state), now)
+
     def handle_answer(self, packet: Packet, now: float) -> Effects:
         """Handle an answer, and send what has waited for it."""
         effects = super().handle_answer(packet, now)

@@ -245,7 +245,7 @@ class ClientMachine:
         """
         id = self.check_online().request(packet, timeout_s, now, retries=retries)
         if packet.kind == Kind.UPDATE:
-            self.persistent_state.supersede(packet.payload)
+            self.persistent_state.supersede(id, packet.payload)
         return id
 
     def check_online(self) -> Connection:

@@ -1,8 +1,8 @@
 """One logged-in connection of a client: keepalives, requests and pushes."""
 
 import math
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from presence import protocol
 from presence.client.errors import (
@@ -216,6 +216,9 @@ class ClientSession:
     def sight_changed(self) -> None:
         """The server has taken a token or a pass, by which this client may see other users than before."""
 
+    def login_incomplete(self, now: float) -> None:
+        """An update was refused, so that what the login left out is to be sent after all."""
+
     def expire_requests(self, now: float) -> Effects:
         """Time out requests, and resend messages that are due."""
         effects: Effects = []
@@ -332,20 +335,12 @@ class ClientSession:
         self.sight_requests.discard(id)
         self.watch_requests.discard(id)
         if packet.kind == Kind.OK:
-            if pending.packet.kind == Kind.MESSAGE:
-                followed = self._follow(*self._lines.delivered(pending.packet.payload["to"], id, now))
-                return [*pending.effects_of(id, payload, now), *followed]
-            changes = self.persistent_state.request_granted(id, pending.packet, payload)
-            if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
-                self.keepalives.set_interval(payload["keepalive"], now)
-            if (token := pending.packet.payload.get("token")) is not None:
-                self.token_accepted(token, now)
-            if pending.may_change_sight:
-                self.sight_changed()
-            return [*pending.effects_of(id, payload, now), *changes]
+            return self._granted(id, pending, payload, now)
         self.persistent_state.watches.request_failed(id)
         if pending.packet.kind == Kind.UPDATE and "idle_timeout" in pending.packet.payload:
             self.keepalives.restore_interval(now)
+        if self.persistent_state.update_refused(id):
+            self.login_incomplete(now)
         code, retry_after = payload["code"], payload.get("retry_after")
         error = FAILED.get(code, RequestFailed)(code, payload["reason"], payload["message"], retry_after)
         if pending.retries and isinstance(error, RecipientDisconnected):
@@ -358,6 +353,19 @@ class ClientSession:
         is_uncertain = isinstance(error, Uncertain)
         followed = self._leave_line(id, pending, is_answered=True, may_have_arrived=is_uncertain)
         return [*pending.effects_of(id, error, now), *followed]
+
+    def _granted(self, id: int, pending: PendingRequest, payload: Mapping[str, Any], now: float) -> Effects:
+        if pending.packet.kind == Kind.MESSAGE:
+            followed = self._follow(*self._lines.delivered(pending.packet.payload["to"], id, now))
+            return [*pending.effects_of(id, payload, now), *followed]
+        changes = self.persistent_state.request_granted(id, pending.packet, payload)
+        if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
+            self.keepalives.set_interval(payload["keepalive"], now)
+        if (token := pending.packet.payload.get("token")) is not None:
+            self.token_accepted(token, now)
+        if pending.may_change_sight:
+            self.sight_changed()
+        return [*pending.effects_of(id, payload, now), *changes]
 
 
 def _ends_connection(code: int, id: int | None, pending: PendingRequest | None) -> bool:

@@ -152,6 +152,7 @@ class PersistentState:
         self.login = own_copy(self._validated(login))
         self._lasting_status = login.payload.get("status", "online")  # the last one without an end
         self._left_out: set[str] = set()  # fields that the latest login did not carry
+        self._superseded: dict[int, set[str]] = {}  # of these, by the update whose answer decides about them
         self.watches = WatchedUsers()
         self.passes: dict[str, None] = {}  # the newest that the server has taken, in order
 
@@ -173,6 +174,7 @@ class PersistentState:
         payload = dict(self.login.payload)
         login = self.login._replace(payload=payload)
         self._left_out.clear()
+        self._superseded.clear()
         if (until_ms := payload.get("until_ms")) is not None:
             is_over = time_ms is not None and until_ms <= time_ms
             hides = payload.get("status") == "invisible" and self._lasting_status != "invisible"
@@ -193,9 +195,17 @@ class PersistentState:
         fields = {name: self.login.payload[name] for name in self._left_out & self.login.payload.keys()}
         return protocol.update(**fields) if fields else None
 
-    def supersede(self, payload: Mapping[str, Any]) -> None:
-        """The program sends an update: `rest` must not overtake it with what was granted before."""
-        self._left_out.difference_update(payload)
+    def supersede(self, id: int, payload: Mapping[str, Any]) -> None:
+        """The program has sent an update: `rest` must not overtake it with what was granted before."""
+        if superseded := self._left_out & payload.keys():
+            self._left_out -= superseded
+            self._superseded[id] = superseded
+
+    def update_refused(self, id: int) -> bool:
+        """Return whether `rest` has fields again, because an update was refused that was to replace them."""
+        superseded = self._superseded.pop(id, set())
+        self._left_out |= superseded
+        return bool(superseded)
 
     def log_in_with(
         self,
@@ -245,6 +255,7 @@ class PersistentState:
                     del self.passes[next(iter(self.passes))]
             return self.watches.request_granted(id, user_states(answer))
         if packet.kind == Kind.UPDATE:
+            self._superseded.pop(id, None)
             with suppress(EncodeError):  # with the longest names even a login without `meta` may be too long
                 self.log_in_with(**packet.payload)
         return []

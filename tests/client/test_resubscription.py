@@ -510,6 +510,20 @@ def test_what_the_login_left_out_does_not_overtake_an_update_of_the_program(onli
     ]
 
 
+@pytest.mark.parametrize("code", [Code.BUSY, Code.UNSUPPORTED])
+def test_a_refused_update_does_not_keep_from_the_server_what_the_login_left_out(
+    online: Driven, code: Code
+) -> None:
+    for shown in ({"token": "t" * 760}, {"meta": {"m": "m" * 200}}, {"private": {"p": "p" * 200}}):
+        online.receive(protocol.ok(online.ask(protocol.update(**shown))))
+    (rest,) = online.reconnect()
+    online.receive(protocol.error(rest.id, Code.BUSY, "later", 1.0))
+    refused = online.ask(protocol.update(private={"push": "new"}))
+    online.receive(protocol.error(refused, code, "no"))
+    online.run(5.0, answering=True)
+    assert online.sent[-1].payload["private"] == {"p": "p" * 200}
+
+
 # Pauses
 
 
