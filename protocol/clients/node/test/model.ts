@@ -167,6 +167,7 @@ export class World {
   private requests: Request[] = []; // not answered
   private requestsReceived = 0; // requests
   private readonly grantedAt = new Map<string, number>(); // by user: as many requests were received by then
+  private readonly forgottenAt = new Map<string, number>(); // by user: as many were received before its unwatch
   private readonly failures = new Map<string, number>(); // of the client's own requests in a row, by user or pass
   private expected: Expected[] = [];
   private keepalives = 0; // seen on the newest connection
@@ -873,7 +874,8 @@ export class World {
       return;
     }
     const watched = this.client.watched();
-    const keys = keysOf(packet).filter((key) => !USERS.includes(key) || watched.has(key));
+    const isMeant = (key: string): boolean => watched.has(key) && (this.forgottenAt.get(key) ?? 0) < number;
+    const keys = keysOf(packet).filter((key) => !USERS.includes(key) || isMeant(key));
     keys.forEach((key) => this.failures.set(key, (this.failures.get(key) ?? 0) + 1));
     const failures = Math.max(0, ...keys.map((key) => this.failures.get(key) ?? 0));
     const pauseMs = 1000 * (retryAfterS + Math.min(60, 2 ** (failures - 1)));
@@ -922,6 +924,7 @@ export class World {
   /** A user is not watched any more: no request for it is expected. */
   private forget(key: string): void {
     this.expected = this.expected.filter((each) => each.key !== key);
+    this.forgottenAt.set(key, this.requestsReceived);
     this.failures.delete(key);
     this.seen.delete(key);
   }
