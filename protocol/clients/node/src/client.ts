@@ -652,8 +652,9 @@ export class PresenceClient {
 
   private requestWatch(uids: readonly string[], signal?: AbortSignal): Promise<Map<string, UserState>> {
     const { sight } = this.restoration;
+    const isSince = this.watchedUsers.watchedSince(uids);
     const apply = (answer: ValueMap): Map<string, UserState> => {
-      const states = this.applySnapshot(answer);
+      const states = this.applySnapshot(answer, isSince);
       if ([...states.values()].some(isHidden)) {
         this.restoration.usersAreHidden(sight);
       }
@@ -663,9 +664,10 @@ export class PresenceClient {
   }
 
   /** Applies the answer to a watch: emits its changes, and returns the newest states of its users. */
-  private applySnapshot(answer: ValueMap): Map<string, UserState> {
+  private applySnapshot(answer: ValueMap, isSince: (uid: string) => boolean): Map<string, UserState> {
     const states = parseUserStates(answer);
-    this.watchedUsers.applySnapshot(states).forEach((change) => this.emitPush(change));
+    const since = new Map([...states].filter(([uid]) => isSince(uid)));
+    this.watchedUsers.applySnapshot(since).forEach((change) => this.emitPush(change));
     // A later push may have been newer.
     return new Map([...states].map(([uid, state]) => [uid, this.watchedUsers.state(uid) ?? state]));
   }

@@ -168,11 +168,9 @@ export class Restoration {
       const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
       return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
     }
-    const { ended, uncertain } = this.watchedUsers.refused(uids.filter((uid) => !others.has(uid)));
-    if (uncertain.length > 0) {
-      this.sender.unwatch(uncertain);
-    }
+    const ended = this.watchedUsers.refused(uids.filter((uid) => !others.has(uid)));
     if (ended.length > 0) {
+      this.sender.unwatch(ended); // a request that timed out, or was aborted, may have been granted
       const { code, reason, message } = error;
       this.sender.watchEnded({ type: "watchEnded", uids: ended, code, reason, message });
     }

@@ -137,9 +137,9 @@ export class WatchedUsers {
 
   /**
    * The server refused a watch of these users. Drops and returns those for whom no call of the program waits; its
-   * answer decides about the others. `uncertain`: those of them whom the server may watch all the same.
+   * answer decides about the others.
    */
-  refused(uids: readonly string[]): { ended: string[]; uncertain: string[] } {
+  refused(uids: readonly string[]): string[] {
     const ended: string[] = [];
     for (const uid of uids) {
       const watch = this.watches.get(uid);
@@ -150,7 +150,8 @@ export class WatchedUsers {
         ended.push(uid);
       }
     }
-    return { ended, uncertain: this.drop(ended) };
+    this.drop(ended);
+    return ended;
   }
 
   /** Stops watching some users, all if `uids` is left out. */
@@ -167,6 +168,12 @@ export class WatchedUsers {
   /** The watch of a user, the same until it is removed; undefined if there is none. */
   watchOf(uid: string): { readonly grants: number } | undefined {
     return this.watches.get(uid);
+  }
+
+  /** Returns a function that says later of each of these users whether it was watched all the time since. */
+  watchedSince(uids: readonly string[]): (uid: string) => boolean {
+    const watches = new Map(uids.map((uid) => [uid, this.watches.get(uid)]));
+    return (uid) => watches.get(uid) !== undefined && watches.get(uid) === this.watches.get(uid);
   }
 
   /** The newest known state; null if there is none. */

@@ -188,6 +188,22 @@ test("an aborted signal sends nothing", async () => {
   assert.deepEqual([server.peer.received, client.state], [[], "online"]);
 });
 
+test("an answer to a watch from before an unwatch is not that of a later watch", async () => {
+  const { client, server, time } = await online();
+  const { peer } = server;
+  const calls = [client.watch(["bob"]), client.unwatch(["bob"]), client.watch(["bob"])];
+  const settled = Promise.allSettled(calls);
+  peer.grant(Kind.WATCH, { presence: { bob: { status: "online", id: "1-0" } } });
+  peer.grant(Kind.UNWATCH);
+  peer.refuse(Kind.WATCH, Code.BUSY);
+  await time.advance(0);
+  assert.deepEqual(
+    (await settled).map(({ status }) => status),
+    ["fulfilled", "fulfilled", "rejected"],
+  );
+  assert.deepEqual([...client.watched().keys()], []);
+});
+
 test("an unwatch whose signal was aborted before changes nothing", async () => {
   const { client, server } = await online();
   client.watchNowait(["bob"]);
