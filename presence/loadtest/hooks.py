@@ -262,8 +262,9 @@ def _judge_now(environment: Environment, msg: Any, **_: Any) -> None:
 def _stop_judging(environment: Environment) -> None:
     load, runner = LoadUser.current_run, environment.runner
     if load is not None:
-        if load.is_closing:
-            return
+        give_up_at = time.monotonic() + FINAL_REPORT_TIMEOUT_S
+        while load.is_closing and time.monotonic() < give_up_at:
+            gevent.sleep(FINAL_REPORT_POLL_S)  # asked by the master and interrupted: it must not quit before
         if load.is_open:
             LoadUser.not_due = load.close()
             logger.info("%d offline events were not due yet at the end, and are not judged", LoadUser.not_due)

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -108,6 +109,7 @@ def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[PresenceServ
 
 @pytest.fixture
 def proxy(server: PresenceServer, tmp_path: Path) -> Iterator[Haproxy]:
+    wait_for(lambda: readyz(server)[0] == HTTPStatus.OK, TIMEOUT_S)  # or the proxy takes it out at first
     with contextlib.closing(Haproxy([server], tmp_path)) as proxy:
         wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1, TIMEOUT_S)
         yield proxy
