@@ -135,7 +135,7 @@ def _stop_thread(
 
 
 def _abandon(process: int, portal: BlockingPortal, client: Client, threads: ExitStack) -> None:
-    """End a client that nobody has closed, without a logout; but not for the process that was forked from."""
+    """End a client that was never closed, without a logout. A forked process leaves its parent's alone."""
     if os.getpid() != process:
         return
     with suppress(RuntimeError):  # in its own thread, which cannot wait for itself

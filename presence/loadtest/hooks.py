@@ -265,6 +265,8 @@ def _stop_judging(environment: Environment) -> None:
         give_up_at = time.monotonic() + FINAL_REPORT_TIMEOUT_S
         while load.is_closing and time.monotonic() < give_up_at:
             gevent.sleep(FINAL_REPORT_POLL_S)  # asked by the master and interrupted: it must not quit before
+        if load.is_closing:
+            return  # it has not judged to the end, and the master says so
         if load.is_open:
             LoadUser.not_due = load.close()
             logger.info("%d offline events were not due yet at the end, and are not judged", LoadUser.not_due)
