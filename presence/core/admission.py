@@ -129,7 +129,6 @@ class Admission:
         return None if self._accepts.take(now) else self._accepts.retry_after()
 
     def add_connection(self, address: str) -> Refusal | None:
-        """Count one more connection from an address, or refuse it at the limit."""
         present = self._connections.get(address, 0)
         if self.counts_connections and present >= self._limits.address_connections:
             self._counters.address_connections_refused += 1
@@ -139,7 +138,6 @@ class Admission:
         return None
 
     def remove_connection(self, address: str) -> None:
-        """Count one connection from an address less."""
         present = self._connections.pop(address) - 1
         if present:
             self._connections[address] = present
@@ -177,7 +175,6 @@ class Admission:
         self._by_uid.tidy(now)
 
     def statistics(self) -> AdmissionStatistics:
-        """Return the counters."""
         return replace(
             self._counters,
             accepts_refused=self._accepts.refused,

@@ -19,15 +19,12 @@ NO_REASON: Final = "an operator has banned this user"
 
 
 class Ban(NamedTuple):
-    """A ban of a user."""
-
     uid: str
     device: str | None  # "" for the default device; None: all devices
     ends_at: float  # monotonic seconds; infinite: it has no end
     reason: str  # the operator's; "" if none was given
 
     def refusal(self, now: float) -> Refusal:
-        """Return the refusal of a login."""
         retry_after = None
         if self.ends_at < math.inf:
             retry_after = min(MAX_RETRY_AFTER_S, max(1, math.ceil(self.ends_at - now)))

@@ -93,7 +93,7 @@ class Engine:
     # What transports call
 
     def opened(self, link: Link, handle: Any, address: str = "") -> Guest:
-        """Handle an accepted connection; `address`: see `Guest`."""
+        """Handle an accepted connection."""
         return Guest(link, handle, address)
 
     def received(self, peer: Peer, data: bytes, max_packets: int = sys.maxsize) -> Outcome:
@@ -134,7 +134,6 @@ class Engine:
         return outcome
 
     def _handle(self, event: Event, outcome: Outcome, now: float) -> None:
-        """Do what one packet asks for."""
         if event is Answered.KEEPALIVE:
             self._counters.beats += 1
             return
@@ -203,7 +202,6 @@ class Engine:
         )
 
     def _update(self, session: Session, update: Update, outcome: Outcome, now: float) -> None:
-        """Change what a session shows, its token, or its idle time-out."""
         answer = protocol.ok(update.id)
         if wait_s := self.registry.profiles.admit_update(session.number, now):
             wait_s = math.ceil(wait_s * 1000) / 1000
@@ -262,7 +260,6 @@ class Engine:
         return False
 
     def _report_update(self, change: Change | None) -> None:
-        """Report a change of what a session shows, if there is one."""
         if change is not None:
             self.outbox.append(change)
             self._counters.updates += 1
@@ -428,7 +425,6 @@ class Engine:
         return self.expiry.needs_reader_turn
 
     def statistics(self) -> EngineCounters:
-        """Return the counters."""
         return replace(
             self._counters,
             sessions=len(self.registry),

@@ -62,11 +62,9 @@ class ExpiryBatch:
                 yield session
 
     def status_ended_sessions(self) -> Iterator[Session]:
-        """Yield live sessions of the batch whose status has ended."""
         for session in self._batch.status_ended:
             if session in self._registry and self.sessions.has_ended_status(session):
                 yield session
 
     def clear(self) -> None:
-        """Drop the batch."""
         self._batch = NOTHING_DUE

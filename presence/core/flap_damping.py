@@ -101,7 +101,6 @@ class FlapDamping:
         return round(record.grace_s * 1000)
 
     def statistics(self) -> FlapDampingCounters:
-        """Return the counters."""
         return replace(self._counters, known=len(self._table))
 
     def _decay(self, record: _FlapRecord, now: float) -> None:

@@ -46,7 +46,6 @@ class Profiles:
         self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_BURST)
 
     def get(self, number: int) -> Profile:
-        """Return the profile of a session."""
         return self._shown.get(number, PLAIN)
 
     @property
@@ -93,7 +92,6 @@ class Profiles:
         return self.update(number) if number in self._auto_away else None
 
     def remove(self, number: int) -> None:
-        """Drop the profile of a session that has ended."""
         self._shown.pop(number, None)
         self._auto_away.discard(number)
         self._returns_to.pop(number, None)

@@ -63,7 +63,6 @@ class RegistrationPolicy:
                 yield SessionName(session.uid, session.device, self.registry.session_id(session))
 
     def is_registrable(self, session: Session) -> bool:
-        """Whether a live session may be registered."""
         return session not in self._stale
 
     def register_recovered(self, now: float, append: Callable[[Change], None]) -> None:

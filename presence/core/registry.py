@@ -81,7 +81,6 @@ class Session:
 
     @property
     def uid(self) -> str:
-        """The user."""
         return self.key if isinstance(self.key, str) else self.key[0]
 
     @property
@@ -132,11 +131,9 @@ class Registry:
         return self._sessions.get(session.key) is session
 
     def get(self, key: SessionKey) -> Session | None:
-        """Return the live session of `key`, if there is one."""
         return self._sessions.get(key)
 
     def has_user(self, uid: str) -> bool:
-        """Whether a user has any live session."""
         return uid in self._sessions or uid in self._devices
 
     def sessions_of(self, uid: str) -> list[Session]:
@@ -227,7 +224,6 @@ class Registry:
         return None if code is None else self._change(Op.UPDATE, session, code, now, now)
 
     def registration(self, session: Session, now: float) -> Change:
-        """Return the change that registers a live session again."""
         return self._change(Op.REGISTER, session, Code.RETURNED, session.login_at, now)
 
     def _add_device(self, uid: str, device: str) -> None:

@@ -90,7 +90,6 @@ def send_packet(session: Session, packet: Packet) -> None:
 
 
 def send_ok(session: Session, id: int | None, payload: Mapping[str, Any]) -> None:
-    """Answer a request with ok."""
     send_packet(session, protocol.ok(id, **payload))
 
 

@@ -174,7 +174,6 @@ class Sessions:
         return self.registry.end_status(session, now)
 
     def token_renewed(self, session: Session, expires_at: float) -> None:
-        """Set when the token of a live session expires."""
         self._token_expiry.set(session.key, expires_at)
 
     def connection_lost(self, session: Session, grace: float, now: float) -> None:
@@ -256,7 +255,6 @@ class Sessions:
         return self._slot_clock.start_of(self._wheel.cursor if slot is None else slot)
 
     def timers(self, session: Session) -> SessionTimers:
-        """Return the deadlines of a session; changes nothing."""
         slot, away = self._wheel.tick_of(session.key), self._auto_away.tick_of(session.key)
         return SessionTimers(
             slot,

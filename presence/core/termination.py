@@ -22,8 +22,6 @@ _LIMIT_GOODBYE = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 
 @dataclass(eq=False, repr=False)
 class SessionTerminator:
-    """Ends sessions."""
-
     sessions: Sessions  # the live sessions and their deadlines
     counters: EngineCounters  # the engine's counters
     _: KW_ONLY

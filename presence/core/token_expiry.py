@@ -55,7 +55,6 @@ class TokenExpiry(Generic[K]):
         return None if slot is None else self._far.get(key, slot * SLOT_S)
 
     def discard(self, key: K) -> None:
-        """Remove `key`, if it has a deadline."""
         if self._wheel.discard(key) and self._far:
             self._far.pop(key, None)
 

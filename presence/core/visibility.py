@@ -87,7 +87,6 @@ class Visibility:
             self._keep(session, [])
 
     def allows(self, session: Session, uid: str) -> bool:
-        """Whether the user of a session may see another."""
         if uid == session.uid or self._sights.get(session, NO_SIGHT).includes(uid):
             return True
         return any(each.sight.includes(uid) for each in self._passes.get(session, ()))

@@ -55,7 +55,6 @@ class TimingWheel(Generic[K]):
         return self._cursor
 
     def tick_of(self, key: K) -> int | None:
-        """Return the tick at which `key` is due, or None."""
         return self._tick_of.get(key)
 
     def slot_sizes(self, ticks: int) -> list[int]:
