@@ -140,14 +140,13 @@ class Addresses:
         return None
 
     def address_of(self, fd: int) -> str:
-        """Return the same for operators; "" if the connection is lost and its address not kept."""
+        """Return the address for operators; "" if the connection is lost and its address not kept."""
         if (address := self.known.get(fd)) is not None:
             return address
         with sockets.borrowed(fd) as sock:
             return networks.limit_key(sockets.peer_address(sock))
 
     def release(self, fd: int) -> None:
-        """Forget the address of a closed connection."""
         if (address := self.known.pop(fd, None)) is not None and self._admission.counts_connections:
             self._admission.remove_connection(address)
 
@@ -181,11 +180,9 @@ class Deadlines:
         self.armed.set()
 
     def cancel(self, fd: int) -> None:
-        """Remove the deadline of a descriptor."""
         self._wheel.discard(fd)
 
     def pop_expired(self, limit: int) -> list[int]:
-        """Return and remove at most `limit` descriptors whose deadline has passed."""
         return self._wheel.pop_due(self._tick(), limit)
 
     async def wait(self) -> None:
@@ -496,7 +493,6 @@ class Connections:
         os.close(fd)  # which also removes it from its epoll set
 
     def close_all(self) -> None:
-        """Close everything, the sets too."""
         for fd, fd_state in enumerate(self.fd_states):
             if fd_state is not None:
                 self.close(fd)

@@ -190,7 +190,6 @@ class EpollTransport:
         await self._acceptor.stop()
 
     def statistics(self) -> TransportStatistics:
-        """Return connections and counters."""
         connections = self._connections
         return replace(
             connections.counters,
@@ -205,24 +204,21 @@ class EpollTransport:
     # Link: called by the core
 
     def hang_up(self, handle: int, close_packet: bytes | bytearray) -> None:
-        """See `Link`: input is ignored immediately, the last packet follows."""
+        """Ignore input immediately; the last packet follows."""
         if self._connections.begin_close(handle, close_packet):
             self._closing.append(handle)
             self._close_begun.set()
 
     def send(self, handle: int, data: bytes) -> None:
-        """See `Link`."""
         self._connections.deliver(handle, data)
 
     def try_send(self, handle: int, data: bytes) -> bool:
-        """See `Link`."""
         if handle in self._connections.unsent:
             return False
         self.send(handle, data)
         return True
 
     def poll_now(self, handle: int) -> bool:
-        """See `Link`: read the connection now."""
         peer = self._connections.fd_states[handle]
         if isinstance(peer, Session):
             with self._acceptor.contained(handle):
@@ -230,14 +226,13 @@ class EpollTransport:
         return True
 
     def receive_queue_age_s(self, handle: int, now: float) -> float:
-        """See `Link`: the kernel knows when the last data arrived, to about `KERNEL_ERROR_S`."""
+        """The kernel knows when the last data arrived, to about `KERNEL_ERROR_S`."""
         if now - self._acceptor.admits_since < KERNEL_ERROR_S:
             return 0.0
         with sockets.borrowed(handle) as sock:
             return sockets.receive_queue_age_s(sock, now, self._clock)
 
     def certificate(self, handle: int) -> bytes | None:
-        """See `Link`."""
         tls = self._connections.tls.get(handle)
         return None if tls is None else tls.peer_certificate()
 

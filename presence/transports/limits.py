@@ -90,5 +90,4 @@ TOO_MANY_CONNECTIONS = "this server takes no more connections at present"
 
 
 def encode_refusal(refusal: Refusal) -> bytes:
-    """Return the packet of a refusal."""
     return protocol.encode(protocol.error(None, refusal.code, refusal.message, refusal.retry_after))

@@ -116,7 +116,6 @@ class ProxyHeaders:
         return expected
 
     async def run(self) -> None:
-        """Serve until cancelled."""
         if self._set is None:
             return
         while True:
@@ -179,13 +178,11 @@ class ProxyHeaders:
             self._watched.add(fd)
 
     def stop_awaiting(self, fd: int) -> None:
-        """Stop awaiting a header."""
         self.awaited.pop(fd, None)
         if self._set is not None and fd in self._watched:
             self._watched.discard(fd)
             self._set.unregister(fd)
 
     def close(self) -> None:
-        """Close the epoll set."""
         if self._set is not None:
             self._set.close()

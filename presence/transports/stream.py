@@ -110,7 +110,6 @@ class StreamTransport:
         self._accepting.cancel()
 
     def statistics(self) -> TransportStatistics:
-        """Return connections and counters."""
         return replace(self._counters)
 
     async def _serve_tls(self, stream: trio.SocketStream) -> None:
@@ -189,7 +188,6 @@ class StreamTransport:
             await trio.aclose_forcefully(stream)
 
     def _admit(self, connection: _Connection) -> Refusal | None:
-        """Count one more connection, or return a refusal."""
         retry_after = self._admission.admit_connection(self._counters.connections, trio.current_time())
         if retry_after is not None:
             return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
@@ -201,7 +199,6 @@ class StreamTransport:
     # Link
 
     def hang_up(self, handle: _Connection, close_packet: bytes | bytearray) -> None:
-        """See `Link`."""
         if handle.hung_up:
             return
         handle.hung_up = True
@@ -210,7 +207,6 @@ class StreamTransport:
         handle.read_scope.cancel()
 
     def send(self, handle: _Connection, data: bytes) -> None:
-        """See `Link`."""
         handle.largest_packet = max(handle.largest_packet, min(len(data), MAX_PACKET_BYTES))
         self._send(handle, data)
 
@@ -222,18 +218,17 @@ class StreamTransport:
             self._drop_slow_reader(connection)
 
     def try_send(self, handle: _Connection, data: bytes) -> bool:
-        """See `Link`."""
         if handle.unsent:
             return False
         self.send(handle, data)
         return True
 
     def poll_now(self, handle: _Connection) -> bool:
-        """See `Link`: a stream cannot be read without waiting, so its reader needs a turn."""
+        """A stream cannot be read without waiting, so its reader needs a turn."""
         return False
 
     def receive_queue_age_s(self, handle: _Connection, now: float) -> float:
-        """See `Link`: known for TCP, also below TLS; 0.0 for other streams."""
+        """Known for TCP, also below TLS; 0.0 for other streams."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         return (
             sockets.receive_queue_age_s(stream.socket, now, self._engine.clock)
@@ -242,7 +237,6 @@ class StreamTransport:
         )
 
     def certificate(self, handle: _Connection) -> bytes | None:
-        """See `Link`."""
         stream = handle.stream
         if not isinstance(stream, trio.SSLStream):
             return None

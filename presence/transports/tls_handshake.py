@@ -57,7 +57,6 @@ class Handshakes:
         self._log = RateLimited(structlog.get_logger("presence.transport"))
 
     async def run(self) -> None:
-        """Serve until cancelled."""
         epoll = self._connections.sets[LatencyClass.HANDSHAKING]
         while True:
             events = epoll.poll(0, MAX_STEPS_PER_TURN)
