@@ -55,8 +55,6 @@ class ShardSweep:
 
 @dataclass(slots=True)
 class PeerNode:
-    """Another node."""
-
     node: str  # its id
     row: LeaseRow | None  # its row in the lease table; None if it only has traces in shards
     since: float  # seconds of contact at which its present counter was first seen
@@ -115,7 +113,6 @@ class FailureDetector:
         return not has_dead_marker and self.silence_s(known) < self.lease_s
 
     def lease_holders(self) -> set[str]:
-        """Return the nodes whose lease has not expired."""
         return {node for node, each in self.peers.items() if each.row and self.is_alive(node)}
 
     def silence_s(self, node: PeerNode) -> float:
@@ -139,7 +136,6 @@ class FailureDetector:
         return self.contact.time() - node.sweeper_since >= self.lease_s
 
     def fence_seen(self, node: PeerNode, shard: int, rollbacks: int) -> None:
-        """Record that a node is fenced in a shard."""
         now = self.contact.time()
         node.shards.setdefault(shard, ShardSweep(now, rollbacks, now + self.idle_timeout_s))
 
@@ -159,7 +155,6 @@ class FailureDetector:
         return self.contact.time() - sweep.fenced_at
 
     def sweep_answered(self, node: PeerNode, shard: int, reply: Reply) -> None:
-        """Handle the answer to a sweep call."""
         sweep, now = node.shards[shard], self.contact.time()
         if reply.status is ReplyStatus.UNFENCED:  # Redis lost the fence: start over
             del node.shards[shard]

@@ -9,8 +9,6 @@ LEFT: Final = "left"  # in place of a sweeper; never the id of a node
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """A node's row in the lease table."""
-
     text: str  # as Redis has it; a change has to name the text that it replaces
     counter: str  # of the node's last renewal
     sweeper: str = ""  # the node named by the dead marker; "" without one

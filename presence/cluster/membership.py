@@ -160,7 +160,6 @@ class Membership:
         return self.detector.is_alive(node)
 
     def lease_holders(self) -> set[str]:
-        """Return the other nodes that hold a lease."""
         return self.detector.lease_holders() - self.relay.former_ids
 
     async def _renew(self) -> bool:
@@ -195,5 +194,4 @@ class Membership:
         await self.runtime.sleep(self._outage.failed("beat", error))
 
     def statistics(self) -> ClusterStatistics:
-        """Return the counters as they are now."""
         return replace(self._counters, nodes=len(self.detector.peers))

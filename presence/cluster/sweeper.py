@@ -67,7 +67,6 @@ class ReindexingWalk:
         return sorted(new)
 
     def skip_shard(self) -> None:
-        """Continue with the next shard."""
         self.shard, self.cursor, self._found = (self.shard + 1) % self.shards, "0", set()
 
 

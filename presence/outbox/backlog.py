@@ -193,7 +193,6 @@ class Backlog:
 
     @property
     def has_held_items(self) -> bool:
-        """Whether items are held back."""
         return bool(self._held)
 
     @property
@@ -266,7 +265,6 @@ class Backlog:
         return Item(change, restores=restores)
 
     def release_held(self) -> None:
-        """Release the items that are held back."""
         self._sequence.extendleft(reversed(self._held))
         self._held, self._held_uids = [], set()
 

@@ -36,7 +36,6 @@ class Transitions:
         self._counts: dict[str, dict[str, int]] = {type: {} for type in TYPES}
 
     def count_events(self, events: Iterable[EventCount]) -> None:
-        """Count what a call has written."""
         for type, code, n in events:
             counts, reason = self._counts.setdefault(type, {}), _reason(code) if code else type
             counts[reason] = counts.get(reason, 0) + n

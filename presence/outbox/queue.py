@@ -36,11 +36,9 @@ class SkippedChanges:
     from_at: float  # earliest `Change.at` among them, monotonic seconds; an earlier login was not skipped
 
     def with_change(self, change: Change) -> "SkippedChanges":
-        """Return the gap with one more change."""
         return self.merged(SkippedChanges(1, change.at_ms, change.at_ms, change.at))
 
     def merged(self, other: "SkippedChanges") -> "SkippedChanges":
-        """Return the gap that covers both."""
         return SkippedChanges(
             self.dropped + other.dropped,
             min(self.from_ms, other.from_ms),
@@ -86,7 +84,6 @@ class PendingAges:
         self._pending_steps: dict[int, int] = {}  # changes by step, oldest first: time does not go back
 
     def add(self, change: Change) -> None:
-        """Count a change as pending."""
         step = change.at_ms // STEP_MS
         self._pending_steps[step] = self._pending_steps.get(step, 0) + 1
 
@@ -256,7 +253,6 @@ class Outbox:
             self._notify_at, self._notify = queued, notify
 
     def statistics(self) -> OutboxStatistics:
-        """Return the counters as they are now."""
         return replace(self._counters, skipping_shards=sum(self._skipping))
 
 

@@ -148,7 +148,6 @@ class ReconcilerTask:
         self.differences = 0
 
     def run_soon(self) -> None:
-        """See `Reconciler.run_soon`."""
         self._reconciler.run_soon()
 
     async def compare(

@@ -282,7 +282,7 @@ class Relay:
         self._lingered_s = self.clock() - began
 
     def _stuck(self) -> int:
-        """Return the number of queued changes that cannot be sent, for their shards are unreachable."""
+        """Return the number of queued changes that cannot be sent, because their shards are unreachable."""
         return sum(self.outbox.queued(each.shard) for each in self.writers if not self.is_reachable(each))
 
     async def _steps_to_send(self) -> tuple[list[PlannedStep], Failures]:
@@ -387,7 +387,6 @@ class Relay:
         self.outbox.notify_at(0, self._wake_event.set)
 
     def statistics(self) -> RelayStatistics:
-        """Return the counters as they are now."""
         outages = self._outages
         return replace(
             self._counters,

@@ -305,15 +305,12 @@ class ShardWriter:
         return self._is_open and now < self.barrier.open_at
 
     def fence_step(self, other: str) -> Fencing:
-        """Return the step that fences another node."""
         return Fencing(*self._step_header(), other)
 
     def sweep_step(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
-        """Return a step that ends sessions of a fenced node; see `Sweep`."""
         return Sweep(*self._step_header(), other, cursor, waited_ms, latest_ms)
 
     def reindex_step(self, cursor: str, users: int) -> Reindex:
-        """Return a step that restores the index of some users' sessions; see `Reindex`."""
         return Reindex(*self._step_header(), cursor, users)
 
     def is_idle(self, now: float) -> bool:
@@ -324,7 +321,6 @@ class ShardWriter:
     def compare_step(
         self, cursor: str, fields: int, sessions: tuple[SessionName, ...], shown: tuple[Profile, ...]
     ) -> Compare:
-        """Return a step that compares sessions with the records; see `Compare`."""
         return Compare(*self._step_header(), cursor, fields, sessions, shown)
 
     @property
