@@ -29,7 +29,6 @@ def seconds(name: str, value: float | timedelta) -> float:
 
 
 def host_name(host: str) -> str:
-    """Return a name or address to connect to."""
     if not isinstance(host, str):
         raise TypeError(f"host must be a string, not {type(host).__name__}")
     if not host or "\0" in host:
@@ -74,5 +73,4 @@ def unix_ms(
 
 
 def utc(unix_ms: int) -> datetime:
-    """Return Unix milliseconds as a time."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=unix_ms)

@@ -237,15 +237,15 @@ class Connection(ClientSession):
         self.request(update, ANSWER_TIMEOUT_S, now, on_answer=token.update_answered)
 
     def token_accepted(self, token: str, now: float) -> None:
-        """See `ClientSession`: renew this one, too, before it expires."""
+        """Renew this one, too, before it expires."""
         self._login_token.update_accepted(token, now)
 
     def sight_changed(self) -> None:
-        """See `ClientSession`: ask again for the users who were hidden."""
+        """Ask again for the users who were hidden."""
         self.own_requests.sight_changed()
 
     def login_incomplete(self, now: float) -> None:
-        """See `ClientSession`: send it, unless the server has asked for a pause."""
+        """Send what the login left out, unless the server has asked for a pause."""
         self.own_requests.add(_Rest(self.persistent_state), now)
 
     def handle_answer(self, packet: Packet, now: float) -> Effects:

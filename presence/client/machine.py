@@ -130,7 +130,6 @@ class ClientMachine:
         return math.inf if self.state is State.ENDED else self._deadline
 
     def statistics(self, inbox: Inbox) -> Statistics:
-        """Read the counters."""
         round_trip_s = self._connection.keepalives.round_trip_s if self._connection else None
         pushes = len(inbox), inbox.superseded, inbox.dropped
         policy = self.reconnect_policy
@@ -142,7 +141,6 @@ class ClientMachine:
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether there are bytes to send."""
         return bool(self._outgoing)
 
     def end_error(self) -> PresenceError:

@@ -28,8 +28,6 @@ AnswerCallback = Callable[[Result, float], Effects]
 
 
 class PendingRequest(NamedTuple):
-    """A request without an answer."""
-
     packet: Packet
     deadline: float  # when it times out
     retries: bool = False  # whether a message is sent again to a recipient that has lost its connection
@@ -50,7 +48,6 @@ class PendingRequest(NamedTuple):
         return self.deadline if self.resend_at is None else min(self.resend_at, self.deadline)
 
     def effects_of(self, id: int, result: Result, now: float) -> Effects:
-        """Return the effects of its answer."""
         return [RequestResult(id, result)] if self.on_answer is None else self.on_answer(result, now)
 
 
@@ -77,7 +74,6 @@ class PendingRequests:
         return id in self._by_id
 
     def __getitem__(self, id: int) -> PendingRequest:
-        """Return the request with an id."""
         return self._by_id[id]
 
     def put(self, id: int, pending: PendingRequest) -> None:
@@ -89,7 +85,6 @@ class PendingRequests:
             heapq.heapify(self._times)
 
     def pop(self, id: int) -> PendingRequest | None:
-        """Remove and return the request with an id, if there is one."""
         return self._by_id.pop(id, None)
 
     def due(self, now: float) -> list[int]:

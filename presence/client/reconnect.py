@@ -73,7 +73,6 @@ class ReconnectPolicy:
         self.losses = 0  # how often a connection was lost or could not be made
 
     def login_granted(self) -> None:
-        """A login was granted."""
         self.logins += 1
 
     def connection_lost(self, loss: Loss, online_s: float) -> float | PresenceError:

@@ -117,7 +117,6 @@ class Keepalives:
             self.dead_at = now + self._interval_s
 
     def note_answered(self, now: float) -> None:
-        """Note the answer to the keepalive that asked for one."""
         self.round_trip_s = now - self._question_sent_at
         self.unanswered_id = None
         self.dead_at = math.inf

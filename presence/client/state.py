@@ -27,7 +27,6 @@ class WatchedUsers:
         self._requested: dict[int, dict[str, None]] = {}
 
     def states(self) -> dict[str, UserState]:
-        """Return the newest known state of each watched user."""
         return dict(self._known)
 
     def newest(self, states: Mapping[str, UserState]) -> dict[str, UserState]:
@@ -35,7 +34,6 @@ class WatchedUsers:
         return {uid: self._known.get(uid, state) for uid, state in states.items()}
 
     def __contains__(self, uid: str) -> bool:
-        """Whether a user is watched."""
         return uid in self._known
 
     def batches(self) -> Iterator[list[str]]:
@@ -54,7 +52,6 @@ class WatchedUsers:
         return new
 
     def request_sent(self, id: int, uids: Iterable[str]) -> None:
-        """Note that a request to watch these users was sent."""
         self._requested[id] = dict.fromkeys(uids)
 
     def request_granted(self, id: int, states: Mapping[str, UserState]) -> list[PresenceChanged]:
@@ -163,7 +160,6 @@ class PersistentState:
         return token
 
     def watch(self, uids: Iterable[str]) -> Packet:
-        """Return the request to watch users."""
         return protocol.watch(uids, detail=self.watch_devices or None)
 
     def login_packet(self, time_ms: float | None) -> Packet:
@@ -239,7 +235,6 @@ class PersistentState:
         self.login = own_copy(self._validated(self.login._replace(payload=payload)))
 
     def request_sent(self, id: int, packet: Packet) -> None:
-        """Note a request that was sent."""
         if packet.kind == Kind.WATCH:
             self.watches.request_sent(id, packet.payload["uids"])
         elif packet.kind == Kind.UNWATCH:

@@ -248,7 +248,6 @@ def seconds(value: float | timedelta) -> float:
 
 
 def error_line(error: BaseException | str) -> str:
-    """Return an error as a line of text."""
     return error if isinstance(error, str) else f"{type(error).__name__}: {error}"
 
 

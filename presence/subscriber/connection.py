@@ -230,7 +230,6 @@ class Retry:
         return jittered(backoff_s(self._failures - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
     def succeeded(self) -> None:
-        """Note a successful call."""
         if self._logged:
             log.warning("Redis at %s is reachable again", self._name)
         self._has_succeeded = True

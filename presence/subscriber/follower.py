@@ -57,7 +57,6 @@ class Follower(Source[Item]):
 
     @property
     def has_work(self) -> bool:
-        """See `Source`."""
         return not self._buffer
 
     @property
@@ -66,7 +65,7 @@ class Follower(Source[Item]):
         return {shard: position.id for shard, position in self._positions.items()}
 
     def fetch(self) -> None:
-        """See `Source`; returns after about `BLOCK_MS` without items."""
+        """Fetch; return after about `BLOCK_MS` without items."""
         self._connections.run_on_reachable(self._fetch, self.shards)
 
     def _fetch(self, clients: ShardClients) -> None:
@@ -76,7 +75,6 @@ class Follower(Source[Item]):
             self._buffer.extend(self._wait(clients))
 
     def next(self) -> Item | None:
-        """See `Source`."""
         return self._buffer.popleft() if self._buffer else None
 
     def read(self, clients: ShardClients) -> list[Item]:
@@ -132,7 +130,6 @@ class Follower(Source[Item]):
         return newest_ids(clients, self.shards.keys, shards)
 
     def discard_buffer(self) -> None:
-        """Discard items that were read and not yet returned."""
         self._buffer.clear()
 
     def _check_shards(self, after: Mapping[int, str]) -> None:

@@ -160,7 +160,6 @@ class GroupConsumer(Source[Item]):
 
     @property
     def has_work(self) -> bool:
-        """See `Source`."""
         return bool(
             self._refused
             or self._front() is None
@@ -169,7 +168,6 @@ class GroupConsumer(Source[Item]):
         )
 
     def next(self) -> Item | None:
-        """See `Source`."""
         place = self._front()
         if place is None:
             return None
@@ -187,13 +185,11 @@ class GroupConsumer(Source[Item]):
         return None
 
     def skip(self, item: Item) -> None:
-        """See `Source`."""
         self._taken.remove(item)
         if isinstance(item, Entry):
             self._pending.ack(item)
 
     def hand_out(self) -> bool:
-        """See `Source`."""
         try:
             return self._connections.run_on_reachable(self._hand_out, self._shards)
         finally:
@@ -221,39 +217,32 @@ class GroupConsumer(Source[Item]):
     # Settling: these only queue, from any thread
 
     def ack(self, key: EntryKey) -> None:
-        """See `Source`."""
         if entry := self._handed_out.pop(key, None):
             self._pending.ack(entry)
 
     def ack_all(self, but: Collection[EntryKey]) -> None:
-        """See `Source`."""
         for key in [*self._handed_out]:
             if key not in but:
                 self.ack(key)
 
     def nak(self, key: EntryKey, delay_s: float, error: str | None) -> None:
-        """See `Source`."""
         if entry := self._handed_out.pop(key, None):
             self._refused.append((entry, self._clock() + delay_s if delay_s else _NEVER, error))
 
     def give_up(self, key: EntryKey, error: str) -> None:
-        """See `Source`."""
         if entry := self._handed_out.pop(key, None):
             self._pending.give_up(entry, error)
 
     def rewind(self, but: Collection[EntryKey]) -> None:
-        """See `Source`."""
         for key in [*self._handed_out]:
             if key not in but:
                 self.nak(key, 0, None)
 
     def note_error(self, error: str) -> None:
-        """See `Source`."""
         for entry in [*self._handed_out.values()]:
             self._pending.note_error(entry, error)
 
     def flush(self) -> None:
-        """See `Source`."""
         with self._connections.borrow() as clients:
             clients.readmit(is_early=True)
             self._take_back_refused()
@@ -262,7 +251,7 @@ class GroupConsumer(Source[Item]):
     # Reading
 
     def fetch(self) -> None:
-        """See `Source`; it takes about `BLOCK_MS` at most."""
+        """Fetch; take about `BLOCK_MS` at most."""
         try:
             self._connections.run_on_reachable(self._fetch, self._shards)
         except RedisError as error:
@@ -443,7 +432,6 @@ class GroupConsumer(Source[Item]):
     # Stopping
 
     def stop(self, *, keeps_handed_out: bool, unseen: Iterable[EntryKey] = ()) -> None:
-        """See `Source`."""
         if not self._is_joined:
             return
         self._insert(self._taken)

@@ -93,11 +93,10 @@ class SnapshotFollower(Source[Item | Snapshot]):
 
     @property
     def has_work(self) -> bool:
-        """See `Source`."""
         return not self._buffer and (self._snapshot_due or self._follower.has_work)
 
     def fetch(self) -> None:
-        """See `Source`: a snapshot if one is due, else as `Follower.fetch`."""
+        """Fetch a snapshot if one is due, else entries as `Follower.fetch` does."""
         if self._buffer:
             return
         if not self._snapshot_due:
@@ -111,7 +110,6 @@ class SnapshotFollower(Source[Item | Snapshot]):
             self._snapshot_due = False
 
     def next(self) -> Item | Snapshot | None:
-        """See `Source`."""
         if self._buffer:
             return self._buffer.popleft()
         if self._snapshot_due:
