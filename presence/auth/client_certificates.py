@@ -34,7 +34,6 @@ class CertificateIdentities:
         self._wall = wall
 
     def login(self, certificate: bytes, uid: str | None, now: float) -> AuthResult:
-        """See `CertificateAuthenticator`."""
         try:
             parsed = x509.load_der_x509_certificate(certificate)
             names, is_authority = list(self._names(parsed)), _is_authority(parsed)

@@ -70,7 +70,6 @@ class Signer:
             raise InvalidKey("its private part is not as RFC 7518 has it") from None
 
     def sign(self, data: bytes) -> bytes:
-        """Return the signature of some bytes."""
         return self._algorithm.sign(data, self._key)
 
     def token(
@@ -119,7 +118,7 @@ class Signer:
 
 
 def make_token(entry: Mapping[str, Any], uid: str, **parts: Any) -> str:
-    """Return one token for `uid`, see `Signer`."""
+    """Return one token for `uid`; `parts` are arguments of `Signer.token`."""
     return Signer(entry).token(uid, **parts)
 
 

@@ -69,7 +69,7 @@ class KeySource(Protocol):
 
 
 class KeyFile:
-    """See `KeySource`; a file of the machine."""
+    """Keys from a file of this machine, a `KeySource`."""
 
     interval_s = retry_s = POLL_INTERVAL_S
 
@@ -78,18 +78,16 @@ class KeyFile:
         self._thread = AbandonableThread()
 
     def initial(self) -> Keyring:
-        """See `KeySource`."""
         return key_file.load(self._path)
 
     async def read(self) -> bytes:
-        """See `KeySource`; in a thread, because the disk may be slow."""
+        """Read in a thread, because the disk may be slow."""
         try:
             return await self._thread.call(partial(key_file.read, self._path))
         except ThreadTimeout as error:
             raise KeySetError(f"{self._path}: reading it {error}") from None
 
     def parse(self, raw: bytes) -> Keyring:
-        """See `KeySource`."""
         return key_file.parse(raw, self._path)
 
 
@@ -128,7 +126,6 @@ class KeyRotation:
         self._next_at = self._valid_at = -math.inf
 
     def statistics(self) -> RotationStatistics:
-        """Return the counters."""
         state = self._state
         return replace(self._counters, is_current=not state.problem, ignored=state.keyring.ignored)
 

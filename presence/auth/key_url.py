@@ -27,7 +27,7 @@ _ALG_BY_KTY: Final = {KTY[alg]: alg for alg in (RS256, ES256, EDDSA)}
 
 
 class KeyUrl:
-    """See `presence.auth.key_rotation.KeySource`; read each `interval_s` seconds."""
+    """Keys from a URL, a `KeySource` that is read every `interval_s` seconds."""
 
     retry_s = RETRY_S
 
@@ -41,7 +41,6 @@ class KeyUrl:
         return Keyring(())
 
     async def read(self) -> bytes:
-        """See `KeySource`."""
         try:
             with trio.fail_after(TIMEOUT_S):
                 return await self._request()
@@ -69,7 +68,6 @@ class KeyUrl:
         return bytes(raw)
 
     def parse(self, raw: bytes) -> Keyring:
-        """See `KeySource`."""
         try:
             entries = entries_of(raw)
         except InvalidKey as error:

@@ -73,7 +73,6 @@ class Key:
 
     @property
     def bits(self) -> int:
-        """The size of the key."""
         key: Any = self._jwk.key
         return len(key) * 8 if isinstance(key, bytes) else getattr(key, "key_size", 256)
 
@@ -131,9 +130,7 @@ class Keyring:
 
     @property
     def kids(self) -> frozenset[str]:
-        """The names of the keys."""
         return frozenset(kid for kid, _ in self._keys)
 
     def find(self, kid: str, alg: str) -> Key | None:
-        """Return the key of this name and algorithm, if there is one."""
         return self._keys.get((kid, alg))

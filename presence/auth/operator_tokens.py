@@ -30,8 +30,6 @@ class TokenFileError(Exception):
 
 
 class OperatorToken(NamedTuple):
-    """The token of an operator."""
-
     role: Role  # ``read``, or ``act``, which includes reading
     name: str  # for the log
     digest: bytes  # SHA-256 of the secret

@@ -86,7 +86,6 @@ class TokenAuthenticator:
         self._counters = AuthStatistics()
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
-        """See `Authenticator`."""
         trust = CallerTrust.ANONYMOUS if self._bad_tokens.has(address, now) else CallerTrust.SUSPECT
         result = self._authenticate(token, uid, trust, now, self._counters.refused)
         if isinstance(result, Granted):
@@ -96,14 +95,14 @@ class TokenAuthenticator:
         return result
 
     def renewal(self, token: object, uid: str, now: float) -> AuthResult:
-        """See `Authenticator`. Updates are rate-limited by connection, which a reconnect renews."""
+        """Limit renewals by user, because a reconnect renews the limit by connection."""
         trust = CallerTrust.CONNECTED if self._renewals.take(uid, now) else CallerTrust.SUSPECT
         result = self._authenticate(token, uid, trust, now, self._counters.renewals_refused)
         self._counters.renewed += isinstance(result, Granted)
         return result
 
     def check_pass(self, text: object, uid: str, now: float) -> AuthResult:
-        """See `Authenticator`. The caller has limited how many passes a user gets checked."""
+        """The caller limits how many passes are checked per user."""
         result = self._authenticate(
             text, uid, CallerTrust.PASS, now, self._counters.passes_refused, is_pass=True
         )
@@ -111,7 +110,6 @@ class TokenAuthenticator:
         return result
 
     def statistics(self) -> AuthStatistics:
-        """Return the counters."""
         return replace(
             self._counters,
             keys=len(self.keyring),

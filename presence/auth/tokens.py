@@ -177,7 +177,6 @@ def _moment(claims: dict[str, Any], name: str) -> float:
 
 
 def is_uid(value: object) -> bool:
-    """Whether a value can be a uid."""
     return uid_complaint(value) is None
 
 
