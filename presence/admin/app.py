@@ -53,7 +53,6 @@ class App:
         self.asgi: ASGIApp = AuthMiddleware(self.endpoints, self._access, metrics, audit)
 
     async def run(self) -> None:
-        """Run all tasks until cancelled."""
         self._handlers.begin()
         try:
             async with trio.open_nursery() as nursery:

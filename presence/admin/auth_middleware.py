@@ -105,7 +105,6 @@ class AuthMiddleware:
         self._guesses: KeyedRateLimiter[str] = KeyedRateLimiter(GUESSES_PER_S, GUESSES_BURST, MAX_GUESSERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an ASGI request."""
         endpoint, allowed = self._find(scope)
         answer = _CountedResponse(send, self._metrics, _counted_as(endpoint))
         try:
@@ -187,7 +186,6 @@ class _CountedResponse:
         self.is_last = True  # until an operator is admitted
 
     async def __call__(self, message: Message) -> None:
-        """Forward a message."""
         if message["type"] == "http.response.start":
             self._is_begun = True
             headers = MutableHeaders(raw=message["headers"])

@@ -108,7 +108,6 @@ class EventBroadcaster:
         self._wanted.set()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Stop calling this subscriber."""
         self._subscribers.discard(subscriber)
 
     async def run(self) -> None:

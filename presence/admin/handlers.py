@@ -57,8 +57,6 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of data."""
-
     workers: Workers
     sampler: Sampler
     queries: RedisQueries
@@ -104,7 +102,6 @@ class Handlers:
         return json_answer({"status": status, "workers": workers}, 200 if serves else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """All metrics, for Prometheus."""
         answers = await self._sources.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
         cluster = self._sources.sampler.cluster
         scrape = Scrape(
@@ -120,18 +117,16 @@ class Handlers:
         return Response(body, 200, {**NO_STORE, "Content-Type": kind})
 
     async def presence(self, request: Request) -> Response:
-        """The state of a user."""
         return await self._presence(requests.uid_of_path(request, "/v1/presence/"))
 
     async def presence_of(self, request: Request) -> Response:
-        """The same, by a parameter."""
+        """As `presence`, with the uid in a parameter."""
         return await self._presence(requests.uid_of_query(request))
 
     async def _presence(self, uid: str) -> Response:
         return json_answer((await self._sources.queries.states([uid]))[uid])
 
     async def query(self, request: Request) -> Response:
-        """The states of users."""
         uids = requests.uids_of(await requests.json_object(request, "uids"))
         return json_answer({"presence": await self._sources.queries.states(uids)})
 
@@ -156,7 +151,7 @@ class Handlers:
         return await self._explain(requests.uid_of_path(request, "/v1/explain/"))
 
     async def explain_of(self, request: Request) -> Response:
-        """The same, by a parameter."""
+        """As `explain`, with the uid in a parameter."""
         return await self._explain(requests.uid_of_query(request))
 
     async def _explain(self, uid: str) -> Response:
@@ -168,7 +163,6 @@ class Handlers:
         return json_answer(explained)
 
     async def kick(self, request: Request) -> Response:
-        """End sessions of a user."""
         operator = operator_of(request.scope)
         log_action, scope = self._sources.audit.log_action, request.scope
         try:
@@ -192,7 +186,6 @@ class Handlers:
         return json_answer({"uid": uid, **report}, 202 if left else 200)
 
     async def bans(self, _request: Request) -> Response:
-        """All bans."""
         return json_answer({"bans": await self._sources.queries.bans()})
 
     async def ban(self, request: Request) -> Response:
@@ -227,7 +220,6 @@ class Handlers:
         return json_answer(answer, 202 if left else 200)
 
     async def unban(self, request: Request) -> Response:
-        """Lift bans of users."""
         operator, scope = operator_of(request.scope), request.scope
         log_action = self._sources.audit.log_action
         try:
@@ -246,7 +238,6 @@ class Handlers:
         return json_answer({"lifted": lifted})
 
     async def message(self, request: Request) -> Response:
-        """Send messages to users."""
         operator, scope, audit = operator_of(request.scope), request.scope, self._sources.audit
         try:
             body = await requests.json_object(request, "from", "to", "device", "body", "messages")

@@ -19,8 +19,6 @@ T = TypeVar("T")
 
 
 class HistoryPage(NamedTuple):
-    """A page of events."""
-
     items: list[Item]  # gaps first, then entries by id
     positions: dict[int, str]  # where to continue, by shard
     is_complete: bool  # whether all shards were read: an unreachable one may have more
@@ -101,7 +99,6 @@ class EventHistory:
         return await self._call(read)
 
     def close(self) -> None:
-        """Close the connections."""
         while self._idle:
             self._idle.pop().close()
 

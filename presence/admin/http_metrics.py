@@ -95,7 +95,6 @@ class HttpMetrics:
         self.refusals[_known(reason, REFUSALS)] += 1
 
     def count_action(self, verb: str, outcome: str) -> None:
-        """Count an action of an operator, successful or not."""
         self.actions[_known(verb, VERBS), _known(outcome, OUTCOMES)] += 1
 
 

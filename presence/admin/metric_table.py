@@ -75,8 +75,6 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric."""
-
     name: str  # including the suffix `_total` or `_info`
     kind: MetricKind
     help: str  # one phrase, without a full stop

@@ -47,15 +47,12 @@ class PageFiles:
         }
 
     async def index(self, request: Request) -> Response:
-        """Return the page."""
         return self._response(INDEX, request)
 
     async def file(self, request: Request) -> Response:
-        """Return a file of the page."""
         return self._response(request.path_params["file"], request)
 
     async def describe(self, _request: Request) -> Response:
-        """Return the OpenAPI description."""
         return json_answer(self._description)
 
     def _response(self, name: str, request: Request) -> Response:

@@ -21,7 +21,6 @@ MAX_WAIT_S: Final = 30.0
 
 
 def checked_uid(value: object) -> str:
-    """Return a uid."""
     return _checked(value, "bad_uid", uid_complaint)
 
 

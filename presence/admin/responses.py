@@ -66,7 +66,6 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def response(self) -> JSONResponse:
-        """Return the response."""
         body: dict[str, object] = {"code": self.code, "message": self.message}
         headers = {"Cache-Control": "no-store", **self.headers}
         if self.retry_after is not None:
@@ -76,7 +75,6 @@ class ApiError(Exception):
 
 
 def bad_request(code: str, message: str) -> ApiError:
-    """Return the error of an invalid request."""
     return ApiError(400, code, message)
 
 

@@ -48,7 +48,6 @@ class Sampler:
         self.cluster = RedisStatus()
 
     async def run(self) -> None:
-        """Build snapshots until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch, SAMPLE_INTERVAL_S, self._reader.count, "online")
@@ -66,7 +65,6 @@ class Sampler:
         self._viewers.add(show)
 
     def unsubscribe(self, show: Callable[[bytes], None]) -> None:
-        """Stop calling `show`."""
         self._viewers.discard(show)
 
     async def _sample_all(self) -> None:

@@ -138,7 +138,7 @@ class RedisStatus:
 
 
 def point_of(at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, online: int | None) -> Point:
-    """Return the point of this moment, see `History`."""
+    """Return the point of this moment for `History`."""
     samples = _samples(answers)
     return (
         at_ms,

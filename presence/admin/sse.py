@@ -47,7 +47,6 @@ class EventStream(Response):
         self.init_headers(headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, as an ASGI application."""
         if sum(self._metrics.viewers.values()) >= MAX_VIEWERS:
             await self._chunks.aclose()
             text = f"{MAX_VIEWERS} viewers are connected already"

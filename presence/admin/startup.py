@@ -20,8 +20,6 @@ _SIZE: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The message."""
-
     settings: Settings
     redis_url: str
     listeners: tuple[int, ...]  # descriptors of sockets that listen

@@ -28,8 +28,6 @@ _log = structlog.get_logger("presence.admin")
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """The answer of a worker."""
-
     number: int  # of the worker; 0 without a supervisor
     sample: Sample | None  # see `presence.server.server.Server.sample`; None: it did not answer in time
     at: float  # time of the answer, of trio's clock
@@ -68,7 +66,6 @@ class Workers:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all workers."""
         return list(self._lines)
 
     @property
