@@ -47,7 +47,7 @@ class QueueBounds:
 
 
 class MessageQueue:
-    """See the header; `items` and `bytes` count messages without an answer, in a call or not."""
+    """Messages without an answer, in a call or not; `items` and `bytes` count them."""
 
     def __init__(self, bounds: QueueBounds) -> None:
         self._bounds = bounds
@@ -58,7 +58,6 @@ class MessageQueue:
         self.items = self.bytes = 0
 
     def has_room(self, sender: Session) -> bool:
-        """Whether one more message of a sender fits."""
         bounds = self._bounds
         return (
             self.items < bounds.items
@@ -107,7 +106,6 @@ class MessageQueue:
                 self._due.append((now + RETRY_DELAY_S, to))
 
     def remove(self, pending: PendingMessage) -> None:
-        """Remove an answered message."""
         pending.is_answered = True
         self.items -= 1
         self.bytes -= len(pending.message.frame)

@@ -84,7 +84,6 @@ class ConnectionWrites:
         return True
 
     def send(self) -> None:
-        """Write everything."""
         gathered, self._packets = self._packets, {}
         for session, packets in gathered.items():
             if session.link is not None:  # an earlier write may have ended it
@@ -198,7 +197,6 @@ class MessageRouter:
         writes.send()
 
     def statistics(self) -> RouterStatistics:
-        """Return the counters."""
         return replace(self._counters, waiting=self._queue.items)
 
     async def run(self) -> None:

@@ -20,8 +20,6 @@ UIDS_SENT: Final = 10  # for the logs of nodes
 
 @dataclass(frozen=True, slots=True)
 class BanResult:
-    """The outcome of a ban."""
-
     until_ms: int | None  # Unix milliseconds of Redis' clock; None: for ever
     ended: KickResult  # what became of the sessions
 

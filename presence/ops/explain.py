@@ -189,7 +189,6 @@ class Explainer:
         )
 
     def close(self) -> None:
-        """Close the connections."""
         self._reader.close()
         self._access.close()
 

@@ -204,7 +204,6 @@ def _came(event: Values | None, lost: str) -> str:
 
 
 def banned(ban: StoredBan) -> str:
-    """Return a note about a ban."""
     whom = "the user is" if ban.device is None else f"{device({'device': ban.device})} is"
     until = "for ever" if ban.until_ms is None else f"until {moment(ban.until_ms)}"
     return f"{whom} banned {until}, by {ban.by or 'unknown'}" + (f": {ban.reason}" if ban.reason else "")

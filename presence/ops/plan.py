@@ -24,11 +24,9 @@ class Cost(NamedTuple):
     most: float
 
     def times(self, count: float) -> "Cost":
-        """Return the cost of so many."""
         return Cost(self.least * count, self.most * count)
 
     def plus(self, other: "Cost") -> "Cost":
-        """Return both together."""
         return Cost(self.least + other.least, self.most + other.most)
 
 
@@ -110,7 +108,6 @@ class Need:
 
 
 def need(demand: Demand) -> Need:
-    """Return what a demand takes."""
     keepalive = KEEPALIVE_US.plus(KEEPALIVE_TLS_US if demand.tls else NOTHING)
     visit = VISIT_US.plus(TOKEN_US if demand.tokens else NOTHING).plus(
         HANDSHAKE_US if demand.tls else NOTHING

@@ -48,13 +48,11 @@ class RequestTimeouts(Generic[W]):
         self._bell = TrioWakeEvent()
 
     def add(self, request: W) -> None:
-        """Start the time-out of a request."""
         self._due_at[request] = trio.current_time() + self._seconds
         if len(self._due_at) == 1:  # otherwise an earlier request times out first
             self._bell.set()
 
     def discard(self, request: W) -> None:
-        """End the time-out of a request, if it has one."""
         self._due_at.pop(request, None)
 
     async def run(self) -> None:
@@ -73,8 +71,6 @@ class RequestTimeouts(Generic[W]):
 
 @dataclass(eq=False, slots=True)
 class PendingWatch:
-    """A pending watch."""
-
     session: Session
     id: int | None  # of the packet
     uids: list[str]  # to watch; each once
@@ -104,7 +100,6 @@ class PendingWatches:
         self._count = self.bytes = 0
 
     def __len__(self) -> int:
-        """Return the number of pending watches."""
         return self._count
 
     def is_awaited(self, uid: str) -> bool:
@@ -120,11 +115,9 @@ class PendingWatches:
         return {uid for watch in self._by_session.get(session, ()) for uid in watch.uids}
 
     def count_uids(self, session: Session) -> int:
-        """Return the number of users of the pending watches of a session."""
         return sum(len(watch.uids) for watch in self._by_session.get(session, ()))
 
     def add(self, watch: PendingWatch) -> None:
-        """Add a watch."""
         self._by_session.setdefault(watch.session, []).append(watch)
         self._count += 1
         self.bytes += watch.size_bytes

@@ -175,7 +175,6 @@ class Pushes:
             await trio.lowlevel.checkpoint()
 
     def send_slice(self) -> None:
-        """Send one slice of the queue."""
         gathered: dict[Session, _Frames] = {}
         left = MAX_PACKETS_PER_SLICE
         while left > 0 and (current := self._next()) is not None:
@@ -279,7 +278,6 @@ class Pushes:
             del self._deferred[session]
 
     def statistics(self) -> PushStatistics:
-        """Return the counters."""
         self._statistics.queued = len(self._queue) + (self._current is not None)
         self._statistics.slow = len(self._deferred)
         self._statistics.queued_bytes = self._queued_bytes

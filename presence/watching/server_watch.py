@@ -85,7 +85,6 @@ class ServerWatch:
         self.is_over = False
 
     def add(self, watch: ShardWatch) -> None:
-        """Add a shard that this server has."""
         self._arriving.append(watch)
         self._unannounced.append(watch)
         self._bell.set()

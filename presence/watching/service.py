@@ -109,7 +109,6 @@ class Watching:
         self._taken = self._refused = self._full = self._timed_out = 0
 
     async def run(self) -> None:
-        """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._shards.run)
             nursery.start_soon(self._pushes.run)
@@ -120,7 +119,6 @@ class Watching:
                 nursery.start_soon(self._expire_passes, self._visibility)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
-        """See `RequestHandler.handle`."""
         if session.link is None:
             return
         self.askers.add(session)
@@ -145,11 +143,10 @@ class Watching:
         return len(self._watches.watched_by(session))
 
     def drained(self, session: Session) -> None:
-        """See `RequestHandler.drained`."""
         self._pushes.drained(session)
 
     def sight_changed(self, session: Session) -> None:
-        """See `RequestHandler.sight_changed`. The client is told of each user whom it no longer watches."""
+        """Notify the client of each user whom it no longer watches."""
         if self._visibility is None:
             return
         self._pending.hide(session, self._visibility.hidden(session, self._pending.asked_by(session)))
@@ -171,7 +168,7 @@ class Watching:
                 await trio.lowlevel.checkpoint()
 
     def left(self, session: Session) -> None:
-        """See `RequestHandler.session_disconnected`."""
+        """Drop what belongs to a session whose connection is lost or closing."""
         self.askers.discard(session)
         self._pushes.discard(session)
         self._pushes.with_devices.discard(session)
@@ -276,7 +273,6 @@ class Watching:
         requests.send_ok(session, request.id, {})
 
     def _refuse_timed_out(self, watch: PendingWatch) -> None:
-        """Refuse a watch that could not be answered in time."""
         self._timed_out += 1
         self._pending.remove(watch)
         self._release(watch.session, watch.uids)

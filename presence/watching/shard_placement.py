@@ -65,17 +65,14 @@ class WatchedShards:
         return self._watches.values()
 
     def current(self, uid: str) -> WatchedState | None:
-        """See `ShardView.current`."""
         watch = self._watches.get(self._shard_of(uid))
         return watch.view.current(uid) if watch is not None else None
 
     def latest(self, uid: str) -> WatchedState | None:
-        """See `ShardView.latest`."""
         watch = self._watches.get(self._shard_of(uid))
         return watch.view.latest(uid) if watch is not None else None
 
     def want(self, uids: Iterable[str]) -> None:
-        """Watch users."""
         for shard, some in self._by_shard(uids).items():
             watch = self._watches.get(shard)
             if watch is None:
@@ -90,7 +87,6 @@ class WatchedShards:
                 self._bell.set()
 
     def drop(self, uids: Iterable[str]) -> None:
-        """Watch users no longer."""
         for shard, some in self._by_shard(uids).items():
             if (watch := self._watches.get(shard)) is not None:
                 watch.drop(some)
@@ -98,7 +94,6 @@ class WatchedShards:
                     place.ring(watch)
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 now = trio.current_time()

@@ -84,14 +84,12 @@ class ShardWatch:
         self._empty_since: float | None = None  # when it was first found without users
 
     def want(self, uids: Iterable[str]) -> None:
-        """Add users."""
         for uid in uids:
             self.view.want(uid)
             if self.view.current(uid) is not None:  # it was about to be unsubscribed
                 self._ready((uid,))
 
     def drop(self, uids: Iterable[str]) -> None:
-        """Drop users."""
         for uid in uids:
             self.view.drop(uid)
 

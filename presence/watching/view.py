@@ -112,7 +112,6 @@ class ShardView:
     # Wanted users
 
     def want(self, uid: str) -> None:
-        """Add a user."""
         user = self._user(uid)
         if user is None:
             user = self._users[uid] = _User(self._connection)
@@ -121,7 +120,6 @@ class ShardView:
             self._to_update[uid] = None
 
     def drop(self, uid: str) -> None:
-        """Drop a user."""
         user = self._user(uid)
         if user is None:
             return
@@ -194,7 +192,6 @@ class ShardView:
             self._to_update[uid] = None
 
     def unsubscribed(self, uid: str) -> None:
-        """Record that a subscription has ended."""
         user = self._user(uid)
         if user is None or user.subscription is not _UserSubscription.LEAVING:
             return

@@ -44,7 +44,6 @@ class Watches:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return the number of watches."""
         return self._count
 
     @property
@@ -57,7 +56,6 @@ class Watches:
         return self._watched.get(session, set())
 
     def is_watched(self, uid: str) -> bool:
-        """Whether any session watches a user."""
         return uid in self._watchers
 
     def watchers(self, uid: str, number: int) -> list[Session]:
