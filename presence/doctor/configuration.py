@@ -38,7 +38,6 @@ def files(settings: Settings, handler_names: Sequence[str]) -> list[CheckResult]
 
 
 def token_keys(settings: Settings) -> CheckResult:
-    """Check the keys for tokens of clients."""
     check, need, source = (
         "token keys",
         "a valid file or URL of keys, if token_keys is set",

@@ -60,8 +60,6 @@ class MemoryNeeds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """Facts of this machine."""
-
     system: str  # as `sys.platform`
     has_epoll: bool  # whether the system has epoll
     redis_binary: str  # path of a Redis binary; "" if there is none

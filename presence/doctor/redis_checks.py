@@ -120,7 +120,6 @@ def _server(
 
 
 def version(info: Mapping[str, Any]) -> CheckResult:
-    """Check the version."""
     need, text = "Redis 6.2 or newer, or Valkey", str(info.get("redis_version", ""))
     valkey = f", Valkey {info['valkey_version']}" if "valkey_version" in info else ""
     numbers = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
@@ -219,7 +218,6 @@ def replicas(info: Mapping[str, Any]) -> CheckResult:
 
 
 def latency(server: RedisServer) -> CheckResult:
-    """Check the latency."""
     took = median(server.pings_ms)
     need, have = f"a median of at most {SLOW_MS:g} ms", f"{took:.2f} ms"
     if took <= SLOW_MS:

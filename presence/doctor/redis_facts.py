@@ -45,8 +45,6 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class SentinelFacts:
-    """One Sentinel."""
-
     name: str  # its address
     primary: str | Unknown  # the address that it names
     quorum: str  # why the Sentinels could not replace the primary now, as it says; "" if they could
@@ -54,8 +52,6 @@ class SentinelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisFacts:
-    """Facts about Redis."""
-
     url: str  # without passwords
     is_cluster: bool
     failure: str  # why it cannot be reached; then there are no other facts; "" if it can
@@ -71,7 +67,6 @@ class RedisFacts:
 
 
 def gather(settings: Settings, redis_url: str) -> RedisFacts:
-    """Collect the facts."""
     url = redacted(redis_url)
     with ExitStack() as stack:
         service = parse(redis_url).service
@@ -129,7 +124,6 @@ def _server(client: Redis) -> RedisServer:
 
 
 def _sentinel(client: Redis, service: str) -> SentinelFacts:
-    """Collect the facts of one Sentinel."""
     named = _try(lambda: ask(client, service))
     if isinstance(named, Unknown):
         return SentinelFacts(address(client), named, "")

@@ -49,8 +49,6 @@ class CheckStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check."""
-
     check: str  # its name in `CHECKS`
     status: CheckStatus
     need: str  # what a server needs

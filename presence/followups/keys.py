@@ -85,7 +85,7 @@ def recount_call(keys: Keys, shard: int, missing_bytes: int, recounts: int) -> C
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A follow-up to add for one user; see `presence.followups.planned`."""
+    """A follow-up to add for one user."""
 
     id: str
     uid: str
@@ -95,7 +95,6 @@ class Addition:
 
 
 def add_call(keys: Keys, what: Addition) -> Call:
-    """Return the call that adds a follow-up of one user."""
     arguments: list[Any] = ["", what.id, what.uid, what.name, _ms(what.after_s), what.payload.encode()]
     bounds = [MAX_PENDING_PER_SHARD, MAX_PENDING_PER_USER, MAX_PENDING_BYTES_PER_SHARD]
     return Call("followups/add", script_keys(keys, keys.shard(what.uid)), [*arguments, *bounds])

@@ -47,7 +47,6 @@ class SilenceWatch:
         self.silent_s = 0.0
 
     def heartbeat(self) -> None:
-        """Note that a heartbeat arrived."""
         self._had_heartbeat = True
         self.silent_s = 0.0
 

@@ -39,7 +39,6 @@ class Notifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}")
 
     def stopping(self, status: str) -> None:
-        """Notify that the service stops."""
         self._send("STOPPING=1", f"STATUS={status}")
 
     def ping(self) -> None:

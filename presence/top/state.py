@@ -46,7 +46,6 @@ class TopState:
             self.events.extendleft(each for each in data.get("events", ()) if each not in known)
 
     def forget(self) -> None:
-        """Drop what the server has sent."""
         self.hello = self.sample = {}
         self.events.clear()
 

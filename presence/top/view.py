@@ -30,7 +30,6 @@ class TopView:
         self._state = state
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """See rich."""
         height = options.height or console.size.height
         yield from screen(self._state, options.max_width, height)
 

@@ -61,7 +61,6 @@ class RunnerMetrics:
         )
 
     def note_request(self, failure: Failure | None, duration_s: float) -> None:
-        """Count a request."""
         result = "accepted" if failure is None else "receiver_away" if failure.is_away else "refused"
         self.requests.labels(result).inc()
         self.request_s.observe(duration_s)

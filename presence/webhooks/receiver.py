@@ -89,7 +89,6 @@ class Receiver:
             return Failure(lack, is_away=True)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
 

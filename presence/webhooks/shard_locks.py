@@ -118,7 +118,6 @@ class ShardLocks:
         self._clients.at(key).zrem(key, self._runner)
 
     def close(self) -> None:
-        """Close the connections."""
         self._clients.close()
 
     def _share(self, clients: ShardClients, keys: Keys) -> set[int]:
