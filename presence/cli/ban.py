@@ -21,7 +21,6 @@ _DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence ban``."""
     parser.description = _DESCRIPTION
     add_users(parser)
     parser.add_argument(
@@ -43,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_users(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say whom a ban concerns."""
     parser.add_argument("uids", nargs="+", metavar="UID", type=uid_argument)
     parser.add_argument(
         "--device",

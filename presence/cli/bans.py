@@ -13,14 +13,12 @@ from presence.store.bans import StoredBan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence bans``."""
     parser.description = "Prints the bans that have not ended, the latest first."
     add_reader(parser, "print one JSON object: the list of bans")
 
 
 @with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Print all bans; return the exit status."""
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
         bans = reader.bans()
     if args.json:

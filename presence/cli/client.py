@@ -63,7 +63,6 @@ _SETTINGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence client``."""
     parser.description = _DESCRIPTION
     parser.add_argument("uid", metavar="UID")
     parser.add_argument("--device", help="device id")

@@ -11,7 +11,6 @@ from presence.config.loading import FIELDS, RULES, Loaded, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence config``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="show|check")
     show = actions.add_parser("show", help="print each effective setting and its source")
     add_json(show, "one JSON object: name to value and source")
@@ -21,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
-    """Show or check the settings; return the exit status."""
     loaded = load()
     if args.action == "show":
         return show(loaded, as_json=args.json)

@@ -34,7 +34,6 @@ class _Columns(argparse.HelpFormatter):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence doctor``."""
     parser.description = _DESCRIPTION
     parser.epilog = "\n".join(["checks:", *(f"  {name:<20}  {about}" for name, about in CHECKS.items())])
     parser.formatter_class = _Columns

@@ -15,7 +15,6 @@ from presence.ops.explain_text import hour, moment, span
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence explain``."""
     parser.add_argument("uid", metavar="UID", type=uid_argument)
     add_reader(parser, "print one JSON object")
 

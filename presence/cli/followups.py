@@ -46,7 +46,6 @@ _RUN: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence followups``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|list|add|cancel")
 
     run = actions.add_parser("run", help="plan, publish and handle follow-ups", description=_RUN)
@@ -103,7 +102,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Run the given action; return the exit status."""
     if args.action == "run":
         return _run(args, place)
     if args.action == "cancel" and not (args.ids or args.uid):

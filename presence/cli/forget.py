@@ -26,7 +26,6 @@ _DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence forget``."""
     parser.description = _DESCRIPTION
     parser.add_argument("uids", nargs="+", metavar="UID", type=uid_argument)
     add_reader(parser, "print one JSON object: the users, and how much was erased")

@@ -18,7 +18,6 @@ _DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence kick``."""
     parser.description = _DESCRIPTION
     parser.add_argument("uids", nargs="+", metavar="UID", type=uid_argument)
     parser.add_argument(

@@ -15,13 +15,11 @@ _HEADINGS = ("NODE", "ADDRESS", "PROCESS", "SESSIONS", "CONNS", "STATE, LEASE")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence nodes``."""
     add_reader(parser, "print one JSON object: node to its details")
 
 
 @with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Print all nodes; return the exit status."""
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
         nodes = reader.nodes()
     if args.json:

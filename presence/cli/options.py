@@ -132,7 +132,6 @@ def plain_text(text: str) -> str:
 
 
 def entry_id(text: str) -> str:
-    """Return the id of an entry in a stream."""
     if not _ENTRY_ID.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not an entry id, such as 1700000000000-0, or 0")
     return text
@@ -146,7 +145,6 @@ def secret_source(text: str) -> str:
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the flag for JSON output."""
     parser.add_argument("--json", action="store_true", help=what)
 
 
@@ -219,8 +217,6 @@ def _help(spec: SettingField) -> str:
 
 
 class DataLocation(NamedTuple):
-    """Where the servers' data is."""
-
     redis_url: str
     prefix: str
     settings: Settings

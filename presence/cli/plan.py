@@ -17,7 +17,6 @@ _DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence plan``."""
     parser.description = _DESCRIPTION
     add = parser.add_argument
     add("users", type=int, metavar="USERS", help="who use the app at all")
@@ -41,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, _load: object) -> int:
-    """Print the plan; return the exit status."""
     numbers = {"USERS": args.users, "--visits": args.visits, "--minutes": args.minutes, "--peak": args.peak}
     numbers |= {"--descriptors": args.descriptors, "--events": args.events}
     for name, value in numbers.items():

@@ -34,7 +34,6 @@ _DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence serve``."""
     parser.description = _DESCRIPTION
     add_settings(parser, tuple(FIELDS))
 
@@ -165,7 +164,7 @@ def _watcher(embedded: EmbeddedRedis | None, settings: Settings) -> "EmbeddedSup
 def _both(
     watcher: "EmbeddedSupervisor | None", admin_process: "AdminProcess | None"
 ) -> Callable[[], float | None]:
-    """Return what supervises the children that are no workers; see `presence.prefork.arbiter`."""
+    """Return what supervises the children that are no workers."""
 
     def supervise() -> float | None:
         return min((each.supervise() for each in (watcher, admin_process) if each is not None), default=None)

@@ -18,7 +18,6 @@ from presence.store.records import status_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence status``."""
     parser.add_argument("uids", nargs="*", metavar="UID", type=uid_argument)
     whole = parser.add_mutually_exclusive_group()
     whole.add_argument("--count", action="store_true", help="print how many users are online")
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Print states, or how many users are online; return the exit status."""
     if args.uids and (args.count or args.list):
         raise UsageError("status: give either users, or --count, or --list")
     if not (args.uids or args.count or args.list):

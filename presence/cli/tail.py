@@ -18,7 +18,6 @@ _TYPES = ("online", "offline", "away", "update", "device")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence tail``."""
     parser.add_argument("--type", choices=_TYPES, help="print only events of this type")
     parser.add_argument(
         "--after",

@@ -71,7 +71,6 @@ _ADMIN = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence token``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="keygen|sign|pass|verify|admin")
 
     keygen = actions.add_parser("keygen", help="generate a key", description=_KEYGEN)
@@ -125,7 +124,6 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
-    """Run the given action; return the exit status."""
     settings = load().settings
     try:
         if args.action == "keygen":

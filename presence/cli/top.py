@@ -20,7 +20,6 @@ _DESCRIPTION: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence top``."""
     parser.description = _DESCRIPTION
     parser.add_argument(
         "--url",

@@ -12,7 +12,6 @@ from presence.reader import PresenceReader
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence unban``."""
     parser.description = (
         "Lifts all bans of users, or with --device only that of one device. A client that waits for the end "
         "of its ban returns when it asks next, within a day; one that is started again, immediately."

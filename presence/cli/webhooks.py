@@ -50,7 +50,6 @@ _RUN: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence webhooks``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="run")
     run = actions.add_parser("run", help="send events until stopped", description=_RUN)
     run.add_argument("--url", type=_url, required=True, help="receiver, https:// or http://")

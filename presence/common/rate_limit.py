@@ -98,7 +98,6 @@ class KeyedRateLimiter(Generic[K]):
         return len(self._full_at)
 
     def has(self, key: K, now: float, tokens: float = 1) -> bool:
-        """Return whether there are enough tokens."""
         full_at = max(self._full_at.get(hash(key), now), now) + tokens * self._token_s
         return full_at - now <= self._full_span_s
 

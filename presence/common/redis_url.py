@@ -40,8 +40,6 @@ _SCHEMES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A parsed URL."""
-
     url: str
     is_cluster: bool
     seeds: tuple[str, ...]  # plain URLs of the servers that it names, in its order; with Sentinels `url`

@@ -58,7 +58,7 @@ def json_line(values: Mapping[str, Any]) -> str:
 
 
 def plain_state(value: Any) -> Any:
-    """Return states with metadata as plain data instead of typed values; see `presence.common.meta_json`."""
+    """Return states with metadata as plain data instead of typed values."""
     match value:
         case dict():
             return {
