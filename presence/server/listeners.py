@@ -24,8 +24,6 @@ class CannotListen(Exception):
 
 
 class ListenAddress(NamedTuple):
-    """An address that is listened on."""
-
     host: str
     port: int
 
@@ -48,7 +46,6 @@ class Listeners:
         return _address_of(self.secured) if self.secured else None
 
     def close(self) -> None:
-        """Close all sockets."""
         for each in (*self.plain, *self.secured):
             each.close()
 

@@ -231,7 +231,6 @@ class Node:
         await self.cluster.leave(self.clock.seen_ms(self.clock.now()), sessions, timeout_s)
 
     def readiness(self) -> Readiness:
-        """Return whether this node can serve clients."""
         if self.declared_readiness is Readiness.READY:
             if self.relay.is_fenced:
                 return Readiness.FENCED
@@ -275,7 +274,7 @@ class Node:
         }
 
     def admin_report(self) -> dict[str, object]:
-        """Return what only operators see; see `presence.server.statistics.ServerStatistics.sample`."""
+        """Return what only operators see."""
         return {
             "transitions": self.relay.transitions.report(),
             "wheel": self.engine.sessions.upcoming_expirations(self.clock.now()),

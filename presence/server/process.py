@@ -73,7 +73,6 @@ class Signals:
         self._is_rereading = self._rereads_again = False
 
     def send_ready(self, host: str, port: int) -> None:
-        """See `Lifecycle`."""
         self.announce(host, port)
         self._address = ready_line(host, port)
         self.writer.raw_line(self._address)
@@ -83,7 +82,7 @@ class Signals:
     async def stop_requests(
         self, reload: Callable[[], None], _retire: Callable[[], None]
     ) -> AsyncIterator[AsyncIterator[None]]:
-        """See `Lifecycle`; a single server has no successor."""
+        """Run without a successor: a single server has none."""
         with trio.open_signal_receiver(*STOP_SIGNALS, signal.SIGUSR2, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._notify_watchdog)

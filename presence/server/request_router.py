@@ -12,32 +12,28 @@ from presence.watching.service import Watching
 
 @dataclass(eq=False, repr=False)
 class RequestRouter:
-    """Hands each request to the service that answers it; see `presence.core.requests.RequestHandler`."""
+    """The `RequestHandler` of the engine: hands each request to the service that answers it."""
 
     watching: Watching  # answers queries, watches and unwatches
     route_message: Callable[[Session, Message], None]
     faults: Faults  # contains errors where there is no request that could be refused
 
     def handle(self, session: Session, request: Request) -> None:
-        """See `presence.core.requests.RequestHandler`."""
         if isinstance(request, Message):
             self.route_message(session, request)
         else:
             self.watching.take(session, request)
 
     def drained(self, session: Session) -> None:
-        """See `presence.core.requests.RequestHandler`."""
         with self.faults.contained("push", partial(self.faults.disconnect, session)):
             self.watching.drained(session)
 
     def sight_changed(self, session: Session) -> None:
-        """See `presence.core.requests.RequestHandler`."""
         if session in self.watching.askers:
             with self.faults.contained("watch", partial(self.faults.disconnect, session)):
                 self.watching.sight_changed(session)
 
     def session_disconnected(self, session: Session) -> None:
-        """See `presence.core.requests.RequestHandler`."""
         if session in self.watching.askers:
             with self.faults.contained("watch"):
                 self.watching.left(session)

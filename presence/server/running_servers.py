@@ -60,7 +60,6 @@ class Announcement:
             log.warning("commands cannot find this server", error=scarcity(error) or str(error))
 
     def withdraw(self) -> None:
-        """Make the server unknown again."""
         if self._directory is not None:
             self._directory.close()
 

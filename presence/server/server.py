@@ -263,11 +263,11 @@ class Server:
         return self._statistics.report(self._transport)
 
     def sample(self) -> dict[str, object]:
-        """Return all figures of this moment, for operators; see `presence.server.stats_socket`."""
+        """Return all figures of this moment, for operators."""
         return self._statistics.sample(self._transport)
 
     def explain(self, uid: str) -> dict[str, object]:
-        """Return what this worker knows about a user's sessions; see `presence.server.session_report`."""
+        """Return what this worker knows about a user's sessions."""
         return self._reporter.explain(uid)
 
     def _connected(self, handle: Any) -> ConnectionInfo | None:

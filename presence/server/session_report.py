@@ -31,7 +31,6 @@ class RecentEnds:
         self._ends: deque[Change] = deque(maxlen=MAX_ENDS_KEPT)
 
     def append(self, change: Change) -> None:
-        """See `ChangeSink`."""
         self._sink.append(change)
         if change.op is Op.END:
             self._drop_expired(change.at)

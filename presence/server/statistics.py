@@ -86,7 +86,7 @@ class ServerStatistics:
         }
 
     def sample(self, transport: Transport) -> dict[str, object]:
-        """Return all figures of this moment, for the admin process; see `presence.server.stats_socket`."""
+        """Return all figures of this moment, for the admin process."""
         node, stats = self.node, self.stats_responder
         described = {"node": node.relay.node, **node.description()}
         return {

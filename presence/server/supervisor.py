@@ -27,7 +27,7 @@ log = structlog.get_logger("presence.server.supervisor")
 
 
 class AdminSupervision(Protocol):
-    """The admin process as its parent sees it; see `presence.admin.launcher`."""
+    """The admin process as its parent sees it."""
 
     def become_worker(self, number: int) -> socket.socket:
         """In a forked worker, close all stats sockets but the worker's own; return that."""

@@ -24,7 +24,7 @@ class Expiring(Protocol):
 
     @property
     def needs_reader_turn(self) -> bool:
-        """Whether some connection of the slice could not be read at once: its reader needs a turn."""
+        """Whether some connection of the slice could not be read immediately: its reader needs a turn."""
 
     def collect_expired(self, tick: int) -> bool:
         """Take a slice of what is due and look at its connections; False: nothing is due."""
@@ -70,7 +70,6 @@ class Ticker:
         self._counted = TickerStatistics()
 
     def statistics(self) -> TickerStatistics:
-        """Return the counters so far."""
         return replace(self._counted, stall_credit_s=self.guard.credited_s, stalled_s=self.guard.stalled_s)
 
     async def run(self) -> None:

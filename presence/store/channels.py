@@ -59,7 +59,6 @@ class RedisSubscription:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection."""
         return self._connection is not None
 
     def begin(self, server: Callable[[Routes], Redis], *first: str | bytes) -> None:
@@ -150,12 +149,12 @@ class ControlChannel(RedisSubscription):
         self._keys = keys
 
     def subscribe(self, node: str) -> None:
-        """See `ControlSubscription`; returns when Redis has confirmed."""
+        """Subscribe; return when Redis has confirmed."""
         self.begin(Routes.any_server, "SUBSCRIBE", self._keys.control_channel(node))
         self.read(1)
 
     def next(self) -> list[ControlMessage]:
-        """See `ControlSubscription`; messages of unknown kinds are left out."""
+        """Return what has arrived, without messages of unknown kinds."""
         return [each for _, _, text in self.read(MAX_MESSAGES_PER_READ) for each in _read_message(text)]
 
 

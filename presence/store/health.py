@@ -29,7 +29,6 @@ class RedisHealth:
 
 
 def read_health(clients: ShardClients, shards: int) -> RedisHealth:
-    """Return the health of Redis."""
     infos: list[Mapping[str, Any]] = []
     slowest_s = 0.0
     for client in clients.primaries():

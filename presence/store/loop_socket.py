@@ -77,7 +77,6 @@ class LoopSocket:
                 self._wait(is_read=False)
 
     def sendall(self, data: bytes) -> None:
-        """Send everything."""
         rest = memoryview(data)
         while rest:
             try:

@@ -80,7 +80,6 @@ def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[
 
 
 def count_online(clients: ShardClients, keys: Keys) -> int:
-    """Return the number of users online."""
     answers = clients.ask(keys, range(keys.shards), lambda pipe, shard: pipe.hlen(keys.online(shard)))
     return sum(online for (online,) in answers.values())
 
@@ -179,7 +178,6 @@ def _precedence(session: State) -> tuple[int, int, bytes]:
 
 
 def status_of(session: State) -> Status:
-    """Return the status of one of a user's sessions."""
     status: Status = "away" if "away" in session else session.get("status", "online")
     return status
 

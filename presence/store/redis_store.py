@@ -49,7 +49,7 @@ class RedisStore(Scripting):
         self._shape = shape
 
     def check_meta(self, shards: Collection[int] = ()) -> None:
-        """Compare version and shards with those in Redis, or write them; see `Store.check_meta`."""
+        """Compare version and shards with those in Redis, or write them."""
         key, ours, url = self._shape.keys.meta, str(self._shape.keys.shards), redacted(self.url)
         writes = [("HSETNX", key, "version", DATA_VERSION), ("HSETNX", key, "shards", ours)]
         found = self.commands(key, [*writes, ("HMGET", key, "version", "shards")])[-1]
@@ -69,14 +69,14 @@ class RedisStore(Scripting):
         convert(self, self._shape, shards)
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
-        """Perform the steps in one round trip; see `Store.apply`."""
+        """Perform the steps in one round trip."""
         answers = self.evaluate([self._shape.call(step) for step in steps])
         return [_read(answer, partial(read_reply, step)) for step, answer in zip(steps, answers, strict=True)]
 
     def probe(
         self, node: str, inbox_read: Mapping[int, int]
     ) -> dict[int, Probe | StoreUnavailable | StoreError]:
-        """Probe shards in one round trip; see `Store.probe`."""
+        """Probe shards in one round trip."""
         calls = [
             Call("probe", self._shape.key_names(shard, node), self._shape.probe_arguments(shard, node, after))
             for shard, after in inbox_read.items()
@@ -112,7 +112,6 @@ class RedisLeaseTable(Scripting):
     def renew(
         self, node: str, counter: int, stats: str, sweeping: Sequence[str]
     ) -> Mapping[str, LeaseRow] | None:
-        """Renew a lease and return all rows; see `LeaseTable.renew`."""
         arguments = [node, counter, self._lease_ms, stats, msgpack.packb(list(sweeping))]
         answer = unpacked(self.one(Call("lease", self._keys.lease_keys, arguments)))
         if answer["status"] != "ok":
@@ -123,11 +122,9 @@ class RedisLeaseTable(Scripting):
         return rows
 
     def claim(self, node: str, seen: str, wanted: str) -> bool:
-        """Change a row if it is as seen; see `LeaseTable.claim`."""
         return self._change(node, seen, wanted) is not None
 
     def remove(self, node: str, seen: str) -> str | None:
-        """Take a row away; see `LeaseTable.bury`."""
         return self._change(node, seen, "")
 
     def _change(self, node: str, seen: str, wanted: str) -> str | None:
@@ -159,7 +156,7 @@ class Deliveries(Scripting):
     def deliver(
         self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
     ) -> list[RouteResult | StoreUnavailable | StoreError]:
-        """Send messages to the nodes that have their recipients; see `MessageBus.deliver`."""
+        """Send messages to the nodes that have their recipients."""
         places: dict[int, list[int]] = {}  # by shard, in order
         for place, message in enumerate(messages):
             places.setdefault(self._shape.keys.shard(message.to), []).append(place)

@@ -100,7 +100,6 @@ class Shape:
         ]
 
     def call(self, step: Step) -> Call:
-        """Return the call that performs a step."""
         node, generation = step.counter.node, step.counter.generation
         arguments = [*self._common(step.shard, node, generation, step.replication_id), *_own_arguments(step)]
         if isinstance(step, Batch):
@@ -223,7 +222,6 @@ def _traces(flat: list[str], own: str) -> PeerTraces:
 
 
 def read_reply(step: Step, answer: Answer) -> Reply:
-    """Return the parsed answer to `step`."""
     reply = unpacked(answer[0])
     opened = None
     if "trail" in reply and isinstance(step, Batch) and step.opening:
@@ -271,7 +269,6 @@ def _session_names(flat: list[str]) -> tuple[SessionName, ...]:
 
 
 def read_probe(shard: int, node: str, answer: Answer) -> Probe:
-    """Return the parsed answer of probe.lua."""
     reply = unpacked(answer[0])
     return Probe(
         shard=shard,

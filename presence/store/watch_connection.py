@@ -70,7 +70,6 @@ class WatchServers:
         self._retention_ms = retention_ms
 
     def locate(self, shards: Sequence[int], *, anew: bool) -> dict[int, str]:
-        """See `ShardServers`."""
         if anew:
             self._routes.invalidate()
         with calling():
@@ -78,7 +77,6 @@ class WatchServers:
         return {shard: server for shard, server in zip(shards, found, strict=True) if server is not None}
 
     def channel(self, server: str) -> ServerChannel:
-        """See `ShardServers`."""
         return WatchConnection(
             server, self._keys, self._connect, detail=self._detail, retention_ms=self._retention_ms
         )
@@ -115,14 +113,12 @@ class WatchConnection:
         self._waker = Waker()
 
     def open(self) -> None:
-        """See `ServerChannel`."""
         self.close()
         with calling(self.close):
             self._client = self._connect(self._server)
             self._connection = self._client.connection_pool.get_connection()
 
     def receive(self) -> list[ChannelMessage]:
-        """See `ServerChannel`."""
         heard: list[ChannelMessage] = []
         while not heard:
             if self._failure is not None:
@@ -134,35 +130,28 @@ class WatchConnection:
         return heard
 
     def join(self, shard: int) -> None:
-        """See `ServerChannel`."""
         # Scripts publish for no user of a shard whose own channel has no subscriber.
         self._send("SUBSCRIBE", self._keys.watchers_channel(shard))
 
     def leave(self, shard: int) -> None:
-        """See `ServerChannel`."""
         self._send("UNSUBSCRIBE", self._keys.watchers_channel(shard))
 
     def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
-        """See `ServerChannel`."""
         for command, uids in (("UNSUBSCRIBE", unsubscribe), ("SUBSCRIBE", subscribe)):
             if uids:
                 self._send(command, *map(self._keys.user_channel, uids))
 
     def ping(self, number: int) -> None:
-        """See `ServerChannel`."""
         self._send("PING", str(number))
 
     def snapshot(self, shard: int, uids: Sequence[str]) -> ShardSnapshot:
-        """See `ServerChannel`."""
         read = partial(read_snapshot, keys=self._keys, shard=shard, uids=uids, detail=self._detail)
         return self._ask(shard, partial(read, forgotten_ms=forgotten_before_ms(self._retention_ms)))
 
     def replay(self, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
-        """See `ServerChannel`."""
         return self._ask(shard, lambda client: read_replay(client, self._keys, shard, after, uids))
 
     def check(self, shards: Sequence[int]) -> Mapping[int, EntryId | ShardLost]:
-        """See `ServerChannel`."""
         try:
             found = read_last_ids(self._opened(), self._keys, shards)
         except (RedisError, OSError) as error:
@@ -180,7 +169,6 @@ class WatchConnection:
         return answers
 
     def close(self) -> None:
-        """See `ServerChannel`."""
         client, self._client, self._connection, self._failure = self._client, None, None, None
         self._unsent.clear()
         if client is not None:
