@@ -124,7 +124,7 @@ class ShownState(NamedTuple):
 
 
 class ShownStates(NamedTuple):
-    """How all users are shown at one moment; see `Showing`."""
+    """How all users are shown at one moment."""
 
     shown: dict[str, ShownState]
     offline: dict[str, str]

@@ -92,7 +92,6 @@ def memory(*pids: int) -> Memory:
 
 
 def forget_peak(pid: int) -> None:
-    """Reset a process's peak memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 

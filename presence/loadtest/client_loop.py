@@ -250,7 +250,6 @@ class LoopClient:
             self.loop.set_events(self.fd, _READ)
 
     def read(self) -> None:
-        """Read and handle what the server has sent."""
         try:
             data = os.read(self.fd, READ_BYTES) if self._tls is None else self._tls.recv(READ_BYTES)
         except _WOULD_BLOCK:
@@ -276,7 +275,6 @@ class LoopClient:
             self.read()
 
     def handle_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """The connection has ended."""
         self.loop.endings[payload["code"] if payload else 0] += 1
         self.close()
         self.on_disconnect(payload, now)

@@ -199,7 +199,6 @@ class DeviceJudge:
 
     @property
     def device_count(self) -> int:
-        """How many devices it has followed."""
         return len(self._devices)
 
     # What a device did

@@ -158,7 +158,6 @@ class Level(Generic[E]):
         return slot
 
     def pop_slot(self, tick: int) -> Slot[E]:
-        """Remove and return the slot of `tick`."""
         slot, index = self.slot(tick), tick >> self.shift & RING_SLOTS - 1
         self.ring[index] = None
         self.occupied ^= 1 << index

@@ -187,7 +187,7 @@ class SharedTimer:
         return sum(self._run_script("give_back", batch)[1] for batch in claim_batches(dues))
 
     def retry(self, due: Due, delay_s: float | None = None) -> bool:
-        """See `LeasedTimer.retry`; without `delay_s` the pause is `Leasing.pause_s`."""
+        """As `LeasedTimer.retry`; without `delay_s` the pause is `Leasing.pause_s`."""
         pause_s = self.leasing.pause_s(due.attempt) if delay_s is None else delay_s
         attempts_max = self.leasing.attempts_max
         return bool(
