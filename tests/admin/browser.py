@@ -76,7 +76,6 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def wheel(self) -> str:
-        """Return the drawn wheel."""
         return str(self.run("return document.getElementById('wheel').toDataURL()"))
 
     def search(self, uid: str) -> None:

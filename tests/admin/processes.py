@@ -51,7 +51,6 @@ def answers(url: str) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes of a process."""
     try:
         return [each.pid for each in psutil.Process(pid).children()]
     except psutil.NoSuchProcess:
@@ -91,5 +90,4 @@ def sockets(pid: int) -> set[str]:
 
 
 def logged(server: PresenceServer, event: str) -> list[dict[str, Any]]:
-    """Return the log lines of an event."""
     return [line for line in list(server.lines) if line["event"] == event]

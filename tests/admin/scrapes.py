@@ -64,7 +64,6 @@ Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parsed(text: str) -> Found:
-    """Return all series of a text."""
     return {
         (each.name, frozenset(each.labels.items())): each.value
         for family in text_string_to_metric_families(text)

@@ -135,7 +135,6 @@ def test_connections_inherit_the_timeout_for_silent_peers() -> None:
 
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the time-outs."""
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.5)
     monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.5)
 

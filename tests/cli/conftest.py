@@ -35,8 +35,6 @@ def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
 
 
 class Result(NamedTuple):
-    """What a command returned and printed."""
-
     status: int
     out: str
     err: str

@@ -33,7 +33,6 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def event_uids(client: Redis) -> list[str]:
-    """Return the users of the stream's events."""
     return [event["uid"] for event in events(client)]
 
 

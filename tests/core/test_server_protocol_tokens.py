@@ -35,7 +35,6 @@ def login(world: World, token: str | None = "ada:60", uid: str | None = None, **
 
 
 def update(world: World, handle: int, **parts: Any) -> Packet:
-    """Send an update, and return the answer."""
     world.sockets.answers(handle)
     world.sockets.feed(handle, protocol.encode(protocol.update(id=7, **parts)))
     (answer,) = world.sockets.answers(handle)

@@ -56,7 +56,6 @@ class Alert(NamedTuple):
 
 
 def alerts() -> list[Alert]:
-    """Return the alerts of the file."""
     found = []
     for text in ALERTS.split("- alert: ")[1:]:
         name = text.split()[0]

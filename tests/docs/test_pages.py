@@ -37,7 +37,6 @@ print(json.dumps(help_texts))
 
 
 def broken_links(page: str, text: str) -> list[str]:
-    """Return the broken links of a page."""
     found = []
     for link in links(text):
         if OUTSIDE.match(link):

@@ -94,6 +94,5 @@ class Shard:
         return [fields["uid"] for fields in self.delivered()]
 
     def counts(self) -> dict[str, int]:
-        """Return the counters."""
         found: Any = self.client.hgetall(f"{self.keys.followup_queue(0)}:counts")
         return {name.decode(): int(value) for name, value in found.items()}

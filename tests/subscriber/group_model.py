@@ -286,7 +286,6 @@ class World:
             )
 
     def check_letters(self) -> None:
-        """Check new dead letters."""
         for letter in self.streams.dead():
             entry_id = letter["original_id"]
             if entry_id in self.letters:

@@ -186,7 +186,6 @@ class Harness:
 
     @property
     def epoll(self) -> EpollTransport:
-        """The transport as an `EpollTransport`."""
         assert isinstance(self.transport, EpollTransport)
         return self.transport
 
@@ -234,7 +233,6 @@ class Harness:
         return client
 
     async def logged_in(self, uid: str = "ada", receive_buffer: int = 0) -> Client:
-        """Return a client that is logged in."""
         client = await self.connect(receive_buffer)
         answer = await client.login(uid)
         assert answer.kind == Kind.OK, answer

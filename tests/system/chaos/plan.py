@@ -108,8 +108,6 @@ ALL_PLACES = -1  # at each place of the kind at once
 
 @dataclass(frozen=True)
 class ChaosFault:
-    """One fault."""
-
     at: float  # seconds from the beginning of its storm
     kind: ChaosFaultKind
     seconds: float

@@ -119,8 +119,6 @@ def _absences(users: Iterable[User], begin: float, end: float, places: set[int])
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a run."""
-
     seed: int
     rounds: int
     times: int

@@ -34,7 +34,6 @@ def redis(request: pytest.FixtureRequest) -> Iterator[Redis]:
 
 
 def ask(swarm: Swarm, client: SwarmClient, packet: Packet) -> Packet:
-    """Send a request; return its answer."""
     client.send(protocol.encode(packet))
 
     def answer() -> list[Packet]:

@@ -85,7 +85,6 @@ class Deployment:
         self.server = PresenceServer(*self.flags, port=self.port)
 
     def process(self, name: str) -> int:
-        """Return the process of that name."""
         if name == "server":
             return self.server.process.pid
         if name == "worker":

@@ -223,7 +223,6 @@ class Stage:
         self.ring.schedule_many(Event(f"{now}-{n}", 0.1 * n) for n in range(60))
 
     def ban(self) -> None:
-        """Ban a user."""
         with PresenceReader(self.redis.url) as reader:
             ban(self.redis.url, reader, ["zed"], by="matrix", wait_s=0)
 

@@ -39,8 +39,6 @@ FORKING: Final = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class WorkersTrial:
-    """One trial."""
-
     name: str
     location: TimerLocation  # the timer; each trial sets the URL of its own Redis
     leasing: Leasing
@@ -63,8 +61,6 @@ class Handling(NamedTuple):
 
 
 class WorkersVerdict(NamedTuple):
-    """The result of a trial."""
-
     missing: int  # events without a handling
     early: int  # handlings before the event's time
     repeated: int  # handlings of an event beyond its first
