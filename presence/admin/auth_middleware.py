@@ -250,8 +250,7 @@ class Audit:
     ) -> None:
         """Log an action of an operator; without a device it concerns all devices of the user."""
         self._metrics.count_action(verb, outcome)
-        level = log.info if outcome == "done" else log.warning
-        level(
+        (log.info if outcome == "done" else log.warning)(
             "audit",
             operator=operator.name,
             role=operator.role if operator is not NO_OPERATOR else "none",
