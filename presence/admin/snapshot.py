@@ -81,7 +81,6 @@ class Rates:
         self._before: dict[int, tuple[str, float, tuple[float, ...]]] = {}
 
     def update(self, answers: Iterable[WorkerAnswer]) -> Speeds:
-        """Return the rates up to these answers."""
         found: list[list[float]] = []
         for answer in answers:
             if answer.sample is None:

@@ -460,7 +460,6 @@ class Client:
             raise self._end_error()
 
     def _end_error(self) -> PresenceError:
-        """Return the error of requests to an ended client."""
         return self._link.machine.end_error().with_traceback(None)
 
     async def _next_push(self, kind: PushKind) -> Push:

@@ -93,7 +93,6 @@ class Admission:
     """Decides on each accepted connection and each login.
 
     Args:
-        limits: see `AdmissionLimits`.
         now: monotonic seconds.
 
     Attributes:

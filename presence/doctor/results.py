@@ -84,7 +84,6 @@ def not_tried(check: str, need: str, why: str, fix: str = "") -> CheckResult:
 
 
 def worst(results: Iterable[CheckResult]) -> CheckStatus:
-    """Return the worst status of some results."""
     order = list(CheckStatus)
     return max((each.status for each in results), key=order.index, default=CheckStatus.OK)
 

@@ -126,7 +126,7 @@ class FailingShards:
 
 
 class MessageRouter:
-    """See the header. Everything except `run` is called from the event loop and never waits.
+    """Routes messages; all calls except `run` come from the event loop and never wait.
 
     `shard_of` gives the shard of a uid: shards may be on several servers, of which one may be unreachable.
     `bus` is used by this router only. `node` gives this node's id at present, `ends_at` when a session that

@@ -38,8 +38,6 @@ _ENTRY_ID: Final = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)
 
 
 class EventSearch(NamedTuple):
-    """The result of a search for an event."""
-
     entry: Entry | None  # the event
     # why it is missing. ``trimmed``: the stream begins after it; ``not_found``: it is not in the stream (it
     # was deleted, or Redis lost it); ``not_kept``: Redis does not remember which it was.

@@ -35,8 +35,6 @@ class Superseded(NamedTuple):
 
 
 class NodeNoticeKind(Enum):
-    """Kinds of notice about a node's session."""
-
     DISPLACED = "displaced"  # superseded by a login on another node; Redis knows
     KICKED = "kicked"  # an operator ends it
     LIMITED = "limited"  # its user has more sessions than allowed

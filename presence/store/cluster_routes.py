@@ -79,7 +79,6 @@ class Routes:
         self._is_shut_down = False
 
     def client(self, key: str) -> "redis.Redis":
-        """Return the client of the server that has a key."""
         server = self._server(key)
         if server is None:
             raise NoOwner(f"no server of the cluster has {key}")

@@ -58,7 +58,6 @@ class ShardClients:
         self.is_cluster = self._routes.is_cluster
 
     def at(self, key: str) -> Redis:
-        """Return the client of the server that has a key."""
         with self._lookup_lock:
             self._last_client = None
             client = self._routes.client(key)

@@ -88,7 +88,6 @@ class GroupConsumer(Source[Item]):
     Args:
         connections: this consumer's own.
         prefix: of all keys.
-        options: see `ConsumerOptions`.
         start: where a newly created group begins: after this entry id, ``0`` for all that is kept, None for
             new events only.
         clock: monotonic seconds.

@@ -201,7 +201,6 @@ class Connections:
 
     Args:
         engine: is notified of connections that are dropped.
-        limits: see `Limits`.
         clock: monotonic time.
         admission: counts connections by address, if it bounds them.
 

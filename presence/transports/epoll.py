@@ -75,7 +75,6 @@ class EpollTransport:
     Args:
         engine: handles what is read.
         listeners: bound, listening sockets; owned by the transport from now on.
-        limits: see `Limits`.
         admission: decides whether one more connection is accepted.
         window_s: the batching window of connections that send only keepalives, in seconds.
         clock: monotonic time.

@@ -76,7 +76,6 @@ class StreamTransport:
 
     Args:
         engine: handles what is read.
-        limits: see `Limits`.
         admission: decides whether one more connection is accepted.
         tls: listeners for TLS; None for none.
     """

@@ -150,7 +150,6 @@ class PendingWatches:
             watch.unwatched |= hidden
 
     def remove_session(self, session: Session) -> list[PendingWatch]:
-        """Remove the watches of a session, and return them."""
         gone = list(self._by_session.get(session, ()))
         for watch in gone:
             self.remove(watch)

@@ -219,7 +219,6 @@ class Cancelled:
         self._timer.daemon = True
 
     def __call__(self) -> object:
-        """Make the call."""
         self.has_begun = True
         self.start()
         answer = self._blocking()

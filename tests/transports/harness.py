@@ -283,18 +283,15 @@ async def serving(
 
     Args:
         kind: which transport.
-        limits: see `Limits`.
         idle_timeout: T, seconds.
         grace: seconds.
         window_s: seconds that the epoll transport rests after a batch.
         send_buffer: bytes; makes a kernel that takes less from the server.
         listen: False for memory streams alone.
-        admission: see `AdmissionLimits`.
         handshakes: concurrent TLS handshakes.
         authenticator: makes what checks tokens.
         certificate: the server's.
         client_certificates: finds their users.
-        packet_rate: see `PacketRate`.
         proxies: networks whose connections begin with a header of the PROXY protocol.
     """
     harness = Harness(

@@ -49,7 +49,7 @@ class ChaosFinding(NamedTuple):
 
 
 class ChaosJudge:
-    """See the module.
+    """Judges what the streams say by what the clients did; `findings` has what is broken.
 
     Attributes:
         events: how many of each type were judged.

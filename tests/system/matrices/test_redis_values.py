@@ -255,7 +255,6 @@ class Stage:
         return [key.decode() for key in keys if not self.known(key.decode())]
 
     def key(self, kind: Kind) -> str:
-        """Return the name of a key of a kind."""
         name = kind.name.replace("NODE", self.node_of(self.dies))
         if name.endswith(":N"):
             found = sorted(self.client.keys(f"presence:{name[:-1]}*".replace("{", "\\{")))
