@@ -23,7 +23,6 @@ from presence.doctor.results import (
     ok,
     warn,
 )
-from presence.store.conversion import CONVERTIBLE
 from presence.store.nodes import NodeState
 from presence.store.script_arguments import DATA_VERSION
 
@@ -310,15 +309,11 @@ def data(settings: Settings, found: RedisFacts) -> CheckResult:
     if version is None and shards is None:
         return ok(check, need, "none yet: the first server writes it")
     have = f"version {version}, {shards} shards"
-    if version not in {DATA_VERSION, CONVERTIBLE}:
+    if version != DATA_VERSION:
         return fail(check, need, have, "use another --prefix, or the release that wrote the data")
     if shards != str(settings.shard_count):
         fix = f"--shards {shards}, as in the data; or another --prefix"
         return fail(check, need, have, fix)
-    if version == CONVERTIBLE:
-        return warn(
-            check, need, have, "stop all servers of version 1; the first one of this release converts it"
-        )
     return ok(check, need, have)
 
 

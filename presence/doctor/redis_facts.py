@@ -18,6 +18,7 @@ from presence.store import privileges
 from presence.store.client import Redis, RedisError, open_sentinels
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes
+from presence.store.script_arguments import DATA_VERSION
 from presence.store.sentinels import address, ask
 from presence.store.shard_clients import ShardClients
 
@@ -153,9 +154,9 @@ def _data(access: ShardClients, keys: Keys) -> tuple[str | None, str | None]:
     versions = access.ask(
         keys, range(keys.shards), lambda pipe, shard: pipe.hget(keys.shard_meta(shard), "version")
     )
-    present = [each for each in (version, *(each for (each,) in versions.values())) if each is not None]
-    highest = max(present, key=lambda each: (len(each), each), default=None)
-    return _text_or_none(highest), _text_or_none(shards)
+    present = [_text(each) for (each,) in ((version,), *versions.values()) if each is not None]
+    other = next((each for each in present if each != DATA_VERSION), DATA_VERSION if present else None)
+    return other, _text_or_none(shards)
 
 
 def _text_or_none(value: Any) -> str | None:

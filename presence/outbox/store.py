@@ -17,9 +17,9 @@ class Store(Protocol):
     """
 
     def check_meta(self, shards: Collection[int] = ()) -> None:
-        """Compare version and shards with those in Redis, or write them; `StoreMismatch` if they differ.
+        """Compare version and number of shards with those in Redis, or write them; compare that of `shards`.
 
-        Before a node opens a generation in `shards`, their data is converted if it has an earlier version.
+        `StoreMismatch` if one differs. A batch that opens a generation sets the version of a new shard.
         """
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:

@@ -46,7 +46,6 @@ from presence.server.session_report import RecentEnds
 from presence.server.stats_socket import Readiness
 from presence.server.ticker import Ticker
 from presence.store.keys import Keys
-from presence.store.script_arguments import DATA_VERSION
 
 SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves all shards of a round
 OUTBOX_MIN_ITEMS = 100_000
@@ -199,11 +198,7 @@ class Node:
             lease_s=settings.lease,
             idle_timeout_s=settings.idle_timeout,
             is_healthy=self._is_healthy,
-            describe=lambda: {
-                **self.description(),
-                "settings": settings.shared,
-                "data_version": DATA_VERSION,
-            },
+            describe=lambda: {**self.description(), "settings": settings.shared},
             clock=clock.now,
             runtime=runtime,
             latencies=self.delays,

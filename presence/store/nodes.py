@@ -98,7 +98,7 @@ def _state(node: str, text: str, left_s: float | None, stats: bytes) -> NodeStat
     )
 
 
-def load_stats(stats: bytes) -> dict[str, Any]:
+def _load_stats(stats: bytes) -> dict[str, Any]:
     """Return the stats of a node as it wrote them; {} if they are damaged."""
     try:
         values = json.loads(stats)
@@ -109,5 +109,5 @@ def load_stats(stats: bytes) -> dict[str, Any]:
 
 def _read_stats(stats: bytes) -> dict[str, Any]:
     """Return the stats of the expected types: another version may report others."""
-    values = load_stats(stats)
+    values = _load_stats(stats)
     return {name: values[name] for name, kind in _STATS_FIELDS.items() if isinstance(values.get(name), kind)}

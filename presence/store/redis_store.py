@@ -18,7 +18,6 @@ from presence.outbox.replies import Probe, Reply
 from presence.outbox.steps import FENCE_TTL_S, Step
 from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
-from presence.store.conversion import CONVERTIBLE, convert, end_version_1, unknown_version
 from presence.store.keys import Keys
 from presence.store.script_arguments import (
     DATA_VERSION,
@@ -60,13 +59,14 @@ class RedisStore(Scripting):
                 f"redis-cli DEL {key}, and servers write it again"
             )
         version, present = (value.decode() for value in found)
-        if version not in {DATA_VERSION, CONVERTIBLE}:
-            raise unknown_version(f"{url}: {key}", version)
+        _check_version(f"{url}: {key}", version)
         if present != ours:
             raise StoreMismatch(f"{url}: {key} has shards {present}, this node is set to shards {ours}")
-        if version == CONVERTIBLE:
-            end_version_1(self, self._shape.keys)
-        convert(self, self._shape, shards)
+        keys = [self._shape.keys.shard_meta(shard) for shard in shards]
+        versions = self._exchange(keys, [("HGET", key, "version") for key in keys])
+        for key, version in zip(keys, versions, strict=True):
+            if isinstance(version, bytes):  # a shard that cannot be read is checked when it is opened
+                _check_version(f"{url}: {key}", version.decode("utf-8", "replace"))
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
         """Perform the steps in one round trip."""
@@ -83,6 +83,14 @@ class RedisStore(Scripting):
         ]
         answers = zip(inbox_read, self.evaluate(calls), strict=True)
         return {shard: _read(answer, partial(read_probe, shard, node)) for shard, answer in answers}
+
+
+def _check_version(key: str, version: str) -> None:
+    if version != DATA_VERSION:
+        raise StoreMismatch(
+            f"{key} has data of version {version!r}, this release knows version {DATA_VERSION}: "
+            "use the release that wrote it, or another prefix"
+        )
 
 
 def _read(answer: Any, read: Callable[[Any], T]) -> T | StoreUnavailable | StoreError:

@@ -128,7 +128,7 @@ def other(**changed: Any) -> dict[str, Any]:
         (data, {"data": (None, None)}, OK, ""),
         (data, {"data": ("2", "16")}, OK, ""),
         (data, {"data": ("2", "1")}, FAIL, "--shards 1, as in the data"),
-        (data, {"data": ("1", "16")}, WARN, "stop all servers of version 1"),
+        (data, {"data": ("1", "16")}, FAIL, "the release that wrote the data"),
         (data, {"data": ("3", "16")}, FAIL, "another --prefix"),
         (data, {"data": Unknown("WRONGTYPE")}, NOT_TRIED, ""),
         (sentinels, {"sentinels": [SENTINEL]}, OK, "1 name redis-a:6379"),

@@ -27,7 +27,7 @@ class Shard:
         self._url = url
         self._rules = rules if rules is None else tuple(rules)
         self._seen_ms = SINCE_MS
-        client.hset(self.keys.meta, mapping={"version": 1, "shards": 1})
+        client.hset(self.keys.meta, mapping={"version": 2, "shards": 1})
 
     @property
     def now_ms(self) -> int:

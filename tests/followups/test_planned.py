@@ -228,7 +228,7 @@ def test_a_return_before_the_first_run_of_a_scheduler_cancels(
 
 
 def test_a_shard_that_refuses_the_walk_does_not_keep_it_from_the_others(client: Redis, url: str) -> None:
-    client.hset(Keys().meta, mapping={"version": 1, "shards": 2})
+    client.hset(Keys().meta, mapping={"version": 2, "shards": 2})
     uids = {Keys(shards=2).shard(uid): uid for uid in ("ann", "bob", "cid")}
     now = 0.0
     with FollowUps(url) as followups:

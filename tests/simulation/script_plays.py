@@ -46,7 +46,7 @@ NOW_S: Final = 1000.0  # monotonic
 # By the method that makes a call: how often it is made.
 CALLS: Final = {
     **{"apply": 40, "open": 12, "retire": 5, "fence": 2, "sweep": 5, "probe": 8},
-    **{"kick": 4, "forget": 2, "convert": 2, "compare": 5, "reindex": 3, "lease": 8, "claim": 4, "damage": 4},
+    **{"kick": 4, "forget": 2, "compare": 5, "reindex": 3, "lease": 8, "claim": 4, "damage": 4},
 }
 
 
@@ -167,10 +167,6 @@ class ScriptPlay:
 
     def forget(self) -> Call:
         return self._shape.operator_call("forget", 0, self._random.sample(UIDS, 3))
-
-    def convert(self) -> Call:
-        place = self._random.choice(("", "1 0"))
-        return self._shape.operator_call("convert", 0, ["2", place, MAX_FIELDS_PER_CALL])
 
     def compare(self) -> Call:
         """Compare one page with all that the node owns: servers may end a page where they like."""

@@ -20,7 +20,7 @@ PAIRS = [("eve", "phone"), ("eve", "desk"), ("bob", ""), ("gus", ""), ("ida", ""
 
 @pytest.fixture
 def former(server: Server) -> Server:
-    write_former_data(lambda _key: server.client, 2)
+    write_former_data(server.client)
     return server
 
 

@@ -45,7 +45,7 @@ def test_first_contact_writes_version_and_shards_and_other_values_are_a_mismatch
         wide.check_meta()
     server.client.hset("presence:meta", "version", "3")
     with pytest.raises(
-        StoreMismatch, match=r"has data of version 3, this release knows version 2: use the release"
+        StoreMismatch, match=r"has data of version '3', this release knows version 2: use the release"
     ):
         store.check_meta()
     server.client.config_set("requirepass", "hunter3")
@@ -60,6 +60,25 @@ def test_first_contact_writes_version_and_shards_and_other_values_are_a_mismatch
     server.kill()
     with pytest.raises(StoreUnavailable):
         store.check_meta()
+
+
+def test_a_new_shard_gets_its_version_from_the_node_that_opens_it(store: RedisStore, server: Server) -> None:
+    store.check_meta([0])
+    assert not server.client.exists("presence:{0}:meta")
+    assert Hand(store, "a").open().status is ReplyStatus.OK
+    assert server.client.hgetall("presence:{0}:meta") == {b"version": b"2"}
+
+
+@pytest.mark.parametrize("version", ["1", "3"])
+def test_a_shard_of_another_version_is_a_mismatch_and_is_not_opened(
+    store: RedisStore, server: Server, version: str
+) -> None:
+    server.client.hset("presence:{0}:meta", "version", version)
+    with pytest.raises(StoreMismatch, match=rf"\{{0\}}:meta has data of version '{version}', this release"):
+        store.check_meta([0])
+    with pytest.raises(StoreError, match=f"has version {version}, not 2"):
+        Hand(store, "a").open()
+    assert not server.client.exists("presence:{0}:node:a")
 
 
 @pytest.mark.parametrize("field", ["version", "shards"])

@@ -28,7 +28,7 @@ class People:
         self._access = ShardClients(url)
         self._keys = Keys(shards=SHARDS)
         meta = self._keys.meta
-        self._access.at(meta).hset(meta, mapping={"version": 1, "shards": SHARDS})
+        self._access.at(meta).hset(meta, mapping={"version": 2, "shards": SHARDS})
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.online: set[str] = set()

@@ -24,7 +24,7 @@ class Streams:
         self._redis = redis
         self.keys = Keys(shards=shards)
         self._numbers = itertools.count(1)
-        self.at(self.keys.meta).hset(self.keys.meta, mapping={"version": 1, "shards": shards})
+        self.at(self.keys.meta).hset(self.keys.meta, mapping={"version": 2, "shards": shards})
 
     @property
     def client(self) -> Redis:

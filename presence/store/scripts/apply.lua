@@ -108,8 +108,7 @@ if n <= last_n then
   return {counter[3], history}
 end
 if n > last_n + 1 then return refuse('gap', present_generation) end
--- A shard without a version has data of version 1 if it has traces: see convert.lua.
-local version = opens and (redis.call('HGET', meta_key, 'version') or redis.call('EXISTS', traces_key) == 1 and '1')
+local version = opens and redis.call('HGET', meta_key, 'version')
 if version and version ~= opening.version then
   return redis.error_reply('the data of this shard has version ' .. version .. ', not ' .. opening.version)
 end

@@ -23,7 +23,6 @@ SERVERS_SCRIPTS = [
     "apply",
     "claim",
     "compare",
-    "convert",
     "deliver",
     "fence",
     "lease",

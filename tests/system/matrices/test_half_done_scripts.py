@@ -34,7 +34,7 @@ from presence.timers.interface import Event
 from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.shared_timer import Leasing, SharedTimer
-from tests.store.driving import NOW_S, Hand, end, hold, login, update, write_former_data
+from tests.store.driving import NOW_S, Hand, end, hold, login, update
 from tests.store.servers import Server
 
 SHAPE: Final = Shape(
@@ -166,21 +166,6 @@ def _reindex(a: Hand, b: Hand) -> Step:
     b.apply(login("x", "s3", "desk"))
     a.store.commands(SHAPE.keys.sessions(0, "a"), [("DEL", SHAPE.keys.sessions(0, "a"))])
     return Reindex(0, Counter(b.node, b.generation, b.n), b.replication_id, "0", 100)
-
-
-def _convert(a: Hand, _: Hand) -> Call:
-    with closing(RedisStore(a.store.url, SHAPE)) as store:
-        store.commands(SHAPE.keys.meta, [("FLUSHALL",)])
-        write_former_data(lambda _key: _Commands(store))
-    return SHAPE.operator_call("convert", 0, ["2", "", 1000])
-
-
-@dataclass(frozen=True)
-class _Commands:
-    store: RedisStore
-
-    def execute_command(self, *command: Any) -> None:
-        self.store.commands(command[1], [command])
 
 
 def _bans(a: Hand, _: Hand) -> Call:
@@ -469,7 +454,6 @@ SCENES: Final = (
     Scene("forget", _forget),
     Scene("kick", _kick),
     Scene("reindex", _reindex),
-    Scene("convert", _convert),
     Scene("bans: lift", _bans),
     Scene("bans: add", _bans_added),
     Scene("deliver", _deliver, is_repeated=False),

@@ -55,7 +55,7 @@ def test_events_go_on_and_what_was_lost_is_told(
         assert sorted(uids(seen)) == sorted(names)
         restart(redis, events)  # the last of them is acknowledged when Redis is back
         if not keep:
-            streams.client.hset(streams.keys.meta, mapping={"version": 1, "shards": shards})
+            streams.client.hset(streams.keys.meta, mapping={"version": 2, "shards": shards})
         names = [f"v{n}" for n in range(40)]
         streams.write(*names)
         while (event := events.poll()) is not None or len(seen_events) < 40:
