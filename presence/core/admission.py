@@ -9,12 +9,13 @@ The server's own limits refuse with `busy`; those of one address or one user wit
 The tables of addresses and users are bounded (see `rate_limit.py`); the table of open connections by address
 has at most one entry per connection.
 
-Pure: time is an argument.
+Time is always that of its own clock, so all transports of a process may share it.
 """
 
 from dataclasses import dataclass, replace
 
 from presence import protocol
+from presence.common.clock import Clock
 from presence.common.rate_limit import RETRY_MIN_S, KeyedRateLimiter, TokenBucket, spread, spread_over
 from presence.core.authenticator import Refusal
 from presence.protocol import Code
@@ -93,15 +94,17 @@ class Admission:
     """Decides on each accepted connection and each login.
 
     Args:
-        now: monotonic seconds.
+        clock: monotonic time.
 
     Attributes:
         counts_connections: whether connections from one address are limited.
         counts_logins: whether logins from one address are limited.
     """
 
-    def __init__(self, limits: AdmissionLimits, now: float) -> None:
+    def __init__(self, limits: AdmissionLimits, clock: Clock) -> None:
         self._limits = limits
+        self._clock = clock
+        now = clock.now()
         self._accepts = TokenBucket(limits.accept_rate, limits.accept_burst, now)
         self._logins = TokenBucket(limits.login_rate, limits.login_burst, now)
         self.counts_connections = bool(limits.address_connections)
@@ -120,12 +123,12 @@ class Admission:
         """
         return max(0, self._limits.max_connections + self._limits.max_refused_open - open_now)
 
-    def admit_connection(self, open_now: int, now: float) -> float | None:
+    def admit_connection(self, open_now: int) -> float | None:
         """Return None if a connection is admitted beside `open_now` others, else seconds until a retry."""
         if open_now >= self._limits.max_connections:
             self._counters.connections_full += 1
             return spread(RETRY_MIN_S, FULL_RETRY_S)
-        return None if self._accepts.take(now) else self._accepts.retry_after()
+        return None if self._accepts.take(self._clock.now()) else self._accepts.retry_after()
 
     def add_connection(self, address: str) -> Refusal | None:
         present = self._connections.get(address, 0)
@@ -141,13 +144,13 @@ class Admission:
         if present:
             self._connections[address] = present
 
-    def check_login(self, now: float, address: str = "") -> Refusal | None:
+    def check_login(self, address: str = "") -> Refusal | None:
         """Return None if a login of an unknown user would be admitted; counts nothing.
 
         Args:
-            now: monotonic seconds.
             address: of the client; "" only if its transport has no addresses.
         """
+        now = self._clock.now()
         if not self._logins.has(now):
             self._logins.refuse()
             message = "this server takes no more logins at present"
@@ -157,10 +160,11 @@ class Admission:
             return _refusal(self._by_address, address, now, "there are too many logins from this address")
         return None
 
-    def admit_login(self, now: float, address: str = "", uid: str = "") -> Refusal | None:
+    def admit_login(self, address: str = "", uid: str = "") -> Refusal | None:
         """Count a login and return None if it is admitted; else count nothing."""
-        if (refusal := self.check_login(now, address)) is not None:
+        if (refusal := self.check_login(address)) is not None:
             return refusal
+        now = self._clock.now()
         if self._counts_uids and uid and not self._by_uid.take(uid, now):
             return _refusal(self._by_uid, uid, now, "there are too many logins of this user")
         if self.counts_logins and address:
@@ -168,8 +172,9 @@ class Admission:
         self._logins.spend()
         return None
 
-    def tidy(self, now: float) -> None:
+    def tidy(self) -> None:
         """Drop full buckets; called at each tick."""
+        now = self._clock.now()
         self._by_address.tidy(now)
         self._by_uid.tidy(now)
 

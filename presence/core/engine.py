@@ -399,7 +399,7 @@ class Engine:
     def tick_done(self, now: float) -> None:
         """Register stale sessions that became active again, and tidy tables."""
         self.registration.register_recovered(now, self.outbox.append)
-        self.login_policy.admission.tidy(now)
+        self.login_policy.admission.tidy()
         if self.packet_rate is not None:
             self.packet_rate.tidy(now)
 

@@ -90,7 +90,7 @@ class LoginPolicy:
         excess = self._excess_sessions(uid, login.shows.device_class or "", now) if existing is None else []
         if isinstance(excess, Refusal):
             return excess
-        if (refusal := self.admission.admit_login(now, guest.address, uid)) is not None:
+        if (refusal := self.admission.admit_login(guest.address, uid)) is not None:
             return refusal
         is_order_uncertain = (
             waited > ARRIVAL_ERROR_S
@@ -132,7 +132,7 @@ class LoginPolicy:
             return certified
         if self.authenticator is None or (certified is not None and login.token is None):
             return certified or self._claimed(login)
-        if (refusal := self.admission.check_login(now, guest.address)) is not None:
+        if (refusal := self.admission.check_login(guest.address)) is not None:
             return refusal  # before the token: checking it costs more than all else about a login
         uid = login.uid if certified is None else certified.uid
         return _first_to_expire(certified, self.authenticator.login(login.token, uid, guest.address, now))

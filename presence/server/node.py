@@ -126,7 +126,7 @@ class Node:
             settings.uid_login_burst,
             files.spare_connections(max_connections),
         )
-        self.admission = Admission(limits, now)
+        self.admission = Admission(limits, clock)
         boot_id = self.token()
         registry = Registry(boot_id, clock)
         sessions = Sessions(

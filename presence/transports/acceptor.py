@@ -243,7 +243,7 @@ class Acceptor:
     def _enter(self, fd: int, is_tls: bool, address: str) -> bool:
         """Add an accepted connection, or refuse it; return whether it waits to be admitted."""
         connections = self._connections
-        retry_after = self._admission.admit_connection(connections.counters.connections, self._clock.now())
+        retry_after = self._admission.admit_connection(connections.counters.connections)
         if retry_after is None and len(self._unadmitted) >= MAX_UNADMITTED:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
         guest = self._engine.opened(self._link, fd, networks.limit_key(address))

@@ -187,7 +187,7 @@ class StreamTransport:
             await trio.aclose_forcefully(stream)
 
     def _admit(self, connection: _Connection) -> Refusal | None:
-        retry_after = self._admission.admit_connection(self._counters.connections, trio.current_time())
+        retry_after = self._admission.admit_connection(self._counters.connections)
         if retry_after is not None:
             return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
         address = connection.address if self._admission.counts_connections else ""

@@ -54,7 +54,8 @@ class Issuer:
 
     def now(self) -> str:
         if not self.stopped:
-            now = self._server.clock.seen_ms(trio.current_time()) / 1000
+            clock = self._server.clock
+            now = clock.seen_ms(clock.now()) / 1000
             self.made += 1
             claims = {"sub": "ann", "aud": AUDIENCE, "exp": now + LIFE_S, "jti": str(self.made)}
             self._token = jwt.encode(claims, SECRET, "HS256", headers={"kid": "a"})

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from presence.common.clock import Clock
 from presence.common.rate_limit import RETRY_MAX_S, RETRY_MIN_S, KeyedRateLimiter, TokenBucket
 from presence.core.admission import FULL_RETRY_S, Admission, AdmissionLimits
 from presence.core.authenticator import Refusal
 from presence.protocol import Code
 
 ADDRESS = "192.0.2.7"
+STILL = Clock(lambda: 0.0, lambda: 0.0)
 
 
 @given(st.lists(st.floats(0, 5), max_size=200), st.integers(1, 50), st.integers(1, 50))
@@ -48,14 +50,14 @@ def test_a_crowd_that_obeys_retry_times_is_served_at_the_rate() -> None:
 
 @pytest.mark.parametrize(("open_now", "welcome"), [(9, True), (10, False), (11, False)])
 def test_open_connections_are_bounded(open_now: int, welcome: bool) -> None:
-    admission = Admission(AdmissionLimits(max_connections=10), 0.0)
-    retry_after = admission.admit_connection(open_now, 0.0)
+    admission = Admission(AdmissionLimits(max_connections=10), STILL)
+    retry_after = admission.admit_connection(open_now)
     assert (retry_after is None) is welcome
     assert retry_after is None or RETRY_MIN_S <= retry_after <= FULL_RETRY_S
 
 
 def test_connections_of_one_address_are_bounded_without_effect_on_others() -> None:
-    admission = Admission(AdmissionLimits(address_connections=3), 0.0)
+    admission = Admission(AdmissionLimits(address_connections=3), STILL)
     assert [admission.add_connection(ADDRESS) for _ in range(3)] == [None] * 3
     refusal = admission.add_connection(ADDRESS)
     assert refusal is not None
@@ -72,28 +74,31 @@ def test_connections_of_one_address_are_bounded_without_effect_on_others() -> No
     assert admission.statistics().address_connections_kept == 0
 
 
-def logins(admission: Admission, count: int, address: str, uid: str, now: float = 0.0) -> list[Refusal]:
+def logins(admission: Admission, count: int, address: str, uid: str) -> list[Refusal]:
     """Log in that often; return the refusals."""
-    answers = [admission.admit_login(now, address, uid) for _ in range(count)]
+    answers = [admission.admit_login(address, uid) for _ in range(count)]
     return [each for each in answers if each is not None]
 
 
 def test_logins_from_one_address_are_bounded_by_rate_and_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
-    admission = Admission(AdmissionLimits(address_login_rate=10, address_login_burst=20), 0.0)
+    now = 0.0
+    clock = Clock(lambda: now, lambda: 0.0)
+    admission = Admission(AdmissionLimits(address_login_rate=10, address_login_burst=20), clock)
     refusals = logins(admission, 50, ADDRESS, "ada")
     assert len(refusals) == 30
     assert {each.code for each in refusals} == {Code.RATE_LIMITED}
     spread = [each.retry_after for each in refusals]
     assert spread[-1] == RETRY_MIN_S + 2 * 30 / 10, "30 at 10 a second, spread over twice the time"
     assert logins(admission, 20, "192.0.2.8", "ada") == []
-    assert len(logins(admission, 20, ADDRESS, "ada", now=1.0)) == 10
+    now = 1.0
+    assert len(logins(admission, 20, ADDRESS, "ada")) == 10
     assert admission.statistics().address_logins_refused == 40
 
 
 def test_logins_of_one_user_are_bounded_wherever_they_come_from() -> None:
-    admission = Admission(AdmissionLimits(uid_login_rate=1, uid_login_burst=5), 0.0)
-    refusals = [admission.admit_login(0.0, f"192.0.2.{number}", "ada") for number in range(8)]
+    admission = Admission(AdmissionLimits(uid_login_rate=1, uid_login_burst=5), STILL)
+    refusals = [admission.admit_login(f"192.0.2.{number}", "ada") for number in range(8)]
     assert [each and each.code for each in refusals] == [None] * 5 + [Code.RATE_LIMITED] * 3
     assert logins(admission, 5, ADDRESS, "bob") == []
     assert admission.statistics().uid_logins_refused == 3
@@ -104,7 +109,7 @@ def test_a_login_refused_by_one_limit_is_not_charged_to_the_others() -> None:
         login_burst=30, login_rate=1, address_login_rate=1, address_login_burst=20, uid_login_rate=1,
         uid_login_burst=10,
     )  # fmt: skip
-    admission = Admission(limits, 0.0)
+    admission = Admission(limits, STILL)
     assert len(logins(admission, 100, ADDRESS, "ada")) == 90, "the user's limit"
     assert len(logins(admission, 100, ADDRESS, "")) == 90, "the address has 10 of 20 left"
     assert len(logins(admission, 100, "", "")) == 90, "the server has 10 of 30 left"
@@ -112,17 +117,17 @@ def test_a_login_refused_by_one_limit_is_not_charged_to_the_others() -> None:
 
 
 def test_a_check_without_a_user_counts_nothing() -> None:
-    admission = Admission(AdmissionLimits(address_login_rate=1, address_login_burst=2), 0.0)
-    assert [admission.check_login(0.0, ADDRESS) for _ in range(10)] == [None] * 10
+    admission = Admission(AdmissionLimits(address_login_rate=1, address_login_burst=2), STILL)
+    assert [admission.check_login(ADDRESS) for _ in range(10)] == [None] * 10
     assert logins(admission, 2, ADDRESS, "ada") == []
-    refusal = admission.check_login(0.0, ADDRESS)
+    refusal = admission.check_login(ADDRESS)
     assert refusal is not None
     assert refusal.code is Code.RATE_LIMITED
 
 
 def test_the_defaults_admit_a_burst_of_twenty_thousand_and_do_not_count_by_address_or_user() -> None:
-    admission = Admission(AdmissionLimits(max_connections=20_000), 0.0)
-    assert all(admission.admit_connection(number, 0.0) is None for number in range(20_000))
+    admission = Admission(AdmissionLimits(max_connections=20_000), STILL)
+    assert all(admission.admit_connection(number) is None for number in range(20_000))
     assert logins(admission, 20_000, ADDRESS, "ada") == []
     statistics = admission.statistics()
     assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
@@ -130,12 +135,14 @@ def test_the_defaults_admit_a_burst_of_twenty_thousand_and_do_not_count_by_addre
 
 def test_tables_are_empty_again_when_all_buckets_are_full() -> None:
     limits = AdmissionLimits(address_login_rate=10, address_login_burst=10, uid_login_rate=10)
-    admission = Admission(limits, 0.0)
+    now = 0.0
+    admission = Admission(limits, Clock(lambda: now, lambda: 0.0))
     for number in range(1000):
-        admission.admit_login(0.0, f"192.0.{number // 250}.{number % 250}", f"user-{number}")
+        admission.admit_login(f"192.0.{number // 250}.{number % 250}", f"user-{number}")
     statistics = admission.statistics()
     assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (1000, 1000)
-    admission.tidy(1.0)
+    now = 1.0
+    admission.tidy()
     statistics = admission.statistics()
     assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
 

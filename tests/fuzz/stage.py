@@ -150,7 +150,7 @@ class ServerUnderTest(Link):
                 self.registry,
                 _clamped,
                 LOGIN_TIMEOUT_S,
-                Admission(limits, self.now),
+                Admission(limits, self.clock),
                 session_limit=scene.limit,
                 authenticator=self.authenticator,
             ),

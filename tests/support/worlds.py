@@ -160,7 +160,7 @@ class World:
                 self.registry,
                 clamped,
                 5.0,
-                Admission(AdmissionLimits(), 0.0),
+                Admission(AdmissionLimits(), self.clock),
                 session_limit=session_limit,
                 class_limits=class_limits or {},
                 authenticator=authenticator,

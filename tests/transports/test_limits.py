@@ -11,6 +11,7 @@ from presence.core.admission import AdmissionLimits, PacketRate
 from presence.core.changes import Op
 from presence.protocol import Code, Kind, Packet
 from presence.transports.limits import Limits
+from presence.transports.stream import StreamTransport
 from tests.auth.gates import WordAuthenticator
 from tests.transports import proxies
 from tests.transports.harness import Harness, TransportKind, both, every_kind, serving
@@ -44,6 +45,22 @@ async def test_connections_per_address_are_limited_independently(kind: Transport
         for client in clients:
             await client.beat()
         assert server.engine.statistics().refused == {"rate_limited": 1}
+
+
+async def test_two_transports_of_a_process_share_its_limits() -> None:
+    limits = AdmissionLimits(accept_rate=0.001, accept_burst=4)
+    async with serving("epoll", admission=limits) as server, trio.open_nursery() as nursery:
+        streams = StreamTransport(server.engine, server.limits, server.admission)
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(streams.run, [listener])
+        addresses = [server.address, listener.socket.getsockname()]
+        for number in range(4):
+            server.address = addresses[number % 2]
+            await server.logged_in(f"user-{number}")
+        for server.address in addresses:
+            (refusal,) = await (await server.connect()).rest()
+            assert_limited(refusal, Code.BUSY)
+        nursery.cancel_scope.cancel()
 
 
 @every_kind
