@@ -23,10 +23,9 @@ from presence.cli.options import (
 )
 from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common import threads
-from presence.common.scarcity import scarcity
 from presence.common.text import json_line, named, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
-from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, SchedulerOutage
+from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, scheduler_outage
 from presence.ops.explain_text import moment
 from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
@@ -153,8 +152,17 @@ def _handler(name: str) -> Callable[[Any], Any]:
     return handler.function
 
 
+class _Printed:
+    """Prints events; see `presence.common.outage.EventLog`."""
+
+    def warning(self, event: str, *, error: str = "") -> None:
+        print_error(f"{event}: {error}" if error else event)
+
+    error = warning
+
+
 def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
-    outage, wait_s = SchedulerOutage(), 0.0
+    outage, wait_s = scheduler_outage(_Printed()), 0.0
     failure: Exception | None
     while not stop.wait(wait_s):
         try:
@@ -162,8 +170,10 @@ def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
         except Exception as error:  # such as a lack of memory: nobody would miss a thread that ended
             wait_s, failure = RETRY_MAX_S, error
         with contextlib.suppress(OSError, MemoryError):  # as of a log on a full disk
-            if news := outage.log_message(failure):
-                print_error(f"{news}: {scarcity(failure) or failure}" if failure else news)
+            if failure is None:
+                outage.worked("run")
+            else:
+                outage.failed("run", failure)
 
 
 @contextlib.contextmanager

@@ -29,8 +29,8 @@ from presence.cluster.sweeper import Sweeper
 from presence.common.circuit_breaker import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.histogram import LatencyHistograms
+from presence.common.outage import Outage
 from presence.common.runtime import Runtime, TimedCaller, TrioRuntime
-from presence.outbox.outage_log import Outage
 from presence.outbox.relay import Relay
 from presence.outbox.store import Store
 
@@ -85,6 +85,7 @@ class Membership:
             _log,
             unreachable="",
             refused="Redis refused",
+            failed_otherwise="Redis refused",
             recovered="",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,

@@ -15,7 +15,7 @@ import msgpack
 
 from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.threads import NoThread
+from presence.common.outage import EventLog, Outage
 from presence.config.followup_rules import Rule
 from presence.followups.keys import (
     STREAM_MAXLEN,
@@ -36,6 +36,7 @@ RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0  # between two attempts while Redis is unreachable
 REINDEX_INTERVAL_S: Final = 1.0  # between two calls of the walk over all follow-ups
 META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored the number of shards
+_WAITING_EVENT: Final = "follow-ups waiting for Redis"
 
 
 @dataclass(slots=True)
@@ -210,23 +211,14 @@ class FollowUpScheduler:
         return jittered(backoff_s(self._failed - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
 
-class SchedulerOutage:
-    """Reports once that runs fail, and once that they succeed again."""
-
-    def __init__(self) -> None:
-        self._reported = ""
-
-    def log_message(self, failure: Exception | None) -> str:
-        """Return the message to log after a run, or ""."""
-        kind = "" if failure is None else type(failure).__name__
-        if kind == self._reported:
-            return ""
-        self._reported = kind
-        match failure:
-            case None:
-                return "follow-ups resumed"
-            case NoThread():
-                return "follow-ups waiting for a thread"
-            case StoreUnavailable() | StoreError():
-                return "follow-ups waiting for Redis"
-        return "follow-up scheduler failed"
+def scheduler_outage(log: EventLog) -> Outage:
+    """Return the log of a scheduler's failed runs."""
+    return Outage(
+        log,
+        unreachable=_WAITING_EVENT,
+        refused=_WAITING_EVENT,
+        failed_otherwise="follow-up scheduler failed",
+        recovered="follow-ups resumed",
+        first_s=RETRY_FIRST_S,
+        limit_s=RETRY_MAX_S,
+    )

@@ -1,16 +1,12 @@
-"""Log and counters of Redis failures: each outage is logged once, and in it each distinct refusal."""
+"""Log and counters of the failures of a relay, over all its shards; see also `presence.common.outage`."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final
 
 import structlog
 
-from presence.common.backoff import backoff_s, jittered
 from presence.common.circuit_breaker import CircuitBreaker
 from presence.common.errors import StoreError, StoreUnavailable
-
-MAX_LOGGED_REFUSALS: Final = 16  # distinct ones remembered in an outage; beyond it some are logged again
+from presence.common.outage import MAX_LOGGED_REFUSALS
 
 _log = structlog.get_logger(__name__)
 
@@ -20,49 +16,6 @@ Failures = list[StoreUnavailable | StoreError]
 def first_of(failures: Failures) -> StoreUnavailable | StoreError:
     """Return the failure to report: a refusal before an unreachable Redis."""
     return next((each for each in failures if isinstance(each, StoreError)), failures[0])
-
-
-@dataclass(eq=False, repr=False)
-class Outage:
-    """Logs failing calls: an outage once, each new refusal in it, and its end when all calls work again."""
-
-    log: Any  # a structlog logger, or an object with its methods
-    _: KW_ONLY
-    unreachable: str  # event when Redis cannot be reached; "": not logged
-    refused: str  # event when it refuses, or after another error
-    recovered: str  # event when all calls work again; "": not logged
-    first_s: float  # the first pause before another attempt
-    limit_s: float  # the longest pause
-
-    def __post_init__(self) -> None:
-        self._failures: dict[str, int] = {}  # consecutive failures of each kind of call that fails now
-        self._logged: set[str] = set()
-
-    def failed(self, call: str, error: Exception) -> float:
-        """Log a failure; return the pause before the next attempt, with jitter.
-
-        Args:
-            call: the kind of call that failed; others may work meanwhile.
-            error: the failure.
-        """
-        failures = self._failures.get(call, 0)
-        self._failures[call] = failures + 1
-        refusal = "" if isinstance(error, StoreUnavailable) else str(error)
-        if refusal not in self._logged:
-            self._logged = {refusal} if len(self._logged) >= MAX_LOGGED_REFUSALS else {*self._logged, refusal}
-            if refusal:
-                self.log.error(self.refused, error=refusal)
-            elif self.unreachable:
-                self.log.warning(self.unreachable, error=str(error))
-        return jittered(backoff_s(failures, self.first_s, self.limit_s))
-
-    def worked(self, call: str) -> None:
-        """Note that a kind of call works."""
-        self._failures.pop(call, None)
-        if self._logged and not self._failures:
-            self._logged.clear()
-            if self.recovered:
-                self.log.warning(self.recovered)
 
 
 class Outages:

@@ -15,9 +15,9 @@ import structlog
 
 from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.outage import Outage
 from presence.common.runtime import Runtime
 from presence.core.bans import Ban, BanList
-from presence.outbox.outage_log import Outage
 from presence.server.node import Node
 from presence.store.bans import BanTable, StoredBan
 
@@ -61,6 +61,7 @@ class BanKeeper:
             _log,
             unreachable="bans not read",
             refused="bans not read",
+            failed_otherwise="bans not read",
             recovered="bans read again",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,

@@ -17,9 +17,9 @@ import structlog
 import trio
 
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.outage import Outage
 from presence.common.runtime import TrioThreadCaller
 from presence.messaging.letters import Delivery
-from presence.outbox.outage_log import Outage
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
 from presence.server.node import Node
 from presence.store.channels import ControlMessage
@@ -64,6 +64,7 @@ class ControlListener:
             _log,
             unreachable=LOST_EVENT,
             refused=LOST_EVENT,
+            failed_otherwise=LOST_EVENT,
             recovered="control channel restored",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,

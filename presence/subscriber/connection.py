@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from presence.common.backoff import backoff_s, jittered
+from presence.common.backoff import jittered
+from presence.common.outage import Outage
 from presence.common.redis_url import is_cluster, redacted
 from presence.common.scarcity import scarcity
 from presence.store.client import CALL_TIMEOUT_S, RedisError
-from presence.store.error_classes import CONNECTION_LOST, code_of, needs_operator, passes
+from presence.store.error_classes import CONNECTION_LOST, as_failure, code_of, needs_operator, passes
 from presence.store.keys import Keys
 from presence.store.records import stored_shards
 from presence.store.shard_clients import ShardClients
@@ -202,6 +203,19 @@ def unless_missing(answer: Any) -> Any:
     return answer
 
 
+class _Lines:
+    """Writes events to `log`, after the name of Redis; see `presence.common.outage.EventLog`."""
+
+    def __init__(self, redis: str) -> None:
+        self._redis = redis
+
+    def warning(self, event: str, *, error: str = "") -> None:
+        log.log(logging.WARNING, event, self._redis, *([error] if error else []))
+
+    def error(self, event: str, *, error: str = "") -> None:
+        log.log(logging.ERROR, event, self._redis, error)
+
+
 class Retry:
     """Decides after a failure whether and when to try again; logs each outage once.
 
@@ -211,10 +225,16 @@ class Retry:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._has_succeeded = False
-        self._failures = 0
-        self._logged = ""
+        self._has_succeeded = self._was_redirected = False
+        self._outage = Outage(
+            _Lines(name),
+            unreachable="lost Redis at %s, retrying: %s",
+            refused="Redis at %s now refuses calls, retrying: %s",
+            failed_otherwise="cannot call Redis at %s, retrying: %s",
+            recovered="Redis at %s is reachable again",
+            first_s=RETRY_FIRST_S,
+            limit_s=RETRY_MAX_S,
+        )
 
     def delay_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next attempt.
@@ -222,29 +242,17 @@ class Retry:
         Raises:
             Exception: `error` itself, if it is permanent.
         """
-        if not (self._has_succeeded and (passes(error) or needs_operator(error) or scarcity(error))):
+        lack = scarcity(error)
+        if not (self._has_succeeded and (passes(error) or needs_operator(error) or lack)):
             raise error
-        if self._failures or code_of(error) != "MOVED":  # one moved shard is no outage
-            self._log_failure(error)
-        self._failures += 1
-        return jittered(backoff_s(self._failures - 1, RETRY_FIRST_S, RETRY_MAX_S))
+        if code_of(error) == "MOVED" and not self._was_redirected:  # one moved shard is no outage
+            self._was_redirected = True
+            return jittered(RETRY_FIRST_S)
+        return self._outage.failed("call", error if lack else as_failure(error))
 
     def succeeded(self) -> None:
-        if self._logged:
-            log.warning("Redis at %s is reachable again", self._name)
-        self._has_succeeded = True
-        self._failures = 0
-        self._logged = ""
-
-    def _log_failure(self, error: Exception) -> None:
-        if needs_operator(error) and self._logged != str(error):
-            log.error("Redis at %s now refuses calls, retrying: %s", self._name, error)
-            self._logged = str(error)
-        elif not self._logged:
-            lack = scarcity(error)
-            what = "cannot call Redis at %s, retrying: %s" if lack else "lost Redis at %s, retrying: %s"
-            self._logged = lack or str(error)
-            log.warning(what, self._name, self._logged)
+        self._has_succeeded, self._was_redirected = True, False
+        self._outage.worked("call")
 
 
 class Source(ABC, Generic[Raw]):

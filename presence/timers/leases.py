@@ -14,8 +14,8 @@ import structlog
 import trio
 
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.outage import Outage
 from presence.common.runtime import Caller, TrioWakeEvent
-from presence.outbox.outage_log import Outage
 from presence.timers.interface import Due, LeasedTimer, TimerError
 
 TIMER_FAILURES: Final = (StoreUnavailable, StoreError, TimerError)

@@ -32,11 +32,11 @@ from presence.common import logs
 from presence.common.backoff import jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import LOG_INTERVAL_S
+from presence.common.outage import Outage
 from presence.common.redis_url import redacted
 from presence.common.runtime import Caller, TrioThreadCaller, TrioWakeEvent, run_in_thread
 from presence.common.scarcity import fault_fields
 from presence.common.threads import NoThread
-from presence.outbox.outage_log import Outage
 from presence.prefork.control_pipe import ControlPipe
 from presence.timers import handlers
 from presence.timers.handlers import Handler, HandlerError, RetryLater
@@ -93,6 +93,7 @@ class Runner:
             log,
             unreachable="Redis unreachable, retrying",
             refused="Redis refused, retrying",
+            failed_otherwise="Redis refused, retrying",
             recovered="Redis reachable again",
             first_s=RETRY_FIRST_S,
             limit_s=RETRY_MAX_S,

@@ -1,7 +1,6 @@
-"""When a failed shard is tried again, and how an outage is logged."""
+"""When a failed shard is tried again, and how long pauses are."""
 
 import pytest
-from structlog.testing import CapturingLogger
 
 from presence.common.backoff import backoff_s, jittered
 from presence.common.circuit_breaker import (
@@ -15,8 +14,6 @@ from presence.common.circuit_breaker import (
     SLOW_CALL_S,
     CircuitBreaker,
 )
-from presence.common.errors import StoreError, StoreUnavailable
-from presence.outbox.outage_log import Outage
 from presence.outbox.relay import PROBE_INTERVAL_S
 
 
@@ -110,7 +107,7 @@ def test_the_state_after_calls(name: str) -> None:
         assert getattr(breaker, attribute) == expected, attribute
 
 
-# Backoff, and the outage log
+# Backoff
 
 
 @pytest.mark.parametrize(("failures", "pause_s"), [(0, 0.5), (1, 1.0), (3, 4.0), (10, 30.0), (5000, 30.0)])
@@ -121,16 +118,3 @@ def test_backoff_doubles_up_to_a_limit(failures: int, pause_s: float) -> None:
 def test_jitter_removes_at_most_half() -> None:
     drawn = [jittered(1.0) for _ in range(1000)]
     assert 0.5 <= min(drawn) < max(drawn) <= 1.0
-
-
-def test_an_outage_is_logged_once_and_each_refusal_in_it_too() -> None:
-    log = CapturingLogger()
-    outage = Outage(log, unreachable="away", refused="refused", recovered="back", first_s=0.1, limit_s=0.4)
-    pauses = [outage.failed("read", StoreUnavailable("no route")) for _ in range(4)]
-    for text in ("no rights", "no rights", "no memory"):
-        outage.failed("write", StoreError(text))
-    outage.worked("read")
-    outage.worked("write")
-    outage.worked("write")
-    assert [call.args[0] for call in log.calls] == ["away", "refused", "refused", "back"]
-    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, (0.1, 0.2, 0.4, 0.4), strict=True))
