@@ -25,10 +25,10 @@ from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common import threads
 from presence.common.text import json_line, named, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
+from presence.followups.handlers import HandlerError
+from presence.followups.handlers import load as load_handler
 from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, scheduler_outage
 from presence.ops.explain_text import moment
-from presence.timers.handlers import HandlerError
-from presence.timers.handlers import load as load_handler
 from presence.timers.interface import TimerError
 
 MAX_NUMBER: Final = 10**6  # of attempts, and of follow-ups in a list
@@ -144,12 +144,9 @@ def _start(text: str) -> str | None:
 
 def _handler(name: str) -> Callable[[Any], Any]:
     try:
-        handler = load_handler(name)
+        return load_handler(name)
     except HandlerError as error:
         raise UsageError(error) from None
-    if handler.is_async:
-        raise UsageError(f"handler {name} must be a plain function")
-    return handler.function
 
 
 class _Printed:

@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "top": "show a running server live on the terminal",
     "followups": "manage follow-ups: actions for users who stay offline",
     "webhooks": "send events as signed HTTP requests",
-    "timers": "run and inspect shared timers",
+    "timers": "inspect and change shared timers",
     "token": "generate keys, sign and verify tokens, add operator tokens",
     "doctor": "check the machine, the settings and Redis, and suggest fixes",
     "plan": "print what a number of users takes: workers, memory, Redis",

@@ -62,16 +62,11 @@ def with_redis(
     @wraps(run)
     def ask(args: argparse.Namespace, load: Load) -> int:
         place = locate_data(load(), args.command)
-        return handle_redis_errors(place.redis_url, lambda: run(args, place))
+        try:
+            return run(args, place)
+        except (RedisError, StoreUnavailable, StoreError, ValueError) as error:
+            is_away = isinstance(error, StoreUnavailable) or passes(error)
+            print_error(f"{'cannot reach Redis at ' if is_away else ''}{redacted(place.redis_url)}: {error}")
+        return FAILED
 
     return ask
-
-
-def handle_redis_errors(redis_url: str, ask: Callable[[], int]) -> int:
-    """Return the exit status of `ask`; on an error of Redis, print it and return 1."""
-    try:
-        return ask()
-    except (RedisError, StoreUnavailable, StoreError, ValueError) as error:
-        is_away = isinstance(error, StoreUnavailable) or passes(error)
-        print_error(f"{'cannot reach Redis at ' if is_away else ''}{redacted(redis_url)}: {error}")
-    return FAILED

@@ -1,61 +1,33 @@
-"""``presence timers``: runs worker processes of a shared timer, and inspects and changes one."""
+"""``presence timers``: inspects and changes a shared timer."""
 
 import argparse
 from dataclasses import asdict
-from functools import partial
 from typing import Any, Final
 
-from presence.cli.errors import FAILED, OK, USAGE, print_error, sigterm_interrupts
-from presence.cli.local_server import locate_data
+from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import (
     READER_SETTINGS,
-    Load,
+    DataLocation,
+    UsageError,
     add_json,
     add_number,
     add_seconds,
     add_settings,
     seconds,
 )
-from presence.cli.redis_errors import handle_redis_errors
-from presence.common.logs import configure_directly
+from presence.cli.redis_errors import with_redis
 from presence.common.text import json_line, printable, utc_time
-from presence.config.loading import Settings
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import KINDS, MAX_SLOTS, TimerLocation
-from presence.timers.shared_timer import MAX_ITEMS_PER_CALL, DeadLetter, Leasing, SharedTimer
+from presence.timers.shared_timer import MAX_ITEMS_PER_CALL, DeadLetter, SharedTimer
 
-RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
-MAX_PROCESSES: Final = 1024
-MAX_BACKOFF_S: Final = 300.0  # between two attempts
 PAYLOAD_CHARS: Final = 60  # shown of a payload; enough to recognise it
-
-_RUN = (
-    "Each process takes due events, calls the handler with each, and acknowledges it. If a handler raises or "
-    "exceeds --timeout, the event is retried; after --attempts it becomes a dead letter. On SIGTERM and "
-    "SIGINT running handlers may finish within --drain-timeout; other events are returned to the timer."
-)
-_NAME = "name of the timer; it keeps its kind, and a ring its slots and tick"
-_TIMES: Final = (
-    ("lease", 30.0, "time after which an event of a dead process is handed out again"),
-    ("timeout", 300.0, "time-out of a handler; a plain function is only stopped with its process"),
-    ("backoff", 1.0, "delay before the second attempt; doubled for each further one"),
-)
+_NAME: Final = "name of the timer; it keeps its kind, and a ring its slots and tick"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``presence timers``."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="run|add|cancel|list|dead")
-    run = actions.add_parser("run", help="run processes that handle due events", description=_RUN)
-    run.add_argument(
-        "--handler", required=True, metavar="MODULE:FUNCTION", help="function to call with each event"
-    )
-    add_number(run, "--processes", 1, "number of worker processes", most=MAX_PROCESSES)
-    about = "concurrent handlers per process; plain functions run in threads"
-    add_number(run, "--concurrency", 1, about, most=1000)
-    add_number(run, "--attempts", 5, "failures after which an event becomes a dead letter", most=1000)
-    for name, default_s, text in _TIMES:
-        # Names of their own: --lease is a setting of the server, too.
-        add_seconds(run, f"--{name}", default_s, text, dest=f"{name}_s")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="add|cancel|list|dead")
     add = actions.add_parser("add", help="schedule an event")
     add.add_argument("id", metavar="ID", help="id of the event, unique in its timer")
     add.add_argument(
@@ -71,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--purge", action="store_true", help="delete all dead letters")
     for action in (show, dead):
         add_json(action, "JSON objects")
-    for action in (run, add, cancel, show, dead):
+    for action in (add, cancel, show, dead):
         _add_place(action)
-        add_settings(action, RUNNER_SETTINGS if action is run else READER_SETTINGS)
+        add_settings(action, READER_SETTINGS)
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
@@ -91,45 +63,16 @@ def _name(text: str) -> str:
     return text
 
 
-def run(args: argparse.Namespace, load: Load) -> int:
+@with_redis
+def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Run the given action; return the exit status."""
-    redis_url, prefix, settings = locate_data(load(), "timers")
-    place = TimerLocation(redis_url, args.kind, args.name, prefix, args.slots, args.tick_s)
+    location = TimerLocation(place.redis_url, args.kind, args.name, place.prefix, args.slots, args.tick_s)
+    action = {"add": _add, "cancel": _cancel, "list": _show, "dead": _dead}[args.action]
     try:
-        if args.action == "run":
-            return _work(args, settings, place)
-        action = {"add": _add, "cancel": _cancel, "list": _show, "dead": _dead}[args.action]
-
-        def ask() -> int:
-            with place.open() as timer:
-                return action(args, timer)
-
-        return handle_redis_errors(redis_url, ask)
+        with location.open() as timer:
+            return action(args, timer)
     except TimerError as error:
-        print_error(error)
-        return USAGE
-
-
-def _work(args: argparse.Namespace, settings: Settings, place: TimerLocation) -> int:
-    """Run worker processes until a signal comes; return the exit status."""
-    leasing = Leasing(args.lease_s, args.attempts, args.backoff_s, max(args.backoff_s, MAX_BACKOFF_S))
-    with sigterm_interrupts():
-        try:
-            writer = configure_directly(settings.log_format, settings.log_level)
-            from presence.prefork.arbiter import Arbiter  # noqa: PLC0415 - only this action needs it
-            from presence.timers import runner  # noqa: PLC0415 - loads trio once, before the fork
-
-            terms = runner.WorkerOptions(leasing, args.concurrency, args.timeout_s, settings.drain_timeout)
-            job = runner.Job(place, args.handler, terms, settings.log_format, settings.log_level)
-            return Arbiter(
-                args.processes,
-                partial(runner.run_worker, job),
-                ready_line=f"ready {place.kind} {place.name}",
-                drain_timeout_s=settings.drain_timeout,
-                writer=writer,
-            ).run()
-        except KeyboardInterrupt:  # before the supervisor handles signals
-            return OK
+        raise UsageError(error) from None
 
 
 def _add(args: argparse.Namespace, timer: SharedTimer) -> int:

@@ -9,9 +9,9 @@ import trio
 from presence.config.loading import exposures
 from presence.config.settings import FIELDS, Settings, is_url
 from presence.doctor.results import CheckResult, fail, not_tried, ok, warn
+from presence.followups.handlers import HandlerError, load
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
-from presence.timers.handlers import HandlerError, load
 
 RENEWED_BEFORE: Final = timedelta(days=14)  # automatic renewal happens earlier
 
@@ -127,11 +127,11 @@ def handlers(settings: Settings, names: Sequence[str]) -> list[CheckResult]:
     results = []
     for name in names:
         try:
-            problem = f"handler {name} must be a plain function" if load(name).is_async else ""
+            load(name)
         except HandlerError as error:
-            problem = str(error)
-        fix = "install it, or correct MODULE:FUNCTION"
-        results.append(fail(check, need, problem, fix) if problem else ok(check, need, name))
+            results.append(fail(check, need, str(error), "install it, or correct MODULE:FUNCTION"))
+        else:
+            results.append(ok(check, need, name))
     if results:
         return results
     if settings.followups:

@@ -21,7 +21,7 @@ class NotificationsOff(TimerError):
 
 
 class ExpiryTimer(SharedTimer):
-    """A timer whose events each have a key that expires when they are due; a `LeasedTimer`.
+    """A timer whose events each have a key that expires when they are due.
 
     Redis removes an expired key when it is accessed, and otherwise in cycles, 10 per second, each of which
     tries some keys at random. Only then it notifies the current listeners of the name, without the value. So

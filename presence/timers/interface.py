@@ -1,14 +1,11 @@
-"""Events of timers in Redis, and the interface of these timers for workers.
+"""Events of timers in Redis.
 
 An event is scheduled under a unique id and is due after its delay, by the clock of Redis, and never earlier.
 Callers pass delays and not times, so machines need not agree on the time.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 MAX_ID_BYTES: Final = 512
 MAX_PAYLOAD_BYTES: Final = 65_536
@@ -54,31 +51,3 @@ class Due:
     # 1, or more if it was handed out before and not done. It identifies this claim: reports of a worker whose
     # lease has ended are ignored once the event is claimed by another.
     attempt: int
-
-
-class LeasedTimer(Protocol):
-    """A timer in Redis that any number of processes share, as its workers see it.
-
-    At least once: an event handed out by `due` belongs to the caller for the timer's `lease_s`; if it is not
-    `done` by then, for example because the process died, it is handed out again. While no lease ends, each
-    event is handed out once. After `attempts_max` it is a dead letter: kept, listed, and not handed out any
-    more.
-
-    Events claimed by another worker meanwhile are not changed; the methods return the number of events that
-    still belonged to this caller.
-    """
-
-    def due(self, limit: int = 100) -> Sequence[Due]:
-        """Hand out at most `limit` due events, earliest first; never wait for one."""
-
-    def done(self, dues: Iterable[Due]) -> int:
-        """Remove handled events."""
-
-    def retry(self, due: Due, delay_s: float) -> bool:
-        """Hand a failed event out again after `delay_s`; after the last attempt it is a dead letter."""
-
-    def give_back(self, dues: Iterable[Due]) -> int:
-        """Hand events out again that were not begun or were cut off, without counting this attempt."""
-
-    def extend(self, dues: Iterable[Due]) -> int:
-        """Restart the leases of events that take longer."""

@@ -24,7 +24,7 @@ MAX_TICK_S: Final = 3600.0
 
 
 class DelayQueue(SharedTimer):
-    """Events of any delay, to the millisecond, shared by any number of processes; a `LeasedTimer`.
+    """Events of any delay, to the millisecond, shared by any number of processes.
 
     Never early by Redis' clock, and late by its workers' poll interval. At least once: events claimed by a
     worker that died are handed out again after their lease. Adding and handing out cost O(log n) per event,
@@ -38,7 +38,7 @@ class DelayQueue(SharedTimer):
 
 
 class RingTimer(SharedTimer):
-    """Events of any delay, in ticks, shared by any number of processes; a `LeasedTimer`.
+    """Events of any delay, in ticks, shared by any number of processes.
 
     Never early by Redis' clock: an event belongs to the first tick that begins at or after its due time, so
     it is at most a tick late, plus the workers' poll interval. There is no leader: the hand of the ring is in

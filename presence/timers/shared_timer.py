@@ -95,7 +95,13 @@ class TimerState:
 
 
 class SharedTimer:
-    """A `LeasedTimer` in Redis; the subclasses differ in how waiting events are indexed.
+    """A timer in Redis that any number of processes share; subclasses index waiting events in different ways.
+
+    At least once: an event handed out by `due` belongs to the caller for `Leasing.lease_s`; if it is not
+    `done` by then, for example because the process died, it is handed out again. While no lease ends, each
+    event is handed out once. After `Leasing.attempts_max` it is a dead letter: kept, listed, and not handed
+    out any more. Events that another worker has claimed meanwhile are not changed: `done`, `retry`,
+    `give_back` and `extend` return how many events still belonged to this caller.
 
     Times are those of Redis: if its clock is set forward, events are early and leases end. Events are lost
     with Redis' memory, or in a failover to a replica that did not have them yet.
@@ -175,19 +181,22 @@ class SharedTimer:
         return self._claim_due(limit)[0]
 
     def done(self, dues: Iterable[Due]) -> int:
-        """Remove handled events; see `LeasedTimer.done`."""
+        """Remove handled events."""
         return sum(self._run_script("done", batch)[1] for batch in claim_batches(dues))
 
     def extend(self, dues: Iterable[Due]) -> int:
-        """Restart leases; see `LeasedTimer.extend`."""
+        """Restart the leases of events that take longer."""
         return sum(self._run_script("extend", batch, self._lease_ms())[1] for batch in claim_batches(dues))
 
     def give_back(self, dues: Iterable[Due]) -> int:
-        """Return unhandled events; see `LeasedTimer.give_back`."""
+        """Hand events out again that were not begun or were cut off, without counting this attempt."""
         return sum(self._run_script("give_back", batch)[1] for batch in claim_batches(dues))
 
     def retry(self, due: Due, delay_s: float | None = None) -> bool:
-        """As `LeasedTimer.retry`; without `delay_s` the pause is `Leasing.pause_s`."""
+        """Hand a failed event out again after `delay_s`; after the last attempt it is a dead letter.
+
+        Without `delay_s` the pause is `Leasing.pause_s`.
+        """
         pause_s = self.leasing.pause_s(due.attempt) if delay_s is None else delay_s
         attempts_max = self.leasing.attempts_max
         return bool(

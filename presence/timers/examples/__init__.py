@@ -1,1 +1,1 @@
-"""Example handlers: `python -m presence.timers.examples.NAME` runs one from end to end."""
+"""Examples: `python -m presence.timers.examples.NAME` runs one, on a Redis of its own."""

@@ -1,55 +1,40 @@
-"""A ring: many reminders due at one moment, and others around it.
+"""A ring: a thousand reminders due at the same moment, sent by two workers in batches."""
 
-    presence timers run --kind ring --name reminders --slots 60 --tick 1
-        --handler presence.timers.examples.reminders:remind --concurrency 4
-
-All events due at one moment are in one slot, and are handed out in slices: no call takes long, and several
-processes share them. At least once: to send each reminder only once, record the event's id, as here.
-"""
-
+from collections import Counter
 from typing import Final
 
-from presence.timers.examples import stage
+import trio
+
+from presence.store.embedded import embedded_redis
+from presence.timers.handlers import handle_due
 from presence.timers.interface import Due, Event
 from presence.timers.kinds import TimerLocation
 
-SENT: Final = "example:{reminders}:sent"  # hash: reminder to how often it was sent
-EARLY: Final = "example:{reminders}:early"
-MOMENT: Final = 1000  # reminders due at one moment
-AROUND: Final = 100  # and others, each at its own time
-DELAY_S: Final = 1.0
-TICK_S: Final = 0.1
+REMINDERS: Final = 1000
 
 
-def remind(due: Due) -> None:
-    """Send a reminder; here: count it."""
-    redis = stage.redis()
-    seconds, micros = redis.time()
-    if int(seconds) * 1000 + int(micros) // 1000 < due.due_ms:
-        redis.incr(EARLY)
-    redis.hincrby(SENT, due.id, 1)
+async def main() -> None:
+    """Schedule the reminders, and send them."""
+    sent = Counter[str]()
 
+    async def remind(due: Due) -> None:
+        sent[due.id] += 1
+        if len(sent) == REMINDERS:
+            workers.cancel_scope.cancel()
 
-def main() -> None:
-    """Run it: two processes, a thousand reminders at one moment and a hundred at others."""
-    with stage.stage() as url:
-        location = TimerLocation(url, "ring", stage.NAME, slots=20, tick_s=TICK_S)
+    async def work() -> None:
         with location.open() as ring:
-            ring.schedule_many(Event(f"all-{n}", DELAY_S, b"the match begins") for n in range(MOMENT))
-            ring.schedule_many(Event(f"one-{n}", n * 0.03, b"your turn") for n in range(AROUND))
-            stage.work(
-                location,
-                f"{__spec__.name}:remind",
-                lambda: ring.state().counts.get("done") == MOMENT + AROUND,
-                *("--concurrency", "4"),
-            )
-        sent = [int(times) for times in stage.redis().hgetall(SENT).values()]
-        early = int(stage.redis().get(EARLY) or 0)
-    twice = sum(times > 1 for times in sent)
-    print(f"{len(sent)} of {MOMENT + AROUND} reminders sent, {twice} of them twice, {early} early")
-    if (len(sent), twice, early) != (MOMENT + AROUND, 0, 0):
-        raise SystemExit(1)
+            await handle_due(ring, remind, batch=100)
+
+    with embedded_redis() as redis:
+        location = TimerLocation(redis.url, "ring", "reminders", slots=20, tick_s=0.1)
+        with location.open() as ring:
+            ring.schedule_many(Event(f"user-{n}", 0.5, b"the match begins") for n in range(REMINDERS))
+        async with trio.open_nursery() as workers:
+            for _ in range(2):
+                workers.start_soon(work)
+    print(f"{len(sent)} of {REMINDERS} reminders sent, {sent.total() - len(sent)} of them twice")
 
 
 if __name__ == "__main__":
-    main()
+    trio.run(main)

@@ -69,6 +69,7 @@ FOR_EVER: Table[str] = {
         "from presence.client import Disconnected, PresenceChanged": "bob is",
     },
     "docs/followups.md": {"due_sync(": "mail to zoe mail template 7"},
+    "docs/timers.md": {"await handle_due(": "mail to ann"},
     "docs/subscribers.md": {
         "from presence.subscriber import Gap, Offline, Online, subscribe": "zoe",
         "events.drain()": "mail about zoe",
@@ -93,7 +94,7 @@ PRINTED: Table[list[str]] = {
     },
     "docs/timers.md": {
         "open_timer_service()": ["first"],
-        '"queue", "mails"': ["mail to ann"],
+        "queue.schedule(": ["waiting: 1"],
         '"ring", "reminders"': ["reminded 1000"],
         '"expiry", "orders"': ["lapsed order-7 2 tickets"],
         "RedisWheel(": ["came online: True", "went offline: ann"],
