@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn, TypeVar
@@ -81,7 +81,6 @@ async def handle_due(
     """
     if not inspect.iscoroutinefunction(handler):  # it would act, and then not be awaited, at each attempt
         raise TypeError(f"{handler!r} is not an async function")
-    claimed, handled = deque[Due](), list[Due]()
     outage = Outage(
         log,
         unreachable="Redis unreachable, retrying",
@@ -102,13 +101,13 @@ async def handle_due(
                 outage.worked("timer")
                 return answer
 
-    def report() -> None:
+    def report(handled: Iterable[Due], unhandled: Iterable[Due]) -> None:
         timer.done(handled)
-        timer.give_back(claimed)
+        timer.give_back(unhandled)
 
     while True:
         claimed_at, lease_s = trio.current_time(), timer.leasing.lease_s
-        claimed.extend(await call(partial(timer.due, batch)))
+        claimed, handled = deque(await call(partial(timer.due, batch))), list[Due]()
         if not claimed:
             await trio.sleep(jittered(POLL_INTERVAL_S))
         try:
@@ -128,11 +127,9 @@ async def handle_due(
                     handled.append(claimed.popleft())
                     continue
                 await call(partial(timer.retry, claimed.popleft(), pause_s))
-            await call(report)
+            await call(partial(report, handled, claimed))
         except BaseException:
             if trio.current_effective_deadline() == -math.inf:  # cancelled, and not ended by the handler
                 with trio.CancelScope(shield=True), suppress(*_FAILURES):
-                    await run_in_thread(report)
+                    await run_in_thread(partial(report, handled, claimed))
             raise
-        claimed.clear()
-        handled.clear()

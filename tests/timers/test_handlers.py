@@ -4,6 +4,7 @@ Its clock runs a hundred times faster than Redis', whose leases end when `let_pa
 """
 
 import math
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -211,6 +212,32 @@ async def test_a_cancelled_worker_reports_and_returns_what_it_has(
         await begun.wait()
     assert summary(queue) == {"leased": 2, "done": 1, "returned": 2}
     assert [due.id for due in queue.due()] == ["b", "c"]
+
+
+async def test_events_that_are_claimed_while_a_worker_is_cancelled_are_returned(
+    fast_clock: MockClock, scripting: Scripting
+) -> None:
+    claimed, cancelled = threading.Event(), threading.Event()
+
+    class SlowQueue(DelayQueue):
+        def due(self, limit: int = 100) -> list[Due]:
+            dues = super().due(limit)
+            claimed.set()
+            cancelled.wait(waiting.WAIT_TIMEOUT_S)
+            return dues
+
+    async def ignore(_due: Due) -> None: ...
+
+    queue = SlowQueue(scripting, BASE, LEASING)
+    queue.schedule(Event("a", 0.0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(handle_due, queue, ignore)
+        await until(claimed.is_set)
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+        cancelled.set()
+    assert summary(queue) == {"leased": 1, "returned": 1}
 
 
 @pytest.mark.parametrize(
