@@ -60,4 +60,4 @@ class Outages:
         elif not since and self.since is not None:
             outage_s = round(now - self.since, 3)
             self.since, self._refusals = None, set()
-            _log.info("Redis reachable again", outage_s=outage_s, pending=waiting, shards=recovered)
+            _log.warning("Redis reachable again", outage_s=outage_s, pending=waiting, shards=recovered)

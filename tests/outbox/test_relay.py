@@ -355,6 +355,7 @@ async def test_an_outage_is_two_log_lines_and_pending_changes_are_sent_after_it(
         await until(lambda: relaying.connected)
     assert relaying.applied == ["u1", "u2"]
     assert [line["event"] for line in lines] == ["Redis unreachable", "Redis reachable again"]
+    assert {line["log_level"] for line in lines} == {"warning"}
     assert 9 < lines[-1]["outage_s"] < 12
     assert lines[-1]["pending"] in {0, 1}
 
