@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
     with contextlib.ExitStack() as cleanup, contextlib.suppress(KeyboardInterrupt):
         try:
             redis = settings.redis or cleanup.enter_context(embedded_redis())
-            cleanup.enter_context(configure("console", "error"))
+            cleanup.enter_context(configure("console", "warning"))
             console = rich.console.Console()
             agrees = demo.run(
                 redis,

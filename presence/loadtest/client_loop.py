@@ -18,6 +18,7 @@ import random
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections import Counter
@@ -315,7 +316,7 @@ class ClientLoop:
         beat_s: the keepalive interval; 0: none until `start_keepalives`.
         slot_s: of the ring of keepalives, at the first interval.
         sources: addresses to connect from, in turn, or how many.
-        poller: None: an epoll set.
+        poller: None: an epoll set where there are any.
 
     Attributes:
         members: the clients that it keeps.
@@ -343,7 +344,7 @@ class ClientLoop:
         self.address = address
         self._started, self._cpu_s = time.monotonic(), time.process_time()
         self._unix_s = time.time() - time.monotonic()
-        self.poller: Poller = poller or select.epoll()
+        self.poller: Poller = poller or (select.epoll() if sys.platform == "linux" else PlainPoll())
         self._by_fd: dict[int, LoopClient] = {}
         self._opening: set[int] = set()
         self._timers: list[tuple[float, int, Callable[[], object]]] = []

@@ -5,12 +5,14 @@ A subclass adds requests of its own in `on_online` and `on_push`; its users name
 """
 
 import itertools
+import math
 import os
 import random
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from presence import protocol
 from presence.loadtest.client_loop import (
@@ -19,15 +21,20 @@ from presence.loadtest.client_loop import (
     KEEPALIVE_WITH_ID,
     LOGIN_ID,
     NO_CONNECTION,
+    ClientLoop,
     LoopClient,
     backoff_s,
 )
-from presence.loadtest.judge import DeviceFinding, JudgedSession, Sent
-from presence.loadtest.options import JOINT_ACTION_ROW, JOINT_ACTIONS, JOINT_RETURN_ROW, STORM_RETURN_S
+from presence.loadtest.judge import DeviceFinding, DeviceJudge, JudgedSession, Sent
+from presence.loadtest.options import (
+    JOINT_ACTION_ROW,
+    JOINT_ACTIONS,
+    JOINT_RETURN_ROW,
+    NOTHING,
+    STORM_RETURN_S,
+    Act,
+)
 from presence.protocol import Code, Kind, Packet
-
-if TYPE_CHECKING:  # it needs gevent, which devices do without
-    from presence.loadtest.run import DeviceRun
 
 ANSWER_TIMEOUT_S = 10.0  # for any request: a server at its limits refuses, it does not delay
 KEEPALIVES_PER_ANSWER = 3  # every third keepalive asks for an answer, as the specification advises
@@ -38,6 +45,47 @@ NOT_ANSWERED = "not answered"
 ENDED = "the server ended a session without a reason that the device gave"
 LATE = "(load generator late with a keepalive)"
 SILENCE_WEIGHTS = {"brief": 2, "taken over": 1, "edge": 1, "long": 4}
+
+
+class Run:
+    """The run of some devices: what they share, and where they report.
+
+    Args:
+        target: the server as host and port, for reports.
+        name: prefix of the uids.
+
+    Attributes:
+        peers: devices that were online once, to send messages to.
+        tls: None: without TLS.
+        server_name: that the certificate must have.
+        idle_timeout_wish: that logins ask for, seconds; None: they ask for none.
+    """
+
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
+    idle_timeout_wish: float | None = None
+
+    def __init__(self, loop: ClientLoop, judge: DeviceJudge, target: str, name: str) -> None:
+        self.loop, self.judge, self.target = loop, judge, target
+        self.uids = (f"{name}-{number}" for number in itertools.count())
+        self.peers: list[str] = []
+
+    def get_token(self, _uid: str, on_token: Callable[[str, str], object]) -> None:
+        """Call `on_token`, now or later, with a token and "", or with "" and why there is no token."""
+        on_token("", "")
+
+    def next_act(self) -> Act:
+        """Return what the device that asks does next."""
+        return Act(math.inf, NOTHING)
+
+    def record_time(self, name: str, seconds: float | None = None) -> None:
+        """Count something frequent, with the seconds that it took."""
+
+    def report_exchange(self, name: str, seconds: float | None, failure: str | None = None) -> None:
+        """Report an exchange with the server, or why it failed."""
+
+    def report_promise(self, finding: DeviceFinding) -> None:
+        """Report what the judge found."""
 
 
 class Device(LoopClient):
@@ -55,7 +103,7 @@ class Device(LoopClient):
     )
     is_member = False  # its keepalives have a schedule of their own
 
-    def __init__(self, run: "DeviceRun") -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__(run.loop, next(run.uids))
         self.reconnects = False
         self.context = run.tls
@@ -94,7 +142,7 @@ class Device(LoopClient):
         """Open a connection once there is a token; on failure retry later."""
         if not self._is_stopped:
             self._attempts += 1
-            self._run.tokens.get(self.uid, self._connect_with)
+            self._run.get_token(self.uid, self._connect_with)
 
     def _connect_with(self, token: str, failure: str) -> None:
         # Both the end of a silence and the loss of its connection may lead here.
@@ -116,7 +164,7 @@ class Device(LoopClient):
             )
 
     def on_connected(self) -> None:
-        wish = self._run.options.idle_timeout_wish or None
+        wish = self._run.idle_timeout_wish
         login = protocol.login(self.uid, id=LOGIN_ID, idle_timeout=wish, token=self._token or None)
         frame = protocol.encode(login)
         started = time.monotonic()
@@ -321,7 +369,7 @@ class Device(LoopClient):
         return session is self._session and self.is_logged_in and self._login is None
 
     def _schedule_action(self, session: JudgedSession) -> None:
-        act = self._run.scenario.next(time.monotonic(), time.time())
+        act = self._run.next_act()
         if act.due < float("inf"):
             self.loop.call_at(act.due, partial(self._perform, session, act.name))
 
@@ -353,12 +401,12 @@ class Device(LoopClient):
 
     def _stop_sending(self, session: JudgedSession, kind: str) -> bool:
         """Send nothing for a while, with the connection open; the server's packets are read."""
-        options, timeout_s, last = self._run.options, session.idle_timeout, session.last_packet().end
+        due, timeout_s, last = self._judge.deadlines, session.idle_timeout, session.last_packet().end
         out_s = {
             "brief": random.uniform(0.4, 0.9) * timeout_s,
             "taken over": random.uniform(0.4, 0.9) * timeout_s,
-            "edge": timeout_s + random.uniform(-0.2, 1.2) * options.tick,
-            "long": timeout_s + options.tick + options.slack + random.uniform(0, timeout_s / 2),
+            "edge": timeout_s + random.uniform(-0.2, 1.2) * due.tick_s,
+            "long": timeout_s + due.tick_s + due.slack_s + random.uniform(0, timeout_s / 2),
         }[kind]
         self._judge.silence_began(session)
         self.loop.call_at(last + out_s, partial(self._end_silence, session, kind))
@@ -382,13 +430,13 @@ class Device(LoopClient):
 
     def _lose_connection(self, session: JudgedSession, within_share: float = 0.5) -> bool:
         """Lose the connection, and return within the grace or after it."""
-        options, closed = self._run.options, self._close_connection(reset=random.random() < 0.5)
+        due, closed = self._judge.deadlines, self._close_connection(reset=random.random() < 0.5)
         idle_s = session.last_packet().start + session.idle_timeout - closed
-        grace_s = max(0.0, min(options.disconnect_grace, idle_s))
+        grace_s = max(0.0, min(due.grace_s, idle_s))
         if random.random() < within_share:
             out_s = random.uniform(0, 0.8) * grace_s
         else:
-            out_s = grace_s + options.tick + options.slack + random.uniform(0, session.idle_timeout / 2)
+            out_s = grace_s + due.tick_s + due.slack_s + random.uniform(0, session.idle_timeout / 2)
         self.loop.call_at(closed + out_s, self.connect)
         return False
 

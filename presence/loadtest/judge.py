@@ -188,9 +188,9 @@ class DeviceFinding(NamedTuple):
 class DeviceJudge:
     """Takes facts and events, returns findings."""
 
-    def __init__(self, promise: EventDeadlines) -> None:
+    def __init__(self, deadlines: EventDeadlines) -> None:
         self.clock = ServerClock()
-        self._deadlines = promise
+        self.deadlines = deadlines
         self._devices: dict[str, JudgedDevice] = {}
         self._checks: list[tuple[float, int, JudgedSession]] = []
         self._sequence = 0
@@ -211,7 +211,7 @@ class DeviceJudge:
             if old.offline_due is not None and login.start < old.offline_due and not old.logout:
                 session.suspended += ((old, old.offline_due),)
                 old.offline_due = None
-        device.count_login(login.start, self._deadlines.flap_returns)
+        device.count_login(login.start, self.deadlines.flap_returns)
         if device.sessions:
             device.sessions[-1].successor = session
         device.sessions.append(session)
@@ -237,7 +237,7 @@ class DeviceJudge:
         session.id = session_id
         session.idle_timeout = idle_timeout
         self.clock.sample(session.login.start, at, server_ms)
-        self._schedule_check(at + self._deadlines.slack_s, session)
+        self._schedule_check(at + self.deadlines.slack_s, session)
 
     def packet_sent(self, session: JudgedSession, packet: Sent) -> None:
         """A whole packet was sent; it ends a silence."""
@@ -248,7 +248,7 @@ class DeviceJudge:
 
     def silence_began(self, session: JudgedSession) -> None:
         session.is_silent = True
-        tail_s = session.idle_timeout + self._deadlines.tick_s
+        tail_s = session.idle_timeout + self.deadlines.tick_s
         self._expect_end(session, session.last_read_by + tail_s)
 
     def logout_sent(self, session: JudgedSession, logout: Sent) -> None:
@@ -264,9 +264,9 @@ class DeviceJudge:
         session.closed = closed
         session.suspended = ()
         if session.answered_at is not None:
-            grace_s = math.inf if session.device.may_have_longer_grace else self._deadlines.grace_s
+            grace_s = math.inf if session.device.may_have_longer_grace else self.deadlines.grace_s
             grace_ends_at = _grace_ends_at(session, closed.end, grace_s)
-            self._expect_end(session, grace_ends_at + self._deadlines.tick_s)
+            self._expect_end(session, grace_ends_at + self.deadlines.tick_s)
 
     def connection_lost(self, session: JudgedSession, at: float) -> None:
         """The server, or the path to it, is gone: no event is due."""
@@ -278,19 +278,23 @@ class DeviceJudge:
 
         When it was decided is not known, so a packet of the last `slack_s` does not count.
         """
-        name, last = "goodbye idle_timeout", session.last_packet(now - self._deadlines.slack_s)
+        name, last = "goodbye idle_timeout", session.last_packet(now - self.deadlines.slack_s)
         due = last.start + session.idle_timeout
         detail = f"{session.device.uid} {session.id}: last packet {now - last.start:.3f} s before"
         if now < due:
             return DeviceFinding(name, None, "goodbye too early", detail)
         latest = max(last.end, session.answered_at or 0.0) + session.idle_timeout
-        if now > latest + self._deadlines.tick_s + self._deadlines.slack_s:
+        if now > latest + self.deadlines.tick_s + self.deadlines.slack_s:
             return DeviceFinding(name, None, "goodbye too late", detail)
         return DeviceFinding(name, now - due)
 
+    def count_due(self) -> int:
+        """Return how many offline events are due, now or later."""
+        return len({session for _, _, session in self._checks if session.offline_due is not None})
+
     def close(self) -> int:
         """The devices are being stopped; return how many offline events were still due."""
-        still_due = len({session for _, _, session in self._checks if session.offline_due is not None})
+        still_due = self.count_due()
         self._is_closed = True
         self._checks = []
         return still_due
@@ -298,7 +302,7 @@ class DeviceJudge:
     def _expect_end(self, session: JudgedSession, decided_by: float) -> None:
         if session.is_ended or session.device.sessions[-1] is not session:
             return
-        end_by = decided_by + self._deadlines.slack_s
+        end_by = decided_by + self.deadlines.slack_s
         session.offline_due = end_by if session.offline_due is None else min(end_by, session.offline_due)
         self._schedule_check(session.offline_due, session)
 
@@ -326,7 +330,7 @@ class DeviceJudge:
                         DeviceFinding(f"offline {reason}", None, "no offline event in time", detail)
                     )
             is_login = session.answered_at is not None and (
-                deadline == session.answered_at + self._deadlines.slack_s
+                deadline == session.answered_at + self.deadlines.slack_s
             )
             if (
                 is_login
@@ -340,7 +344,7 @@ class DeviceJudge:
 
     def _describe_missing(self, session: JudgedSession, now: float, overdue_s: float) -> str:
         """Return what the device did, by which limit its offline event was due, and how long ago."""
-        tick_s, grace_s, slack_s, _ = self._deadlines
+        tick_s, grace_s, slack_s, _ = self.deadlines
         text = f"{session.device.uid}: last packet {now - session.last_packet().start:.3f} s ago"
         limit = f"tick {tick_s:g} + slack {slack_s:g} s"
         if session.logout:
@@ -407,12 +411,12 @@ class DeviceJudge:
             return due
         if device.may_have_longer_grace:
             grace_ends_at = _grace_ends_at(session, session.closed.end, self._grace_of(fields))
-            due = min(due, grace_ends_at + self._deadlines.tick_s + self._deadlines.slack_s)
+            due = min(due, grace_ends_at + self.deadlines.tick_s + self.deadlines.slack_s)
         return due
 
     def _grace_of(self, fields: Mapping[str, str]) -> float:
         """Return the grace of an ended session in seconds; the event names one that was extended."""
-        return int(fields.get("grace_ms") or 0) / 1000 or self._deadlines.grace_s
+        return int(fields.get("grace_ms") or 0) / 1000 or self.deadlines.grace_s
 
     def _judge_session_end(
         self, session: JudgedSession, name: str, fields: Mapping[str, str], arrived: float, broken: str | None

@@ -1,13 +1,12 @@
 """What the devices of one process share in one run: a loop, a judge, and what follows the streams."""
 
 import contextlib
-import itertools
 import logging
 import math
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -18,8 +17,9 @@ from locust.env import Environment
 from presence.common.redis_url import redacted
 from presence.loadtest.client_loop import ClientLoop, PlainPoll, Poller
 from presence.loadtest.connection import parse_host, resolve, source_addresses, tls_context
+from presence.loadtest.device import Run
 from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
-from presence.loadtest.options import check_options, scenario
+from presence.loadtest.options import Act, check_options, scenario
 from presence.loadtest.report import Examples
 from presence.loadtest.tokens import DeviceTokens
 from presence.store.client import RedisError
@@ -42,15 +42,10 @@ DETAILS_LOGGED = 20  # broken promises logged in full; locust's report counts al
 logger = logging.getLogger("presence.loadtest")
 
 
-class DeviceRun:
-    """One run.
+class DeviceRun(Run):
+    """A run under locust; its uids are unique among processes and runs.
 
     Attributes:
-        uids: unique among processes and runs.
-        peers: devices that were online once, to send messages to.
-        target: the server as host and port, for reports.
-        tls: None: without TLS.
-        server_name: that the certificate must have.
         is_open: whether it still reports; closing takes a while, and judges the last events.
 
     Raises:
@@ -63,20 +58,22 @@ class DeviceRun:
         options: Any = environment.parsed_options
         check_options(options)
         self.options = options
-        self.scenario = scenario(options)
-        self.tokens = tokens
+        self._scenario = scenario(options)
+        self._tokens = tokens
+        self.idle_timeout_wish = options.idle_timeout_wish or None
         target = parse_host(host)
         self.tls = tls_context(options.tls_ca, insecure=options.tls_insecure) if target.is_tls else None
         self.server_name = target.host
-        self.target = f"{target.host}:{target.port}"
         address = resolve(target.host, target.port)
         sources = source_addresses(address[0], options.source_addresses)
-        self.loop = ClientLoop(address, sources=sources, poller=_poller())
         deadlines = (options.tick, options.disconnect_grace, options.slack, options.flap_returns)
-        self.judge = DeviceJudge(EventDeadlines(*deadlines))
         self._name = f"load-{secrets.token_hex(4)}"
-        self.uids: Iterator[str] = (f"{self._name}-{number}" for number in itertools.count())
-        self.peers: list[str] = []
+        super().__init__(
+            ClientLoop(address, sources=sources, poller=_poller()),
+            DeviceJudge(EventDeadlines(*deadlines)),
+            f"{target.host}:{target.port}",
+            self._name,
+        )
         self._connections = None if options.no_events else RedisConnections(options.redis_url)
         if self._connections is None:
             self.judge.close()  # it expects no events
@@ -119,6 +116,12 @@ class DeviceRun:
         self.loop.__exit__()
         if self._connections is not None:
             self._connections.close()
+
+    def get_token(self, uid: str, on_token: Callable[[str, str], object]) -> None:
+        self._tokens.get(uid, on_token)
+
+    def next_act(self) -> Act:
+        return self._scenario.next(time.monotonic(), time.time())
 
     def _start_part(self, part: Callable[..., None], *arguments: str) -> None:
         """Run a part of this run; one that ends by an error fails the run, because nothing replaces it."""

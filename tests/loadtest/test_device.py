@@ -1,10 +1,8 @@
 """A device's actions reach the judge, and its failures the report."""
 
-import itertools
 import socket
-from argparse import Namespace
-from collections.abc import Iterator
-from types import SimpleNamespace
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,43 +10,42 @@ import pytest
 from presence import protocol
 from presence.loadtest import device
 from presence.loadtest.client_loop import KEEPALIVE_WITH_ID, NO_CONNECTION, ClientLoop
-from presence.loadtest.device import Device
+from presence.loadtest.device import Device, Run
 from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
-from presence.loadtest.options import Scenario
+from presence.loadtest.options import Act, Scenario
 from presence.protocol import Code, Kind
 
 T_S = 1.0
 TIMEOUT_S = 5.0
-OPTIONS = {"idle_timeout_wish": 0.0, "tick": 0.1, "slack": 0.1, "disconnect_grace": 0.2}
 UNASKED = "the server ended a session without a reason that the device gave"
 GRANTED = {"session": "s-1", "idle_timeout": T_S, "keepalive": 0.02, "time_ms": 0, "v": 1}
 
 
-class World:
+class World(Run):
     """A device that repeats one action, and a server that does what the test says."""
 
     def __init__(self, listener: socket.socket, action: str) -> None:
         self.listener = listener
-        self.loop = ClientLoop(listener.getsockname(), sources=0)
-        self.judge = DeviceJudge(EventDeadlines(0.1, 0.2, 0.1))
+        loop = ClientLoop(listener.getsockname(), sources=0)
+        super().__init__(loop, DeviceJudge(EventDeadlines(0.1, 0.2, 0.1)), "localhost:7400", "device")
         self.scenario = Scenario(
             "mixed", {action: 1.0}, mean_action_s=0.001 if action != "nothing" else 60.0, joint_action_s=60.0
         )
-        self.options = Namespace(**OPTIONS)
-        self.uids = (f"device-{number}" for number in itertools.count())
-        self.peers: list[str] = []
         self.reported: list[tuple[str, str | None]] = []
-        self.tls = self.server_name = None
-        self.target = "localhost:7400"
         self.token = "token of device-0"
-        self.tokens = SimpleNamespace(get=lambda _, on_token: on_token(self.token, ""))
-        self.device = Device(self)  # type: ignore[arg-type] # all of a run that a device needs
+        self.device = Device(self)
         self.device.start(0.0)
 
-    def record_time(self, name: str, _seconds: float | None = None) -> None:
+    def get_token(self, _uid: str, on_token: Callable[[str, str], object]) -> None:
+        on_token(self.token, "")
+
+    def next_act(self) -> Act:
+        return self.scenario.next(time.monotonic(), time.time())
+
+    def record_time(self, name: str, seconds: float | None = None) -> None:
         self.reported.append((name, None))
 
-    def report_exchange(self, name: str, _seconds: float | None, failure: str | None = None) -> None:
+    def report_exchange(self, name: str, seconds: float | None, failure: str | None = None) -> None:
         self.reported.append((name, failure))
 
     def report_promise(self, finding: DeviceFinding) -> None:
