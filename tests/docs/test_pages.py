@@ -2,12 +2,8 @@
 
 import contextlib
 import io
-import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,18 +18,6 @@ OUTSIDE = re.compile(r"https?://|mailto:")
 PATHS = re.compile(r"`((?:presence|protocol|tests|loadtest|deploy)/[\w./-]*)`")
 MODULES = re.compile(r"`python\s-m\s((?:presence|loadtest|tests)[\w.]*)([^`]*)`")
 INCOMPLETE = ("are required", "expected one argument")  # of a command that is named without its arguments
-HELP = """
-import contextlib, io, json, runpy, sys
-help_texts = {}
-for module in sys.argv[1:]:
-    sys.argv = [module, "--help"]
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as ended:
-            help_texts[module] = output.getvalue() if not ended.code else ""
-print(json.dumps(help_texts))
-"""
 
 
 def broken_links(page: str, text: str) -> list[str]:
@@ -76,17 +60,6 @@ def complaint(command: str) -> str | None:
     return None
 
 
-def helped(modules: list[str]) -> dict[str, str]:
-    """Return each module's output for --help; in one process, because they share most imports."""
-    seed = {"PYTHONHASHSEED": "0"}  # the simulation re-executes itself with another
-    command = [sys.executable, "-W", "ignore::RuntimeWarning:runpy", "-c", HELP, *modules]
-    run = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, **seed}
-    )
-    help_texts: dict[str, str] = json.loads(run.stdout)
-    return help_texts
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_links_paths_and_commands_of_a_page_are_valid(page: str) -> None:
     text = PAGES[page]
@@ -112,23 +85,11 @@ def test_the_readme_names_every_page() -> None:
     assert sorted(set(PAGES) - named - {"README.md"}) == []
 
 
-def test_every_module_that_is_run_exists_and_has_the_named_arguments() -> None:
-    named = [(name, words.split()) for text in PAGES.values() for name, words in MODULES.findall(text)]
-    modules = {name for name, _ in named}
-    places = [ROOT.joinpath(*name.split(".")) for name in modules]
+def test_every_module_that_is_run_exists() -> None:
+    named = {name for text in PAGES.values() for name, _ in MODULES.findall(text)}
+    places = [ROOT.joinpath(*name.split(".")) for name in named]
+    assert len(places) > 8
     assert [place for place in places if not (place.with_suffix(".py").is_file() or place.is_dir())] == []
-    page = PAGES["docs/reliability.md"]
-    commands = [(name, words.split()) for name, words in MODULES.findall(page)]
-    help_texts = helped(sorted({name for name, _ in commands}))
-    assert len(help_texts) > 8
-    unknown = [
-        (name, word)
-        for name, words in commands
-        for word in words
-        if not re.fullmatch(r"[\d.]+", word)
-        and not re.search(rf"(?<![\w-]){word}(?![\w-])", help_texts[name])
-    ]
-    assert unknown == []
 
 
 def test_codes_have_their_names() -> None:

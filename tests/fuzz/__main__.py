@@ -3,7 +3,7 @@
 Inputs come from the corpus in `tests/fuzz/corpus`, and an input that takes a new path through the code is
 mutated further. The first input that fails ends the run, with a traceback and a status other than 0, and is
 left in the directory of findings. ``--replay`` tries the inputs of the corpora only; under ``coverage run
---branch`` that shows what they reach. The exit status is 2 without atheris (the ``dev`` extra, on Linux).
+--branch`` that shows what they reach. Without atheris (extra ``full-tier``, on Linux) it exits with 2.
 """
 
 import argparse
@@ -119,7 +119,7 @@ def main(words: list[str] | None = None) -> int:
             run(data)
         return 0
     if importlib.util.find_spec("atheris") is None:
-        print("tests.fuzz: atheris is missing: pip install -e '.[dev]', on Linux", file=sys.stderr)
+        print("tests.fuzz: atheris is missing: pip install -e '.[full-tier]', on Linux", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         status = play(given, Path(folder), more)

@@ -1,17 +1,15 @@
-"""Processes of a load test that are stopped or leave nothing, and none that is left behind."""
+"""Processes of a load test: one that is stopped, and none that is left behind."""
 
 import os
 import signal
 import time
 from argparse import ArgumentTypeError
-from pathlib import Path
 
 import psutil
 import pytest
 
-from loadtest import processes
 from loadtest.arguments import above_0, at_least_0, from_0, from_1, share
-from loadtest.processes import LocustFailed, LocustRun, WorkerProcess, kill_tree
+from loadtest.processes import WorkerProcess, kill_tree
 
 END_S = 20.0
 
@@ -23,27 +21,6 @@ def test_a_worker_that_is_stopped_is_not_waited_for() -> None:
         worker.submit(time.sleep, 600.0)
         stopped.send_signal(signal.SIGSTOP)
     assert not stopped.is_running()
-
-
-def test_locust_without_a_report_is_named(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text("import no_such_module\n")
-    with (
-        LocustRun("127.0.0.1:1", "", "--no-events", users=1, seconds=1, locustfile=broken) as run,
-        pytest.raises(LocustFailed, match="ended with status 1 and left no report"),
-    ):
-        run.report()
-
-
-def test_locust_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "END_TIMEOUT_S", 0.0)
-    endless = tmp_path / "endless.py"
-    endless.write_text("import time\ntime.sleep(600)\n")
-    with LocustRun("127.0.0.1:1", "", users=1, seconds=0.1, locustfile=endless) as run:
-        with pytest.raises(LocustFailed, match="does not end"):
-            run.report()
-        assert not run.has_ended
-    assert run.has_ended
 
 
 def test_a_tree_of_processes_is_killed() -> None:
