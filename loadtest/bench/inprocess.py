@@ -64,7 +64,6 @@ class InProcessNode(presence.server.node.Node):
             disconnect_grace=0.0,
             login_timeout=10.0,
             login_rate=sessions,
-            login_burst=2 * sessions,
         )
         shape = Shape(keys, _STREAM_MAXLEN, _SEEN_RETENTION_MS)
         stores = presence.server.node.Stores(

@@ -22,7 +22,7 @@ above 0.25 s.
 
 A million connections, of which 100,000 fall silent, take 54 workers and generators of 18,519 each:
 ``--connections 1000000 --workers 54 --processes 54 --logins 3500 --idle-timeout 120 --beat 48 --hold 600
---silent 100000 --slack 2 --floor-hold 0 --batch-window-ms 250``.
+--silent 100000 --slack 2 --floor-hold 0``.
 
 Results go to ``--out DIR`` as ``scale.md`` and ``scale.json``; the exit status is 1 if a promise was
 broken. Needs Linux, the ``loadtest`` and ``embedded`` extras, and for the full size 2 GB of memory and
@@ -55,7 +55,6 @@ SETTLE_S = 1.0  # after the start, before memory is looked at
 def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
     flags = ["--workers", str(given.workers), "--no-admin"]
     flags += ["--idle-timeout", str(given.idle_timeout), "--tick", str(given.tick)]
-    flags += ["--batch-window-ms", str(given.batch_window_ms)] if given.batch_window_ms else []
     flags += ["--redis", given.redis] if given.redis else []
     promise = ScaleDeadlines(given.idle_timeout, given.tick, given.slack)
     with contextlib.ExitStack() as stack:
@@ -124,7 +123,6 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--last-beat", type=above_0, default=2.0, help="seconds in which all send one last beat")
     add("--logins", type=above_0, default=4000.0, help="a second, while all log in")
     add("--idle-timeout", type=above_0, default=30.0, help="the server's T, seconds")
-    add("--batch-window-ms", type=from_1, help="the server's, if not its default")
     add("--tick", type=above_0, default=1.0, help="the server's tick, seconds")
     add("--redis", help="URL of a Redis that is there; without it the server brings its own")
     add("--floor-hold", type=at_least_0, default=60.0, help="seconds that C floors are held; 0: no floors")

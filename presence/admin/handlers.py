@@ -27,12 +27,13 @@ from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.common.rate_limit import KeyedRateLimiter
 from presence.config.settings import Settings
-from presence.sender import MAX_MESSAGES, Message
+from presence.sender import Message
 from presence.server.stats_socket import Readiness
 from presence.subscriber.events import entry_values
 
 WORKER_TIMEOUT_S: Final = 10.0  # a worker that is silent for longer counts as dead
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)
+MESSAGES_PER_S: Final = 200  # of one token, to users; not below `MAX_MESSAGES`, the most in one request
 MAX_UIDS_LOGGED: Final = 10  # of the users of one action
 MAX_SAMPLE_AGE_S: Final = 0.5  # so that a scrape shares answers with the live page
 
@@ -72,8 +73,7 @@ class Handlers:
         self._context = context
         self._sources = sources
         self._begun_at: float | None = None
-        rate = context.settings.admin_message_rate
-        self._messages: KeyedRateLimiter[str] = KeyedRateLimiter(rate, max(rate, MAX_MESSAGES))
+        self._messages = KeyedRateLimiter[str](rate=MESSAGES_PER_S, burst=MESSAGES_PER_S)
 
     def begin(self) -> None:
         """Record the start of the process, because workers need time for their first answer."""
@@ -274,7 +274,7 @@ class Handlers:
         now = trio.current_time()
         wait_s = self._messages.wait_s(operator, now, count)
         if not self._messages.take(operator, now, count):
-            text = f"at most {self._context.settings.admin_message_rate} messages per second"
+            text = f"at most {MESSAGES_PER_S} messages per second"
             after = max(1, math.ceil(wait_s))
             raise ApiError(429, "too_many_messages", text, reason="messages", retry_after=after)
 

@@ -28,7 +28,9 @@ from presence.common.rate_limit import KeyedRateLimiter, TokenBucket
 from presence.core.authenticator import AuthResult, Granted, Refusal
 from presence.protocol import PASS_MAX_BYTES, TOKEN_MAX_BYTES, Code
 
-# The default `login_burst`, each login checked with the most expensive algorithm.
+# Of one processor, for checking tokens in the long run; the rest is for connected clients.
+TOKEN_CHECK_SHARE: Final = 0.5
+# A burst of logins at the default `login_rate`, each checked with the most expensive algorithm.
 BURST_S: Final = 4.0
 BAD_TOKENS_PER_S: Final = 1.0  # of one address in the long run; beyond that, other addresses come first
 BAD_TOKENS_BURST: Final = 20.0

@@ -113,7 +113,6 @@ def argument_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
     The values of settings are checked later, all together.
     """
-    Parser.shows_all = "--help-all" in words
     parser = Parser(prog="presence", description="A TCP presence server: tracks which users are online.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

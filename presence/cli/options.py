@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from presence.cli.errors import USAGE, print_error
 from presence.common.text import named, printable
 from presence.config.loading import FIELDS, Loaded, SettingField, Settings, nearest
+from presence.config.removed import REMOVED, removal
 from presence.protocol.schema import device_complaint, uid_complaint
 
 Load = Callable[[], Loaded]
@@ -34,13 +35,7 @@ _NAMED_DASHES: Final = {f"{flag}=--": f"{flag}=\\u{{2d}}\\u{{2d}}" for flag in (
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses abbreviated flags, because a new flag would change their meaning, and suggests corrections.
-
-    Attributes:
-        shows_all: whether help includes settings for experts.
-    """
-
-    shows_all: ClassVar = False
+    """Refuses abbreviated flags, because a new flag would change their meaning, and suggests corrections."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type] # passed through
@@ -55,7 +50,11 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args(words, namespace)
         if unknown:
             flags = [spec.flag for spec in FIELDS.values() if hasattr(parsed, spec.name)]
-            hint = nearest(unknown[0].partition("=")[0], flags) if unknown[0].startswith("--") else ""
+            names = [word.partition("=")[0].removeprefix("--").replace("-", "_") for word in unknown]
+            if removed := [removal(name) for name in names if name in REMOVED]:
+                self.error("\n".join(removed))
+            first = unknown[0].partition("=")[0]
+            hint = nearest(first, [*flags, "--help"]) if first.startswith("--") else ""
             self.error(f"unknown argument: {unknown[0]!r}{hint}")
         return parsed
 
@@ -179,18 +178,12 @@ def add_settings(
     specs = [FIELDS[name]._replace(help=texts.get(name, FIELDS[name].help)) for name in names]
     file = parser.add_argument_group("settings")
     file.add_argument("--config", metavar="FILE", help="TOML file with settings (PRESENCE_CONFIG)")
-    if serves:
-        file.add_argument(
-            "--help-all", action="help", help="show all settings, including those for experts, and exit"
-        )
     for title, some in groupby(specs, lambda spec: spec.group if serves else ""):
         group = parser.add_argument_group(f"settings: {title}") if title else file
         # argparse cannot print the usage of an empty group.
         either = group.add_mutually_exclusive_group() if "admin" in names and title == "server" else group
         for spec in some:
             text = _SERVERS_REDIS if spec.name == "redis" and not serves else _help(spec)
-            if serves and spec.expert and not Parser.shows_all:
-                text = argparse.SUPPRESS
             _add_setting(either if spec.name in {"admin", "no_admin"} else group, spec, text)
 
 

@@ -2,7 +2,8 @@
 
 ``idle_timeout`` is ``--idle-timeout``, ``PRESENCE_IDLE_TIMEOUT`` and the TOML key ``idle_timeout``. A flag
 overrides a variable, a variable the file, the file the default. Unknown keys and invalid values are errors:
-all of them are reported together, each with its key and source. The tables ``[[followups]]``, see
+all of them are reported together, each with its key and source, and removed settings with what holds now. The
+tables ``[[followups]]``, see
 `presence.config.followup_rules`, exist in the file only.
 """
 
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from presence.common import networks, redis_url
 from presence.common.files import open_regular_file
 from presence.config.followup_rules import Rule, read_rules
+from presence.config.removed import REMOVED, removal
 from presence.config.settings import FIELDS, VARIABLE_PREFIX, SettingField, Settings, admin_host, admin_port
 
 
@@ -38,7 +40,6 @@ def exposures(s: Settings) -> Iterator[str]:
         yield "operator tokens over plain HTTP can be read in transit: put a TLS proxy in front"
 
 
-MAX_WINDOW_SHARE = 0.25  # largest share of a tick for the batching window, so that expirations are on time
 MAX_TICKS = 100_000  # of the wheel: one set each, 40 MB
 
 ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - only compared with
@@ -79,11 +80,6 @@ def _time_conflicts(s: Settings) -> Iterator[Conflict]:
         yield (
             ("disconnect_grace", "max_idle_timeout"),
             f"{s.disconnect_grace:g} s is above max_idle_timeout, {s.max_idle_timeout:g} s",
-        )
-    if s.batch_window_ms > s.tick * MAX_WINDOW_SHARE * 1000:
-        yield (
-            ("batch_window_ms", "tick"),
-            f"{s.batch_window_ms} ms is more than a quarter of tick, {s.tick * 1000:g} ms",
         )
 
 
@@ -242,9 +238,6 @@ def default_file(environ: Mapping[str, str]) -> Path | None:
 
 def _adjust_defaults(settings: Settings, sources: Mapping[str, str]) -> Settings:
     """Return settings with defaults adjusted to the values that were set, so that they do not conflict."""
-    if sources["batch_window_ms"] == DEFAULT_SOURCE:
-        window_ms = min(settings.batch_window_ms, int(settings.tick * MAX_WINDOW_SHARE * 1000))
-        settings = dataclasses.replace(settings, batch_window_ms=window_ms)
     if sources["hang_timeout"] == DEFAULT_SOURCE:
         timeout = min(settings.hang_timeout, max(settings.idle_timeout, MIN_HANG_TIMEOUT_S))
         settings = dataclasses.replace(settings, hang_timeout=timeout)
@@ -279,6 +272,8 @@ def _from_file(path: object, problems: list[str]) -> Iterator[_Given]:
     for key, raw in content.items():
         if key in FIELDS or key == RULES:
             yield _Given(key, raw, source)
+        elif key in REMOVED:
+            problems.append(f"{removal(key)} (from {source})")
         else:
             problems.append(f"{key!r}: unknown key (from {source}){nearest(key, [*FIELDS, RULES])}")
 
@@ -300,6 +295,8 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterat
             problems.append(f"{variable}: unknown variable; set rules in the file: [[{RULES}]]")
         elif _SERVICE_LINK.fullmatch(variable):
             problems.append(f"{variable}: unknown variable; {_SERVICE_LINK_HINT}")
+        elif (name := variable.removeprefix(VARIABLE_PREFIX).lower()) in REMOVED:
+            problems.append(f"{removal(name)} (from {variable})")
         else:
             hint = nearest(variable, [*variables, CONFIG_VARIABLE])
             problems.append(f"{variable!r}: unknown variable{hint}")

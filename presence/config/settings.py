@@ -32,7 +32,6 @@ class SettingField(NamedTuple):
     form: Callable[[str], None] | None
     is_list: bool
     group: str
-    expert: bool
 
     @property
     def flag(self) -> str:
@@ -214,14 +213,12 @@ def _setting(
     choices: tuple[str, ...] = (),
     form: Callable[[str], None] | None = None,
     is_list: bool = False,
-    expert: bool = False,
     group: str,
 ) -> Any:
     """Declare a field of `Settings` in a group of the help; see `SettingField`.
 
-    Bounds are inclusive, `form` raises ValueError for invalid text, `is_list` allows a list of texts in the
-    file in place of comma-separated text, and `expert` omits it from the short help, because its default
-    suits nearly everyone.
+    Bounds are inclusive, `form` raises ValueError for invalid text, and `is_list` allows a list of texts in
+    the file in place of comma-separated text.
     """
     metadata: dict[str, object] = {
         "help": help_text,
@@ -230,8 +227,8 @@ def _setting(
         "choices": choices,
         "form": form,
         "is_list": is_list,
+        "group": group,
     }
-    metadata |= {"expert": expert, "group": group}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -262,7 +259,6 @@ class Settings:
         "the default is lowered to idle_timeout, but not below 10 s",
         unit="s",
         bounds=(0.5, 3600),
-        expert=True,
     )
     admin: str = _server(
         "127.0.0.1:7480",
@@ -272,13 +268,6 @@ class Settings:
     no_admin: bool = _server(False, "do not serve HTTP for operators")
     admin_tokens: Path | None = _server(  # noqa: RUF009 - declares a field, as dataclasses.field does
         None, "file with operator tokens; without it, every caller on a loopback address is an operator"
-    )
-    admin_message_rate: int = _server(
-        200,
-        "sustained rate of messages to users per operator token; above it, 429",
-        unit="per second",
-        bounds=(1, 10**6),
-        expert=True,
     )
     insecure: bool = _server(False, "allow listening beyond loopback without authentication")
 
@@ -326,25 +315,6 @@ class Settings:
         500_000,
         "total watches per worker, not counting the first 10 of each connection",
         bounds=(0, 10**8),
-        expert=True,
-    )
-    flap_returns: int = _presence(
-        6,
-        "reconnects of a device after lost connections, as one worker counts them, above which its next "
-        "grace period is doubled; 0: never",
-        unit="per minute",
-        bounds=(0, 1000),
-        expert=True,
-    )
-    max_grace: float = _presence(
-        60.0, "longest grace period after such doubling", unit="s", bounds=(0, _DAY_S), expert=True
-    )
-    batch_window_ms: int = _presence(
-        100,
-        "time for which keepalives without a reply are batched; the default is lowered to a quarter of tick",
-        unit="ms",
-        bounds=(0, 15_000),
-        expert=True,
     )
 
     redis: str | None = _redis(
@@ -366,19 +336,6 @@ class Settings:
         unit="s",
         bounds=(0.5, 3600),
     )
-    outbox_items: int = _redis(
-        0,
-        "changes per worker that may wait for Redis; 0: 2 per connection, at least 100,000",
-        bounds=(0, 100_000_000),
-        expert=True,
-    )
-    outbox_bytes: int = _redis(
-        0,
-        "approximate memory for these changes; 0: 512 bytes per change",
-        unit="bytes",
-        bounds=(0, 2**40),
-        expert=True,
-    )
     stream_maxlen: int = _redis(
         1_000_000,
         "approximate number of events kept in the stream of each shard",
@@ -398,59 +355,40 @@ class Settings:
         "concurrent connections per worker; 0: derived from the open file limit",
         bounds=(0, 10_000_000),
     )
-    accept_rate: int = _limit(
-        10_000,
-        "sustained rate of accepted connections per worker; above it, busy",
-        unit="per second",
-        bounds=(1, 10**6),
-    )
-    accept_burst: int = _limit(20_000, "burst size of accept_rate", bounds=(1, 10**7), expert=True)
     login_rate: int = _limit(
         5_000,
-        "sustained rate of granted logins per worker; above it, busy",
+        "sustained rate of granted logins per worker, with bursts of 4 s; above it, or above twice as many "
+        "connections, busy",
         unit="per second",
         bounds=(1, 10**6),
     )
-    login_burst: int = _limit(20_000, "burst size of login_rate", bounds=(1, 10**7), expert=True)
     unsent_bytes: int = _limit(
         65_536,
         "unsent bytes, in addition to one packet, above which a slow client is disconnected",
         unit="bytes",
         bounds=(1024, 2**30),
     )
-    unsent_timeout: float = _limit(
-        10.0,
-        "time in which a slow client must take 16 KiB of its unsent bytes, or all, or be disconnected",
-        unit="s",
-        bounds=(0.1, 3600),
-        expert=True,
-    )
     address_connections: int = _limit(
         0, "concurrent connections per client address and worker; 0: no limit", bounds=(0, 10**7)
     )
     address_login_rate: int = _limit(
         0,
-        "sustained login rate per client address and worker; 0: no limit",
+        "sustained login rate per client address and worker, with bursts of 100 s; 0: no limit",
         unit="per second",
         bounds=(0, 10**6),
-    )
-    address_login_burst: int = _limit(
-        20_000, "burst size of address_login_rate", bounds=(1, 10**7), expert=True
     )
     uid_login_rate: int = _limit(
         10,
-        "sustained login rate per user and worker; 0: no limit",
+        "sustained login rate per user and worker, with bursts of 100 s; 0: no limit",
         unit="per second",
         bounds=(0, 10**6),
     )
-    uid_login_burst: int = _limit(1000, "burst size of uid_login_rate", bounds=(1, 10**6), expert=True)
     packet_rate: int = _limit(
         1000,
-        "sustained packet rate per user and worker; above it, the connection is closed",
+        "sustained packet rate per user and worker, with bursts of 10 s; above it, the connection is closed",
         unit="per second",
         bounds=(1, 10**6),
     )
-    packet_burst: int = _limit(10_000, "burst size of packet_rate", bounds=(1, 10**7), expert=True)
 
     token_keys: str | None = _auth(
         None,
@@ -471,12 +409,6 @@ class Settings:
         "all",
         "whom clients may query, watch and message: all, or whom the claims of their tokens name",
         choices=("all", "claims"),
-    )
-    token_check_share: float = _auth(
-        0.5,
-        "sustained share of one processor for checking tokens; above it, busy",
-        bounds=(0.01, 1),
-        expert=True,
     )
 
     tls_cert: Path | None = _tls(  # noqa: RUF009 - as above
@@ -499,12 +431,6 @@ class Settings:
     )
     tls_port: int = _tls(7443, "TCP port for TLS; 0 picks a free one", bounds=(0, 65535))
     tls_only: bool = _tls(False, "accept TLS only, at port")
-    tls_handshakes: int = _tls(
-        2000,
-        "concurrent handshakes per worker; beyond, the oldest is dropped",
-        bounds=(1, 10**6),
-        expert=True,
-    )
     proxy_from: str | None = _tls(
         None,
         "comma-separated networks whose connections begin with a PROXY protocol v2 header",

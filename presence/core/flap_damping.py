@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 MINUTE_S: Final = 60.0
+MAX_RETURNS_PER_MINUTE: Final = 6  # one in ten seconds is no network that recovers
+MAX_GRACE_S: Final = 60.0  # an offline event may be that late
 TABLE_SIZE: Final = 10_000  # some 300 bytes each; a dropped device's next return is not counted
 
 
@@ -45,7 +47,7 @@ class FlapDamping:
     """Computes the grace period of each device that loses its connection.
 
     Args:
-        grace_s: the usual grace, seconds; 0 is never extended.
+        grace_s: the usual grace, seconds; 0, or one from `max_grace_s` on, is never extended.
         max_returns_per_minute: more returns double the next grace; 0: never.
         max_grace_s: seconds, maximum of an extended grace.
         size: maximum of devices in the table.
@@ -54,8 +56,8 @@ class FlapDamping:
     def __init__(
         self,
         grace_s: float,
-        max_returns_per_minute: int = 0,
-        max_grace_s: float = 0.0,
+        max_returns_per_minute: int = MAX_RETURNS_PER_MINUTE,
+        max_grace_s: float = MAX_GRACE_S,
         size: int = TABLE_SIZE,
     ) -> None:
         self._grace_s = grace_s

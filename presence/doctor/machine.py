@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from presence.common import files
 from presence.config.settings import Settings, admin_host, admin_port
 from presence.doctor.results import CheckResult, count, fail, megabytes, not_tried, ok, warn
-from presence.server.node import OUTBOX_BYTES_PER_ITEM, OUTBOX_MIN_ITEMS
+from presence.server.node import OUTBOX_BYTES_PER_ITEM, outbox_items
 from presence.store.embedded import EmbeddedError, find_binary
 from presence.transports import sockets
 
@@ -236,8 +236,7 @@ def needed_memory(settings: Settings, connections: ConnectionCounts) -> MemoryNe
         processes += FURTHER_PROCESS_BYTES * settings.workers
     if not settings.no_admin:
         processes += OPERATORS_BYTES
-    items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * connections.per_worker)
-    outbox = settings.outbox_bytes or OUTBOX_BYTES_PER_ITEM * items
+    outbox = OUTBOX_BYTES_PER_ITEM * outbox_items(connections.per_worker)
     return MemoryNeeds(processes + connections.total * _session_bytes(settings), outbox * settings.workers)
 
 
@@ -256,7 +255,7 @@ def memory(settings: Settings, machine: MachineFacts, connections: ConnectionCou
         return ok("memory", words, megabytes(have))
     too_many = (need.sessions + need.outbox - have) // (_session_bytes(settings) * settings.workers) + 1
     fewer = connections.per_worker - too_many
-    fix = "more memory (MemoryMax= in the unit, if that is the limit), or a smaller outbox_bytes"
+    fix = "more memory (MemoryMax= in the unit, if that is the limit)"
     if fewer >= FEWEST_CONNECTIONS:
         fix = f"max_connections = {fewer}, or {fix}"
     report = fail if need.sessions > have and connections.is_asked else warn

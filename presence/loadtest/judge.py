@@ -39,6 +39,7 @@ PACKETS_KEPT = 64  # packets remembered of a session: 25 idle time-outs, far abo
 _TIMES_KEPT = 2 * PACKETS_KEPT  # numbers in the array of them
 SESSIONS_KEPT = 8  # of a device: its events lag behind by one or two
 CLOCK_DRIFT = 1e-4  # seconds a second; twice what two bad quartzes are apart
+FLAP_RETURNS = 6  # more logins of a device in this time may extend the server's grace
 FLAPPING_S = 61.0  # the server counts the returns of a minute, and may see a login somewhat later
 NO_EVENT_AT_ALL = "no online event in time, nor any other: are these the servers' Redis and prefix?"
 
@@ -116,12 +117,12 @@ class JudgedDevice:
         self.may_have_longer_grace = False
         self._recent_logins: tuple[float, ...] = ()
 
-    def count_login(self, at: float, most_per_minute: int) -> None:
-        """Record a login; more than that many in a minute may extend the grace, 0 never do."""
-        if most_per_minute and not self.may_have_longer_grace:
+    def count_login(self, at: float) -> None:
+        """Record a login; too many in a minute may extend the grace."""
+        if not self.may_have_longer_grace:
             recent = (each for each in self._recent_logins if at - each < FLAPPING_S)
             self._recent_logins = (*recent, at)
-            self.may_have_longer_grace = len(self._recent_logins) > most_per_minute
+            self.may_have_longer_grace = len(self._recent_logins) > FLAP_RETURNS
 
     def find_session(self, session_id: str) -> JudgedSession | None:
         """Return the session that an event names.
@@ -173,7 +174,6 @@ class EventDeadlines(NamedTuple):
     tick_s: float  # the server's tick
     grace_s: float  # the server's disconnect grace
     slack_s: float  # for the way through Redis, and for what the machines under load are late
-    flap_returns: int = 0  # the server's: more reconnects in a minute extend the grace; 0: none do
 
 
 class DeviceFinding(NamedTuple):
@@ -211,7 +211,7 @@ class DeviceJudge:
             if old.offline_due is not None and login.start < old.offline_due and not old.logout:
                 session.suspended += ((old, old.offline_due),)
                 old.offline_due = None
-        device.count_login(login.start, self.deadlines.flap_returns)
+        device.count_login(login.start)
         if device.sessions:
             device.sessions[-1].successor = session
         device.sessions.append(session)
@@ -344,7 +344,7 @@ class DeviceJudge:
 
     def _describe_missing(self, session: JudgedSession, now: float, overdue_s: float) -> str:
         """Return what the device did, by which limit its offline event was due, and how long ago."""
-        tick_s, grace_s, slack_s, _ = self.deadlines
+        tick_s, grace_s, slack_s = self.deadlines
         text = f"{session.device.uid}: last packet {now - session.last_packet().start:.3f} s ago"
         limit = f"tick {tick_s:g} + slack {slack_s:g} s"
         if session.logout:

@@ -29,7 +29,7 @@ LIMITS = {
 """The options that limit rows of the report."""
 _ABOVE_0 = ("tick", "action_every", "together_every")
 _AT_LEAST_0 = (
-    *("disconnect_grace", "flap_returns", "slack", "idle_timeout_wish", "silence_share", "away_share"),
+    *("disconnect_grace", "slack", "idle_timeout_wish", "silence_share", "away_share"),
     *("logout_share", "source_addresses", "connections", "consumers", "login_p99_max", "answer_p99_max"),
     *("offline_p99_max", "failures_max"),
 )
@@ -121,7 +121,6 @@ def add_options(parser: Any) -> None:
     )
     option("--tick", float, 1.0, "the server's setting, seconds: how late an offline event may be")
     option("--disconnect-grace", float, 5.0, "the server's setting, seconds: time to return after a close")
-    option("--flap-returns", int, 6, "the server's setting: above it the server extends the grace; 0: never")
     option("--slack", float, 1.0, "seconds allowed for the way through Redis and for machines under load")
     option("--idle-timeout-wish", float, 0.0, "idle time-out that logins ask for, seconds; 0 asks for none")
     option("--scenario", str, "mixed", "behaviour of the devices", choices=list(SCENARIOS))

@@ -66,7 +66,7 @@ class DeviceRun(Run):
         self.server_name = target.host
         address = resolve(target.host, target.port)
         sources = source_addresses(address[0], options.source_addresses)
-        deadlines = (options.tick, options.disconnect_grace, options.slack, options.flap_returns)
+        deadlines = (options.tick, options.disconnect_grace, options.slack)
         self._name = f"load-{secrets.token_hex(4)}"
         super().__init__(
             ClientLoop(address, sources=sources, poller=_poller()),

@@ -78,7 +78,11 @@ def load_authenticator(
     if settings.token_keys is None:
         return None
     from presence.auth.keys import KeySetError  # noqa: PLC0415 - see above
-    from presence.auth.token_authenticator import TokenAuthenticator, budget_of  # noqa: PLC0415 - see above
+    from presence.auth.token_authenticator import (  # noqa: PLC0415 - see above
+        TOKEN_CHECK_SHARE,
+        TokenAuthenticator,
+        budget_of,
+    )
     from presence.auth.tokens import TokenRules  # noqa: PLC0415 - see above
 
     try:
@@ -91,7 +95,7 @@ def load_authenticator(
         settings.token_issuer,
         reads_sight=settings.visibility == "claims",
     )
-    return TokenAuthenticator(keys, rules, budget_of(settings.token_check_share, clock.now()), wall=wall)
+    return TokenAuthenticator(keys, rules, budget_of(TOKEN_CHECK_SHARE, clock.now()), wall=wall)
 
 
 def client_identities(

@@ -49,12 +49,22 @@ from presence.store.keys import Keys
 
 SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves all shards of a round
 OUTBOX_MIN_ITEMS = 100_000
+OUTBOX_ITEMS_PER_CONNECTION = 2  # a login and an end
+OUTBOX_BYTES_PER_ITEM = 512  # texts of 200 characters; 40 are usual
+# Bursts in seconds of their rates: after an outage of a server or a network, clients return together.
+LOGIN_BURST_S = 4.0
+NAMED_BURST_S = 100.0  # of one address or one user, whose clients share the network that failed
+PACKET_BURST_S = 10.0
+ACCEPTS_PER_LOGIN = 2.0  # a client may need a second attempt, and health checks do not log in
 MAX_LOGGED_CHARS = 200  # of a caller's own description, in a log line
 MAX_LOGGED_UIDS = 10
-OUTBOX_BYTES_PER_ITEM = 512  # for the default bound: texts of 200 characters; 40 are usual
-
 
 _log = structlog.get_logger(__name__)
+
+
+def outbox_items(max_connections: int) -> int:
+    """Return how many changes of one worker may wait for Redis."""
+    return max(OUTBOX_MIN_ITEMS, OUTBOX_ITEMS_PER_CONNECTION * max_connections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,7 @@ class Node:
     describe: Callable[[], dict[str, Any]] = dict
     authenticator: InitVar[Authenticator | None] = None  # checks tokens; None: they are not checked
     certificates: InitVar[CertificateAuthenticator | None] = None  # None: clients have no certificates
+    max_changes: int = 0  # that may wait for Redis; 0: see `outbox_items`
 
     def __post_init__(
         self,
@@ -105,25 +116,26 @@ class Node:
         slot_clock = SlotClock(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
         self._pending_ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
-        max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
+        max_items = self.max_changes or outbox_items(max_connections)
         self.outbox = Outbox(
             self.keys.shard,
             settings.shard_count,
             max_items=max_items,
-            max_bytes=settings.outbox_bytes or OUTBOX_BYTES_PER_ITEM * max_items,
+            max_bytes=OUTBOX_BYTES_PER_ITEM * max_items,
             ages=self._pending_ages,
         )
+        login_burst = LOGIN_BURST_S * settings.login_rate
         limits = AdmissionLimits(
             max_connections,
-            settings.accept_rate,
-            settings.accept_burst,
+            ACCEPTS_PER_LOGIN * settings.login_rate,
+            login_burst,
             settings.login_rate,
-            settings.login_burst,
+            login_burst,
             settings.address_connections,
             settings.address_login_rate,
-            settings.address_login_burst,
+            NAMED_BURST_S * settings.address_login_rate,
             settings.uid_login_rate,
-            settings.uid_login_burst,
+            NAMED_BURST_S * settings.uid_login_rate,
             files.spare_connections(max_connections),
         )
         self.admission = Admission(limits, clock)
@@ -161,8 +173,8 @@ class Node:
             guard=self._guard,
             clock=clock,
             disconnect_grace=settings.disconnect_grace,
-            flap_damping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
-            packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
+            flap_damping=FlapDamping(settings.disconnect_grace),
+            packet_rate=PacketRate(settings.packet_rate, PACKET_BURST_S * settings.packet_rate),
             detection_delay=self.delays.detection_delay,
             visibility=visibility,
             records_addresses=settings.event_address,

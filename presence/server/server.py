@@ -46,6 +46,8 @@ from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
 
 REPORT_INTERVAL_S: Final = 60.0
+BATCH_WINDOW_S: Final = 0.1  # of keepalives without a reply: a wake-up costs as much CPU as fifty of them
+MAX_WINDOW_SHARE: Final = 0.25  # of a tick, so that expirations are on time
 CONNECTIONS_INTERVAL_S: Final = 0.02  # between two checks whether all connections have drained
 STOP_RESERVE_S: Final = 0.5  # of the drain time-out: to leave, end tasks and write the last log line
 LEAVE_RESERVE_S: Final = 0.2  # of that
@@ -142,7 +144,7 @@ class Server:
         self.node.engine.request_handler = RequestRouter(
             self._watching, self._router.submit, self.node.faults
         )
-        self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
+        self._limits = Limits(settings.login_timeout, settings.unsent_bytes)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
         self._answering_stats = trio.CancelScope()
@@ -292,10 +294,9 @@ class Server:
         """Serve all connections over epoll; where the system has none, over streams."""
         tls = None
         if self._credentials.certificate is not None:
-            handshakes = self.settings.tls_handshakes
-            tls = TlsListening(listening.secured, self._credentials.certificate, handshakes)
+            tls = TlsListening(listening.secured, self._credentials.certificate)
         if hasattr(select, "epoll"):
-            window_s = self.settings.batch_window_ms / 1000
+            window_s = min(BATCH_WINDOW_S, self.settings.tick * MAX_WINDOW_SHARE)
             rotation = None
             if self.worker and self.settings.workers > 1:
                 shared = [*listening.plain, *listening.secured]

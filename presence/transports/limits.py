@@ -14,7 +14,8 @@ MAX_PACKET_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
 MAX_DRAIN_BYTES = 65_536  # that a closing connection may still send
 # For how long; closing with unread input would reset the connection and lose the refusal.
 DRAIN_TIMEOUT_S = 1.0
-MIN_PROGRESS_BYTES = 16_384  # a link of 13 kbit/s takes so much in 10 s; an answer may be 16 times as long
+UNSENT_TIMEOUT_S = 10.0
+MIN_PROGRESS_BYTES = 16_384  # a link of 13 kbit/s takes so much in it; an answer may be 16 times as long
 MAX_CONNECTIONS_PER_TURN = 512  # some milliseconds
 MAX_LOGINS_PER_TURN = 128  # of connections not logged in: a login costs ten times as much as a keepalive
 # One read may hold thousands of small packets, some 10 us each. So a read longer than a few keepalives is
@@ -38,7 +39,7 @@ class Limits:
 
     login_timeout: float = 5.0
     unsent_bytes: int = 65_536
-    unsent_timeout: float = 10.0
+    unsent_timeout: float = UNSENT_TIMEOUT_S
 
 
 @dataclass(slots=True)

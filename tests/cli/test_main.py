@@ -16,6 +16,7 @@ from presence import __main__, __version__
 from presence.cli import main as main_module
 from presence.cli.main import COMMANDS, main
 from presence.config.loading import FIELDS
+from presence.config.removed import REMOVED
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 UNREACHABLE = "redis://user:s3cret@127.0.0.1:1"
@@ -106,21 +107,21 @@ def test_help_of_a_client_describes_its_own_flags(capsys: pytest.CaptureFixture[
     assert "listen" not in help_text
 
 
-def test_help_groups_settings_and_shows_expert_ones_on_request(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shown = {}
-    for flag in ("--help", "--help-all"):
-        assert main(["serve", flag]) == 0
-        shown[flag] = capsys.readouterr().out
+def test_help_shows_all_settings_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--help"]) == 0
+    text = capsys.readouterr().out
     groups = list(dict.fromkeys(spec.group for spec in FIELDS.values()))
-    for text in shown.values():
-        assert re.findall(r"^settings: (\w+):$", text, re.MULTILINE) == groups
-    named = {flag: set(re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)) for flag, text in shown.items()}
-    assert {spec.flag for spec in FIELDS.values()} <= named["--help-all"]
-    assert {spec.flag for spec in FIELDS.values() if not spec.expert} == named["--help"] & {
-        spec.flag for spec in FIELDS.values()
-    }
+    assert re.findall(r"^settings: (\w+):$", text, re.MULTILINE) == groups
+    assert {spec.flag for spec in FIELDS.values()} <= {*re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)}
+
+
+def test_each_removed_flag_is_named_with_what_holds_now(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["serve"], ["config", "check"]):
+        flags = [f"--{name.replace('_', '-')}=1" for name in REMOVED]
+        assert main([*command, *flags]) == 2
+        printed = capsys.readouterr().err
+        for name, what in REMOVED.items():
+            assert f"presence: {name}: is no longer a setting, remove it: it now {what}\n" in printed
 
 
 def test_help_loads_neither_redis_nor_trio() -> None:

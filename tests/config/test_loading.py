@@ -21,6 +21,7 @@ from presence.config.loading import (
     load,
     shown,
 )
+from presence.config.removed import REMOVED
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -54,7 +55,6 @@ BAD = {
     "min_idle_timeout": ["301"],
     "tick": ["16"],
     "disconnect_grace": ["301"],
-    "batch_window_ms": ["251"],
     "session_policy": ["Oldest"],
     "class_sessions": [
         "phone",
@@ -172,6 +172,19 @@ def test_all_problems_are_reported_together_and_unknown_names_with_the_nearest(t
     assert "'PRESENCE_IDLE_TIMOUT': unknown variable; did you mean PRESENCE_IDLE_TIMEOUT?" in found
 
 
+def test_each_removed_setting_is_named_with_what_holds_now(tmp_path: Path) -> None:
+    path = written(tmp_path, "".join(f"{name} = 1\n" for name in REMOVED))
+    variables = {f"PRESENCE_{name.upper()}": "1" for name in REMOVED}
+    words = {
+        name: f"{name}: is no longer a setting, remove it: it now {what}" for name, what in REMOVED.items()
+    }
+    assert problems({"config": path}) == [f"{each} (from file {path})" for each in words.values()]
+    assert set(problems(environ=variables)) == {
+        f"{each} (from PRESENCE_{name.upper()})" for name, each in words.items()
+    }
+    assert REMOVED.keys().isdisjoint(FIELDS)
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -223,7 +236,6 @@ REACHED = "is reachable from other machines without authentication"
         ({"tick": "16"}, "tick: 16 s is more than half of idle_timeout, 30 s"),
         ({"min_idle_timeout": "50", "max_idle_timeout": "40"}, "min_idle_timeout: 50 s is above max_idle"),
         ({"disconnect_grace": "301"}, "disconnect_grace: 301 s is above max_idle_timeout, 300 s"),
-        ({"tick": "0.05", "batch_window_ms": "13"}, "batch_window_ms: 13 ms is more than a quarter of tick"),
         (
             {"visibility": "claims", "token_keys": "k", "token_audience": "chat,chat:pass"},
             "token_audience: chat:pass is the audience of passes for chat: a pass would be a token",
@@ -276,10 +288,6 @@ def test_workers_and_proxy_headers_need_linux(key: str, value: str, monkeypatch:
     assert "Linux" in problem
 
 
-def test_default_batching_window_is_lowered_for_a_short_tick() -> None:
-    assert load({"tick": "0.05"}, {}).settings.batch_window_ms == 12
-
-
 def test_invalid_value_is_not_reported_again_as_a_conflict() -> None:
     (problem,) = problems({"idle_timeout": "x" * 10_000, "tick": "16"})
     assert len(problem) < 200, "a long one is cut"
@@ -302,7 +310,7 @@ def test_default_admin_port_yields_to_a_requested_port(flag: str) -> None:
         {"admin": "[::1]:0"},
         {"admin": "localhost:80"},
         {"admin": "0.0.0.0:80", "no_admin": True},
-        {"tick": "1", "idle_timeout": "2", "batch_window_ms": "250", "disconnect_grace": "300"},
+        {"tick": "1", "idle_timeout": "2", "disconnect_grace": "300"},
         {"admin": "[::]:7480", "admin_tokens": "operators"},
     ],
 )

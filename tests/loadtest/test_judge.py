@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from presence.loadtest.judge import (
+    FLAP_RETURNS,
     NO_EVENT_AT_ALL,
     OVERTAKEN_S,
     SESSIONS_KEPT,
@@ -24,9 +25,6 @@ OVERTAKEN = "logout overtaken by a login"
 Step = tuple[Any, ...]
 
 
-RETURNS = 3
-
-
 class World:
     """One device, and a server whose clock is known to within the round trip of a login.
 
@@ -35,7 +33,7 @@ class World:
     """
 
     def __init__(self) -> None:
-        self.judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK, RETURNS))
+        self.judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK))
         self.entries = 0
         self.online_id = ""
         self.session = self.log_in(0.0)
@@ -69,7 +67,7 @@ class World:
     def lose(self, at: float) -> None:
         self.judge.connection_lost(self.session, at)
 
-    def flap(self, at: float, returns: int = RETURNS) -> None:
+    def flap(self, at: float, returns: int = FLAP_RETURNS) -> None:
         """Return that often, at once, so that the last login was sent at that time."""
         for number in range(returns):
             self.close(at)
@@ -240,12 +238,12 @@ DOUBLED = {"grace_ms": str(round(2000 * GRACE))}
 @pytest.mark.parametrize(
     ("returns", "at", "fields", "found"),
     [
-        (RETURNS, 2 + GRACE + 0.5, {}, [None]),
-        (RETURNS, 2 + GRACE + TICK + SLACK, {}, [TOO_LATE]),  # it was not extended, says the event
-        (RETURNS, 1 + T + 0.5, DOUBLED, [None]),  # T ends a grace of any length
-        (RETURNS, 1 + T + TICK + SLACK, DOUBLED, [TOO_LATE]),
-        (RETURNS, 2 + GRACE + 0.5, DOUBLED, ["offline event within the grace"]),
-        (RETURNS - 1, 2 + GRACE + TICK + SLACK, {}, [TOO_LATE]),
+        (FLAP_RETURNS, 2 + GRACE + 0.5, {}, [None]),
+        (FLAP_RETURNS, 2 + GRACE + TICK + SLACK, {}, [TOO_LATE]),  # it was not extended, says the event
+        (FLAP_RETURNS, 1 + T + 0.5, DOUBLED, [None]),  # T ends a grace of any length
+        (FLAP_RETURNS, 1 + T + TICK + SLACK, DOUBLED, [TOO_LATE]),
+        (FLAP_RETURNS, 2 + GRACE + 0.5, DOUBLED, ["offline event within the grace"]),
+        (FLAP_RETURNS - 1, 2 + GRACE + TICK + SLACK, {}, [TOO_LATE]),
     ],
 )
 def test_the_grace_of_a_device_that_reconnects_often_is_what_the_event_says(
@@ -258,7 +256,8 @@ def test_the_grace_of_a_device_that_reconnects_often_is_what_the_event_says(
 
 
 @pytest.mark.parametrize(
-    ("returns", "last_ok"), [(RETURNS, 1 + T + TICK + SLACK), (RETURNS - 1, 2 + GRACE + TICK + SLACK)]
+    ("returns", "last_ok"),
+    [(FLAP_RETURNS, 1 + T + TICK + SLACK), (FLAP_RETURNS - 1, 2 + GRACE + TICK + SLACK)],
 )
 def test_a_device_that_reconnects_often_still_needs_an_event(returns: int, last_ok: float) -> None:
     world = World()
@@ -268,7 +267,7 @@ def test_a_device_that_reconnects_often_still_needs_an_event(returns: int, last_
     (found,) = world.judge.overdue(last_ok + 0.1)
     assert found.broken == MISSING
     assert found.detail.endswith(" + tick 1 + slack 0.5 s, that is 0.100 s ago")
-    assert ("; the event was due within T 10 +" in found.detail) is (returns == RETURNS)
+    assert ("; the event was due within T 10 +" in found.detail) is (returns == FLAP_RETURNS)
 
 
 def test_a_missing_event_is_found_when_many_logins_have_followed() -> None:

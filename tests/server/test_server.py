@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,17 +16,32 @@ import trio
 from structlog.testing import capture_logs
 
 from presence import protocol
+from presence.admin.handlers import MESSAGES_PER_S
+from presence.auth.token_authenticator import TOKEN_CHECK_SHARE
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
+from presence.config.removed import REMOVED
 from presence.config.settings import Settings
+from presence.core.flap_damping import MAX_GRACE_S, MAX_RETURNS_PER_MINUTE
 from presence.outbox.replies import Opened, Reply, ReplyStatus
 from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Item
 from presence.protocol import Kind
-from presence.server.node import Node, Stores
-from presence.server.server import Server
+from presence.server.node import (
+    LOGIN_BURST_S,
+    NAMED_BURST_S,
+    OUTBOX_BYTES_PER_ITEM,
+    OUTBOX_ITEMS_PER_CONNECTION,
+    OUTBOX_MIN_ITEMS,
+    PACKET_BURST_S,
+    Node,
+    Stores,
+)
+from presence.server.server import BATCH_WINDOW_S, Server
 from presence.server.stats_socket import ANSWER_BYTES, Readiness
 from presence.store.embedded import EmbeddedRedis
+from presence.transports.limits import UNSENT_TIMEOUT_S
+from presence.transports.tls import HANDSHAKES
 from tests.support.waiting import until
 from tests.support.worlds import FakeSockets
 from tests.transports import certificates
@@ -154,6 +170,63 @@ def test_registration_includes_an_update_made_after_another_shard_began_its_resy
     exchange(second)
     shown = [item.change.profile.meta for item in exchange(second) if item.change.uid == uid]
     assert [json.loads(each) for each in shown if each] == [{"mood": "busy"}]
+
+
+def test_bursts_and_the_rate_of_connections_follow_from_the_rates() -> None:
+    now = time.monotonic() + 1000
+    admission = node_of(Settings(login_rate=3))[0].admission
+    for seconds, accepted in ((0, 12), (1, 6)):
+        answers = [admission.admit_connection(0, now + seconds) for _ in range(20)]
+        assert answers.count(None) == accepted
+    limiter = node_of(Settings(packet_rate=7))[0].engine.packet_rate
+    assert limiter is not None
+    assert limiter.count_packets("ann", 70, now) is None
+    assert limiter.count_packets("ann", 1, now) is not None
+
+
+@pytest.mark.parametrize(
+    ("rates", "burst"),
+    [
+        ({"login_rate": 3}, 12),
+        ({"address_login_rate": 2, "uid_login_rate": 0}, 200),
+        ({"uid_login_rate": 3}, 300),
+    ],
+)
+def test_the_burst_of_logins_follows_from_their_rate(rates: dict[str, Any], burst: int) -> None:
+    now, admission = time.monotonic() + 1000, node_of(Settings(**rates))[0].admission
+    assert [admission.admit_login(now, "192.0.2.1", "ann") for _ in range(500)].count(None) == burst
+
+
+@pytest.mark.parametrize(("connections", "changes"), [(100, 100_000), (60_000, 120_000)])
+def test_the_bound_of_the_outbox_follows_from_the_connections(connections: int, changes: int) -> None:
+    stub = cast(Any, Stub())
+    node = Node(Settings(), connections, Stores(stub, stub, stub), Clock(), TrioRuntime())
+    bounds = node.outbox.statistics()
+    assert (bounds.max_items, bounds.max_bytes) == (changes, 512 * changes)
+
+
+def test_removed_settings_say_what_holds_now() -> None:
+    assert {
+        "accept_rate": "follows from login_rate: twice as many",
+        **dict.fromkeys(
+            ("accept_burst", "login_burst"), f"follows from login_rate: {LOGIN_BURST_S:g} s of it"
+        ),
+        "address_login_burst": f"follows from address_login_rate: {NAMED_BURST_S:g} s of it",
+        "uid_login_burst": f"follows from uid_login_rate: {NAMED_BURST_S:g} s of it",
+        "packet_burst": f"follows from packet_rate: {PACKET_BURST_S:g} s of it",
+        "outbox_items": f"follows from max_connections: {OUTBOX_ITEMS_PER_CONNECTION} for each, "
+        f"at least {OUTBOX_MIN_ITEMS:,}",
+        "outbox_bytes": "follows from max_connections: "
+        f"{OUTBOX_ITEMS_PER_CONNECTION * OUTBOX_BYTES_PER_ITEM:,} for each, "
+        f"at least {OUTBOX_MIN_ITEMS * OUTBOX_BYTES_PER_ITEM:,}",
+        "batch_window_ms": f"is {BATCH_WINDOW_S * 1000:g} ms, or a quarter of tick if that is less",
+        "flap_returns": f"is {MAX_RETURNS_PER_MINUTE} per minute",
+        "max_grace": f"is {MAX_GRACE_S:g} s",
+        "unsent_timeout": f"is {UNSENT_TIMEOUT_S:g} s",
+        "tls_handshakes": f"is {HANDSHAKES:,}",
+        "token_check_share": f"is {TOKEN_CHECK_SHARE:g}",
+        "admin_message_rate": f"is {MESSAGES_PER_S} per second",
+    } == REMOVED
 
 
 def test_fenced_node_cannot_serve_until_it_has_a_new_id() -> None:

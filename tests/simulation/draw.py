@@ -31,7 +31,8 @@ NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
 def draw_plan(seed: int) -> SimulationPlan:
     random = Random(seed)
     crowd = seed % SEEDS_PER_CROWD == SEEDS_PER_CROWD - 1
-    settings = replace(_settings(random, crowd=crowd), device_events=seed % 2 == 1)
+    settings, max_changes = _settings(random, crowd=crowd)
+    settings = replace(settings, device_events=seed % 2 == 1)
     heal_at = random.uniform(50.0, 80.0) if crowd else random.uniform(50.0, 130.0)
     nodes = random.randint(2, 4 if crowd else 5)
     rates = tuple(random.choice((1.0, 1.0, random.uniform(0.97, 1.03))) for _ in range(nodes))
@@ -40,7 +41,9 @@ def draw_plan(seed: int) -> SimulationPlan:
         each for user in range(users) for each in _devices(random, f"u{user}", settings, heal_at, crowd)
     )
     faults = _faults(random, nodes, settings, heal_at)
-    plan = SimulationPlan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at)
+    plan = SimulationPlan(
+        seed, settings, nodes, rates, devices, faults, heal_at, heal_at, max_changes=max_changes
+    )
     # Drawn apart: what a seed stands for otherwise does not depend on it.
     random = Random(f"shows {seed}")
     plan = _with_statuses(random, plan) if random.random() < STATUS_SHARE else plan
@@ -118,21 +121,20 @@ def _status(random: Random, at: float, t: float) -> ShownStatus:
     return ShownStatus(at, status, meta, private, wish, ends_at)
 
 
-def _settings(random: Random, *, crowd: bool) -> Settings:
-    common = {
-        "redis": "redis://simulated",
-        "shards": random.choice((1, 1, 2, 3)),
-        "outbox_items": 0 if crowd or random.random() < 0.8 else random.randint(3, 30),
-    }
+def _settings(random: Random, *, crowd: bool) -> tuple[Settings, int]:
+    """Return the settings, and how many changes may wait for Redis; 0: as many as usual."""
+    settings = Settings(redis="redis://simulated", shards=random.choice((1, 1, 2, 3)))
+    max_changes = 0 if crowd or random.random() < 0.8 else random.randint(3, 30)
     if random.random() < 0.25:
-        return Settings(**common)  # type: ignore[arg-type]
-    return Settings(
-        **common,  # type: ignore[arg-type]
+        return settings, max_changes
+    settings = replace(
+        settings,
         idle_timeout=random.choice((10.0, 12.0, 15.0)),
         tick=random.choice((0.5, 1.0)),
         lease=random.choice((4.0, 8.0, 10.0)),
         disconnect_grace=random.choice((0.0, 2.0, 3.0)),
     )
+    return settings, max_changes
 
 
 def _devices(random: Random, uid: str, settings: Settings, heal_at: float, crowd: bool) -> list[DevicePlan]:

@@ -82,6 +82,7 @@ class Host:
             self.runtime,
             token=self._next_token,
             describe=lambda: {"sent_at": self._world.agenda.now},
+            max_changes=self._world.plan.max_changes,
         )
         append = node.outbox.append
 

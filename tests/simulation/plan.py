@@ -122,3 +122,4 @@ class SimulationPlan:
     heal_at: float  # true seconds from which nothing goes wrong any more
     end_at: float  # true seconds of the final comparison
     bans: tuple[PlannedBan, ...] = ()  # in order
+    max_changes: int = 0  # of each node, that may wait for Redis; 0: as many as usual

@@ -81,7 +81,7 @@ def describe(plan: SimulationPlan) -> list[str]:
         if getattr(plan.settings, field.name) != field.default
     }
     return [
-        f"{plan.nodes} nodes, rates {plan.rates}, {settings}",
+        f"{plan.nodes} nodes, rates {plan.rates}, {settings}, max_changes {plan.max_changes}",
         *map(str, plan.faults),
         *map(str, plan.devices),
     ]

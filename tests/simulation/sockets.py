@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.truth import TrueSession
 
 ONE_WAY_S: Final = (0.001, 0.05)
-WINDOW_S: Final = 0.1  # Settings.batch_window_ms
+WINDOW_S: Final = 0.1  # as the server's `BATCH_WINDOW_S`
 LOGOUT_FRAME: Final = protocol.encode(protocol.logout(id=2))
 
 

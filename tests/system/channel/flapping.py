@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from loadtest.outcome import BrokenPromises, print_progress, spread_ms
 from loadtest.report import ScenarioReport, loaded_server
+from presence.core.flap_damping import MAX_GRACE_S
 from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.protocol import KEEPALIVE, Code
 from presence.store.keys import Keys
@@ -21,7 +22,6 @@ from tests.system.channel.entries import ChannelEntry, by_user, read_entries
 
 LOGIN_S = 20.0
 SETTLE_S = 3.0
-MAX_RETURNS = 6  # the server's `flap_returns`: more in a minute are flapping
 MIN_AWAY_S = 0.25  # shorter, and the return is there before the loss was read: that is a take-over
 AWAY_SHARE = 0.4  # of the grace, or of the time between two drops: so long a short absence takes at most
 ROUNDING_MS = 2.0  # the server's milliseconds, and those of the wall clock beside the monotonic one
@@ -34,17 +34,16 @@ class FlappingPlan:
 
     clients: int = 100  # they drop and return
     calm: int = 20  # they are only away once
-    drops: int = 20  # of each client in `minute_s`; more than `MAX_RETURNS`
+    drops: int = 20  # of each client in `minute_s`; more than `MAX_RETURNS_PER_MINUTE`
     minute_s: float = 60.0  # 60 at most
     grace_s: float = 5.0
-    grace_max_s: float = 60.0
     idle_s: float = 30.0
     tick_s: float = 1.0
 
     @property
     def long_away_s(self) -> float:
         """How long each client is away once: longer than any grace."""
-        return min(self.grace_max_s, self.idle_s) + self.tick_s + SETTLE_S
+        return min(MAX_GRACE_S, self.idle_s) + self.tick_s + SETTLE_S
 
 
 class FlappingClient(NamedTuple):
@@ -78,9 +77,8 @@ class Flapper(LoopClient):
 
 def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
     flags = (
-        *("--disconnect-grace", f"{plan.grace_s:g}", "--max-grace", f"{plan.grace_max_s:g}"),
+        *("--disconnect-grace", f"{plan.grace_s:g}"),
         *("--idle-timeout", f"{plan.idle_s:g}", "--tick", f"{plan.tick_s:g}"),
-        *("--flap-returns", str(MAX_RETURNS)),
     )
     with loaded_server(*flags, beat_s=0.4 * plan.idle_s) as stage:
         flapping_clients = [Flapper(stage.loop, f"wild-{number}") for number in range(plan.clients)]
@@ -166,7 +164,7 @@ def judge(
         grace = named or 1000 * plan.grace_s
         if bool(named) is not client.flapped:
             verdict.note("a longer grace for the calm, or none for who flapped", story)
-        if named and not 1000 * plan.grace_s < grace <= 1000 * plan.grace_max_s:
+        if named and not 1000 * plan.grace_s < grace <= 1000 * MAX_GRACE_S:
             verdict.note("a grace out of its bounds", story)
         due = client.disconnected_ms + min(grace, 1000 * plan.idle_s)
         if offline.at_ms < due - ROUNDING_MS:

@@ -19,14 +19,13 @@ from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.protocol import Kind
 from tests.system.channel.entries import EntryId
 
-SMALL_BUFFERS = ("-m", "tests.system.channel.small_buffers")
+PATIENT_SERVER = ("-m", "tests.system.channel.patient_server")
 SEGMENT_BYTES = 536  # small segments make small buffers in both kernels
 RECEIVE_BYTES = 4096
 TEXT = "x" * 200  # a state's meta
 LOGIN_S = 60.0
 LOGINS_PER_S = 300.0  # each watches immediately, which costs more than a login
 UNSENT_BYTES = 65_536  # the setting's default: what may wait for one of them
-UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
 MAX_MEMORY_SHARE = 1.1
 MAX_P99_RATIO = 1.2
 POLL_INTERVAL_S = 1.0
@@ -229,6 +228,5 @@ class SlowRun:
 
 
 def slow(plan: SlowPlan, _seed: int) -> ScenarioReport:
-    timeout = ("--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
-    with loaded_server(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
+    with loaded_server(beat_s=BEAT_S, program=PATIENT_SERVER) as stage:
         return SlowRun(plan, stage).run()

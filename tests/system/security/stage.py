@@ -23,7 +23,6 @@ BYSTANDER_KEEPALIVE_S = 0.4
 SOURCES = 8  # addresses to connect from: each brings 28,000 ports
 TIMEOUT_S = 20.0  # for an answer that should come immediately; the machine may be busy
 READ_BYTES = 65_536
-UNBOUNDED = ("--token-check-share", "1")  # there is time to check them all: for cases about something else
 _SOURCE = source_addresses("127.0.0.1", SOURCES)
 
 

@@ -20,7 +20,7 @@ def test_a_promise_is_kept(name: str) -> None:
 
 
 def test_each_refusal_of_a_flood_names_a_time_to_return() -> None:
-    with attacked_server("--login-rate", "50", "--login-burst", "300") as stage:
+    with attacked_server("--login-rate", "50") as stage:
         load = offer(stage, "flood", 500.0, 2.0)
         print(load)
         assert load.refused_without_reason == 0

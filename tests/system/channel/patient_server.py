@@ -1,16 +1,20 @@
-"""``python -m tests.system.channel.small_buffers serve …``: `presence` with small buffers of the kernel.
+"""``python -m tests.system.channel.patient_server serve …``: `presence` that keeps clients who read nothing.
 
-A connection inherits the buffer of the socket that listened. Else the kernel takes some 200 KiB for a client
-that reads nothing, in bursts, over minutes, and the server itself notices nothing until then.
+The buffers of its kernel are small; a connection inherits that of the socket that listened. Else the kernel
+takes some 200 KiB for such a client, in bursts, over minutes, and the server notices nothing until then.
 """
 
 import socket
 import sys
+from functools import partial
 
 from presence.cli.main import main
+from presence.server import server
 from presence.transports import sockets
+from presence.transports.limits import Limits
 
 SEND_BYTES = 8192
+UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
 
 
 def shrink_buffers() -> None:
@@ -28,4 +32,5 @@ def shrink_buffers() -> None:
 
 if __name__ == "__main__":
     shrink_buffers()
+    vars(server)["Limits"] = partial(Limits, unsent_timeout=UNSENT_TIMEOUT_S)
     sys.exit(main())
