@@ -11,9 +11,12 @@ This half belongs to the call, and knows no event loop; `presence.common.runtime
 from collections.abc import Callable
 from dataclasses import dataclass
 from socket import socket
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
+
+MAX_ITEMS_PER_TURN: Final = 100  # decoded without a turn for other tasks: a millisecond or two,
+MAX_BYTES_PER_TURN: Final = 262_144  # as are so many of records
 
 T = TypeVar("T")
 
@@ -84,3 +87,22 @@ def let_others_run() -> None:
     """Let other tasks run, if the function was called on the loop; for calls that compute for long."""
     if is_on_loop():
         ask_loop(Turn())
+
+
+class Pacer:
+    """Lets other tasks run from time to time while a call decodes much."""
+
+    def __init__(self) -> None:
+        self._items = self._bytes = 0  # since the last turn
+
+    def note(self, size_bytes: int = 0) -> None:
+        """Note that one more item was decoded."""
+        self._items += 1
+        self._bytes += size_bytes
+        if self._items >= MAX_ITEMS_PER_TURN or self._bytes >= MAX_BYTES_PER_TURN:
+            self.rested()
+            let_others_run()
+
+    def rested(self) -> None:
+        """Note that other tasks could run."""
+        self._items = self._bytes = 0

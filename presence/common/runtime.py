@@ -13,7 +13,7 @@ import trio
 from presence.common.errors import StoreUnavailable
 from presence.common.histogram import Histogram
 from presence.common.loop_calls import InThread, LoopCall, Turn, Wait
-from presence.common.threads import NoThread, call_once_started
+from presence.common.threads import call_once_started
 
 CALL_TIMEOUT_S: Final = 10.0  # reading a key file takes milliseconds; with 100 RS256 keys, one second
 
@@ -70,21 +70,17 @@ class WakeEvent(Protocol):
         """Wait until it is set, or return if it is already, and reset it; False: not within `timeout_s`."""
 
 
-class Caller(Protocol):
-    """Runs blocking calls, one at a time, while other tasks run."""
-
-    async def call(self, blocking: Callable[[], T]) -> T:
-        """Return what `blocking` returns. A cancelled wait interrupts the call."""
-
-
 Linger: TypeAlias = Callable[[], Awaitable[None]]
 
 
-class PatientCaller(Protocol):
-    """A `Caller` that can do something else before it reads an answer."""
+class Caller(Protocol):
+    """Makes calls of Redis, which block, while other tasks run."""
 
     async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
-        """As `Caller.call`; `linger` is awaited once the call has been sent, None: nothing is."""
+        """Return what `blocking` returns. A cancellation is raised in the call, at the point where it waits.
+
+        `linger` is awaited once the call has been sent, before its answer is read; None: nothing is.
+        """
 
 
 class Runtime(Protocol):
@@ -96,17 +92,14 @@ class Runtime(Protocol):
     def wake_event(self) -> WakeEvent:
         """Return a new event."""
 
-    def loop_caller(self) -> PatientCaller:
-        """Return a caller for Redis: its calls wait on the event loop."""
-
-    def thread_caller(self, interrupt: Callable[[], None]) -> Caller:
-        """Return a caller with a thread; `interrupt` has to make a running call fail."""
+    def loop_caller(self) -> Caller:
+        """Return a caller whose calls wait on the event loop."""
 
 
 class TimedCaller:
     """Lets a histogram observe the seconds that another caller's calls take, failed ones included."""
 
-    def __init__(self, caller: PatientCaller, took: Histogram, clock: Callable[[], float]) -> None:
+    def __init__(self, caller: Caller, took: Histogram, clock: Callable[[], float]) -> None:
         self._caller = caller
         self._took = took
         self._clock = clock
@@ -142,10 +135,6 @@ class TrioRuntime:
         """See `Runtime`."""
         return LoopCaller()
 
-    def thread_caller(self, interrupt: Callable[[], None]) -> "TrioThreadCaller":
-        """See `Runtime`."""
-        return TrioThreadCaller(interrupt)
-
 
 class TrioWakeEvent:
     """See `WakeEvent`; set only from the event loop's thread."""
@@ -171,7 +160,7 @@ class LoopCaller:
     """See `Caller` and `presence.common.loop_calls`; a call must not compute for long between its waits."""
 
     async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
-        """See `Caller`; a cancelled wait is raised in the call, at the point where it waits."""
+        """See `Caller`."""
         running = LoopCall(blocking)
         try:
             result: Any = running.switch()
@@ -209,24 +198,3 @@ class LoopCaller:
                 finally:
                     waker.finish()
         return not scope.cancelled_caught
-
-
-class TrioThreadCaller:
-    """See `Caller`: one worker thread at a time.
-
-    A cancelled call leaves its thread behind; the next call waits for that thread to end.
-    """
-
-    def __init__(self, interrupt: Callable[[], None]) -> None:
-        self._interrupt = interrupt
-        self._thread = trio.CapacityLimiter(1)
-
-    async def call(self, blocking: Callable[[], T]) -> T:
-        """See `Caller`; raises `StoreUnavailable` if no thread can be started, because a later call may."""
-        try:
-            return await run_in_thread(blocking, self._thread)
-        except NoThread as error:
-            raise StoreUnavailable(error.strerror) from error
-        except trio.Cancelled:
-            self._interrupt()
-            raise

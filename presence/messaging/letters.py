@@ -56,7 +56,7 @@ Answer: TypeAlias = RouteResult | StoreUnavailable | StoreError
 
 
 class MessageBus(Protocol):
-    """Redis as the router uses it: blocking calls, made from one thread at a time."""
+    """Redis as the router uses it: blocking calls, one at a time."""
 
     def deliver(
         self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
@@ -70,6 +70,3 @@ class MessageBus(Protocol):
         the answers means that the message was sent to no node; a `StoreInterrupted`, that this is not known.
         To deliver nothing twice, the caller must not repeat a failed message.
         """
-
-    def close(self) -> None:
-        """Close the connection, also during a call; any thread may do so."""

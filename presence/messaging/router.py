@@ -10,7 +10,7 @@ through one call at a time and one control channel, or through neither. There is
 connections of the recipient, nor between two devices of the sender. A call that broke off, as its sender was
 told, may be run by Redis after a later one.
 
-One call is under way at a time, in a thread; messages gather meanwhile, and for a few milliseconds more.
+One call is under way at a time; messages gather meanwhile, and for a few milliseconds more.
 """
 
 import math
@@ -159,7 +159,7 @@ class MessageRouter:
         self._queue = MessageQueue(bounds)
         self._bell = runtime.wake_event()
         self._refusals, self._refusal_bell = ConnectionWrites(self._faults), runtime.wake_event()
-        self._thread = runtime.thread_caller(bus.close)
+        self._redis = runtime.loop_caller()
         self._failing_shards = FailingShards(shard_of)
         self._counters = RouterStatistics()
 
@@ -235,8 +235,8 @@ class MessageRouter:
         messages = [pending.message for pending in batch]
         deliver = partial(self._bus.deliver, self._node(), messages, self._here(batch, begun))
         try:
-            answers = await self._thread.call(deliver)
-        except StoreUnavailable as error:  # no thread for the call, which was not made
+            answers = await self._redis.call(deliver)
+        except StoreUnavailable as error:  # no memory for the call, which was not made
             answers = [error] * len(batch)
         self._handle_answers(batch, answers, begun)
         return True

@@ -7,7 +7,7 @@ an unchanged table costs one short answer. While Redis is away, the bans known s
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -15,11 +15,12 @@ import structlog
 
 from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.loop_calls import Pacer
 from presence.common.outage import Outage
 from presence.common.runtime import Runtime
 from presence.core.bans import Ban, BanList
 from presence.server.node import Node
-from presence.store.bans import BanTable, StoredBan
+from presence.store.bans import BanTable
 
 REFRESH_INTERVAL_S: Final = 60.0  # in case a message was missed, as in a failover that lost the last writes
 MIN_INTERVAL_S: Final = 0.25  # between two reads,
@@ -33,13 +34,13 @@ _log = structlog.get_logger(__name__)
 
 
 class BanSource(Protocol):
-    """The table: blocking calls, made from one thread at a time; see `presence.store.bans.Bans`."""
+    """The table: blocking calls, one at a time; see `presence.store.bans.Bans`."""
 
     def read(self, known: bytes | None = None) -> BanTable | None:
         """Return all bans; None if the version is still `known`. Raises `StoreUnavailable`, `StoreError`."""
 
     def close(self) -> None:
-        """Close the connections; a call in another thread fails."""
+        """Close the connections."""
 
 
 @dataclass(eq=False, repr=False)
@@ -52,7 +53,7 @@ class BanKeeper:
     runtime: Runtime
 
     def __post_init__(self) -> None:
-        self._thread = self.runtime.thread_caller(self.source.close)
+        self._redis = self.runtime.loop_caller()
         self._changed = self.runtime.wake_event()
         self.node.cluster.on_entered = self.refresh_soon
         self._version: bytes | None = None  # None: the table was never read
@@ -85,7 +86,7 @@ class BanKeeper:
         policy = self.node.engine.login_policy
         known, version, now = policy.bans, self._version, self.clock.now
         try:
-            found = await self._thread.call(lambda: _read(self.source, version, known, now))
+            found = await self._redis.call(lambda: _read(self.source, version, known, now))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
                 self.node.faults.record("control channel", error)
@@ -111,8 +112,8 @@ class _Found(NamedTuple):
 def _read(source: BanSource, version: bytes | None, known: BanList, now: Callable[[], float]) -> _Found:
     """Return the bans in the table; if it has not changed, those of the known ones that have not ended.
 
-    Runs in a thread, because a large table takes a tenth of a second. No connection is kept for the minute
-    until the next read.
+    A large table takes a tenth of a second, in which other tasks get turns. No connection is kept for the
+    minute until the next read.
     """
     try:
         table = source.read(version)
@@ -122,9 +123,12 @@ def _read(source: BanSource, version: bytes | None, known: BanList, now: Callabl
     if table is None:
         ended = any(each.ends_at <= at for each in known.all)
         return _Found(version or b"", BanList(e for e in known.all if e.ends_at > at) if ended else known)
-    return _Found(table.version, BanList(_ban(each, at, table.now_ms) for each in table.bans))
+    return _Found(table.version, BanList(_bans(table, at)))
 
 
-def _ban(stored: StoredBan, at: float, now_ms: int) -> Ban:
-    ends_at = math.inf if stored.until_ms is None else at + (stored.until_ms - now_ms) / 1000
-    return Ban(stored.uid, stored.device, ends_at, stored.reason)
+def _bans(table: BanTable, at: float) -> Iterator[Ban]:
+    pacer = Pacer()
+    for each in table.bans:
+        pacer.note()
+        ends_at = math.inf if each.until_ms is None else at + (each.until_ms - table.now_ms) / 1000
+        yield Ban(each.uid, each.device, ends_at, each.reason)

@@ -3,9 +3,8 @@
 Notices only arrive faster this way: they are also in the node's inbox, which the relay's probe reads every
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
 lost is not delivered, and its sender gets an error. Changes of bans may be missed, too, so the table is read
-again after each subscription. An idle channel costs one thread that waits in a read.
-Under load it is read in batches, because a turn of the thread costs as much as a dozen deliveries. Explain
-requests of operators also arrive here; `presence.server.stats_socket` answers them.
+again after each subscription. Under load the channel is read in batches, because a turn costs as much as a
+dozen deliveries. Explain requests of operators also arrive here; `presence.server.stats_socket` answers them.
 """
 
 import math
@@ -18,7 +17,7 @@ import trio
 
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.outage import Outage
-from presence.common.runtime import TrioThreadCaller
+from presence.common.runtime import LoopCaller
 from presence.messaging.letters import Delivery
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
 from presence.server.node import Node
@@ -34,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ControlSubscription(Protocol):
-    """A subscription: blocking calls, made from one thread at a time; see `ControlChannel`."""
+    """A subscription: blocking calls, one at a time; see `ControlChannel`."""
 
     def subscribe(self, node: str) -> None:
         """Subscribe to the channel of `node` only; raises `StoreUnavailable` or `StoreError`."""
@@ -43,7 +42,7 @@ class ControlSubscription(Protocol):
         """Wait without a time-out, and return everything that has arrived. Raises as `subscribe`."""
 
     def close(self) -> None:
-        """Close the connection; a waiting call fails. May be called from any thread."""
+        """Close the connection, if there is one."""
 
 
 @dataclass(eq=False, repr=False)
@@ -57,7 +56,7 @@ class ControlListener:
     on_bans: Callable[[], object] = lambda: None  # called when the table of bans may have changed
 
     def __post_init__(self) -> None:
-        self._thread = TrioThreadCaller(self.channel.close)
+        self._redis = LoopCaller()
         self._listening = trio.CancelScope()
         self._running = trio.CancelScope()
         self._outage = Outage(
@@ -79,7 +78,7 @@ class ControlListener:
                     while True:
                         with trio.CancelScope() as self._listening:
                             await self._listen()
-        finally:  # covers the time in which no blocked call is there to be interrupted
+        finally:
             self.channel.close()
 
     def stop(self) -> None:
@@ -95,11 +94,11 @@ class ControlListener:
         """Subscribe and dispatch what arrives until a call fails; then wait for the backoff."""
         try:
             node = self.node.relay.node
-            await self._thread.call(lambda: self.channel.subscribe(node))
+            await self._redis.call(lambda: self.channel.subscribe(node))
             self._outage.worked("listen")
             self.on_bans()
             while True:
-                await self._dispatch(await self._thread.call(self.channel.next))
+                await self._dispatch(await self._redis.call(self.channel.next))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
                 self.node.faults.record("control channel", error)

@@ -1,6 +1,6 @@
 """Reports on messages whose senders are no nodes, written to Redis for these senders.
 
-A message is delivered whatever becomes of its report: reports wait in a bounded queue for a thread, and those
+A message is delivered whatever becomes of its report: reports wait in a bounded queue, and those
 beyond the bounds, or too late for anybody to wait for, are dropped and counted. The sender is then told that
 the outcome is unknown.
 """
@@ -28,13 +28,10 @@ _log = structlog.get_logger(__name__)
 
 
 class ReportChannel(Protocol):
-    """Stores reports in Redis: calls that may block, made from one thread at a time."""
+    """Stores reports in Redis: blocking calls, one at a time."""
 
     def write(self, node: str, reports: Sequence[Report]) -> None:
         """Store reports of a node for the senders. Raises `StoreUnavailable` or `StoreError`."""
-
-    def close(self) -> None:
-        """Close the connection, even while a call waits; may be called from any thread."""
 
 
 @dataclass(slots=True)
@@ -60,7 +57,7 @@ class DeliveryReporter:
 
     def __post_init__(self, runtime: Runtime) -> None:
         self._bell = runtime.wake_event()
-        self._thread = runtime.thread_caller(self.channel.close)
+        self._redis = runtime.loop_caller()
         self._queue: deque[tuple[float, Report]] = deque()
         self.statistics = ReportCounters()
 
@@ -91,7 +88,7 @@ class DeliveryReporter:
 
     async def _write(self, reports: list[Report]) -> None:
         try:
-            await self._thread.call(partial(self.channel.write, self.node(), reports))
+            await self._redis.call(partial(self.channel.write, self.node(), reports))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failed += len(reports)
             _log.debug("delivery reports not written", error=str(error))

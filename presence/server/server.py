@@ -133,7 +133,7 @@ class Server:
         bans = Bans(redis_url, self.node.keys)
         self._bans = BanKeeper(self.node, bans, clock, TrioRuntime())
         closable = (*stores, deliveries, report_keys, answer_keys, channel, bans)
-        self._close_redis: list[Callable[[], None]] = [each.shut_down for each in (*closable, states)]
+        self._close_redis: list[Callable[[], None]] = [each.close for each in (*closable, states)]
         self._control = ControlListener(
             self.node,
             channel,

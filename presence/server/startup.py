@@ -8,7 +8,7 @@ import trio
 
 from presence.common.errors import StoreUnavailable
 from presence.common.redis_url import redacted
-from presence.common.runtime import TrioThreadCaller
+from presence.common.runtime import LoopCaller
 from presence.config.settings import Settings
 from presence.followups.scheduler import FollowUpScheduler
 from presence.followups.scheduler_task import SchedulerTask
@@ -61,7 +61,7 @@ async def _check_rights(node: Node, redis_url: str, settings: Settings) -> privi
         return privileges.Rights([], "")
     followups = settings.followups is not None
     check = partial(privileges.check_rights, redis_url, node.keys, followups=followups)
-    return await TrioThreadCaller(lambda: None).call(check)
+    return await LoopCaller().call(check)
 
 
 def retention_ms(settings: Settings) -> int:

@@ -6,7 +6,7 @@ that does not fit into the socket buffer is dropped and counted.
 
 All other processes send explain requests over the node's control channel, and find the answer in Redis; see
 `presence.store.ask_nodes`. Such requests must not slow down a server: they are accepted at a bounded rate
-into a bounded queue, and a separate thread writes the answers. Requests beyond these bounds are dropped and
+into a bounded queue, which is answered one by one. Requests beyond these bounds are dropped and
 counted; the command that sent them reports that this node did not answer.
 """
 
@@ -121,13 +121,13 @@ class StatsResponder:
 
 
 class ReplyChannel(Protocol):
-    """Stores answers in Redis: calls that may block, made from one thread at a time."""
+    """Stores answers in Redis: blocking calls, one at a time."""
 
     def write(self, question: Question, node: str, answer: bytes) -> None:
         """Store a node's answer for the caller. Raises `StoreUnavailable` or `StoreError`."""
 
     def close(self) -> None:
-        """Close the connection, even while a call waits; may be called from any thread."""
+        """Close the connection until the next call."""
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class ExplainResponder:
 
     def __post_init__(self, runtime: Runtime) -> None:
         self._bell = runtime.wake_event()
-        self._thread = runtime.thread_caller(self.reply_channel.close)
+        self._redis = runtime.loop_caller()
         self._rate: KeyedRateLimiter[None] = KeyedRateLimiter(MAX_QUESTIONS_PER_S, MAX_QUESTIONS_PER_S)
         self._queue: deque[tuple[float, Question]] = deque()
         self.statistics = ExplainCounters()
@@ -186,7 +186,7 @@ class ExplainResponder:
         node = self.node()
         try:
             packed: bytes = msgpack.packb(self.explain(asked.uid))
-            await self._thread.call(partial(self.reply_channel.write, asked, node, packed))
+            await self._redis.call(partial(self.reply_channel.write, asked, node, packed))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failed += 1
             _log.debug("explain reply not sent", error=str(error))

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from presence.common.errors import StoreError
+from presence.common.loop_calls import Pacer
 from presence.common.text import printable
 from presence.outbox.replies import BanNotice
 from presence.store.client import open_client
@@ -55,7 +56,7 @@ class TooManyBans(StoreError):
 
 
 class Bans(Scripting):
-    """The bans of one prefix: blocking calls from one thread at a time.
+    """The bans of one prefix: blocking calls, one at a time.
 
     All raise `StoreUnavailable` or `StoreError`.
 
@@ -152,7 +153,9 @@ def _is_time(value: object) -> bool:
 
 def _bans(fields: Mapping[bytes, bytes]) -> Iterator[StoredBan]:
     """Give the bans in the table; a damaged one counts as absent."""
+    pacer = Pacer()
     for name, text in fields.items():
+        pacer.note()
         try:
             field, ban = name.decode(), json.loads(text)
             until_ms, at_ms, reason, by = (ban[each] for each in ("until_ms", "at_ms", "reason", "by"))

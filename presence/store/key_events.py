@@ -7,19 +7,23 @@ The setting needed is ``notify-keyspace-events`` with ``K`` (a channel for each 
 event, ``E``, every subscriber would receive the expirations of all other keys) and ``x`` or ``A``.
 """
 
-import math
+import os
+import select
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
+
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from presence.common import threads
 from presence.common.backoff import backoff_s
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.channels import RedisSubscription
 from presence.store.client import RedisError, open_client, open_listener
 from presence.store.cluster_routes import Routes
-from presence.store.error_classes import as_failure, passes
+from presence.store.error_classes import as_failure, calling, passes
 
 SETTING: Final = "notify-keyspace-events"
 RETRY_FIRST_S: Final = 0.1
@@ -136,8 +140,11 @@ class KeyExpirations:
         self._changed.set()
 
 
-class _Listener(RedisSubscription):
+class _Listener:
     """Listens to one server in a thread, and reconnects after a loss.
+
+    Its thread writes to the connection and reads from it, over TLS too. `end` may be called in any other; it
+    closes the connection, and wakes the thread.
 
     Args:
         url: of the server.
@@ -149,7 +156,12 @@ class _Listener(RedisSubscription):
     def __init__(
         self, url: str, prefix: str, on_name: Callable[[bytes], None], on_missed: Callable[[], None]
     ) -> None:
-        super().__init__(url, open_listener)
+        self._client = open_listener(url)
+        self._connection: Any = None  # redis-py's, whose types are loose
+        self._waked, self._waker = os.pipe()
+        for end in (self._waked, self._waker):
+            os.set_blocking(end, False)
+            weakref.finalize(self, os.close, end)  # not earlier: the thread may be polling it
         # A daemon: killing it at exit does no harm.
         self._thread = threading.Thread(target=self._run, name="expiries", daemon=True)
         self._config = open_client(url)
@@ -158,6 +170,11 @@ class _Listener(RedisSubscription):
         self._on_name = on_name
         self._on_missed = on_missed
         self._ended = threading.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
 
     def start(self) -> None:
         """Continue to listen in a thread; raises `NoThread` if none can be started."""
@@ -170,13 +187,13 @@ class _Listener(RedisSubscription):
                 if not self.is_open:
                     self.listen()
                 failures = 0
-                for answer in self.read(math.inf):
+                for answer in self._read():
                     self._handle(answer)
             except (StoreUnavailable, StoreError, RedisError, OSError, ValueError):
-                self.close()
+                self._close()
                 self._ended.wait(backoff_s(failures, RETRY_FIRST_S, RETRY_MAX_S))
                 failures += 1
-        self.close()
+        self._close()
 
     def listen(self) -> None:
         """Subscribe; earlier expirations are missed.
@@ -186,9 +203,15 @@ class _Listener(RedisSubscription):
             StoreUnavailable, RedisError, OSError: it is unreachable, or refuses.
         """
         self._enable()
-        self.begin(Routes.any_server, "PSUBSCRIBE", _glob(self._prefix) + b"*")
+        with calling(self._close):
+            connection: Any = self._client.connection_pool.get_connection()
+            self._connection = connection
+            if self._ended.is_set():  # `end` has closed what there was before
+                raise StoreUnavailable("ended while it was opened")
         try:
-            self.read(1)
+            with calling(self._close):
+                connection.send_command("PSUBSCRIBE", _glob(self._prefix) + b"*")
+                connection.read_response()
         except StoreError as error:
             raise self._disabled(f"a call is refused ({error})") from error
         self._on_missed()
@@ -196,10 +219,40 @@ class _Listener(RedisSubscription):
     def end(self) -> None:
         """End the thread, if it was started, and the connections."""
         self._ended.set()
-        self.close()
+        self._close()
+        with suppress(BlockingIOError):  # full: the thread will wake up
+            os.write(self._waker, b"\0")
         self._config.close()
         if self._thread.is_alive():
             self._thread.join()
+
+    def _close(self) -> None:
+        self._connection = None
+        self._client.connection_pool.disconnect(inuse_connections=True)
+
+    def _read(self) -> list[Any]:
+        """Wait for an answer; return it and others that have arrived.
+
+        Answers before a failure are returned, and the next call fails.
+        """
+        if (connection := self._connection) is None:
+            raise StoreUnavailable("not connected")
+        poll = select.poll()
+        answers: list[Any] = []
+        try:
+            with calling(self._close):
+                poll.register(connection._sock, select.POLLIN)
+                poll.register(self._waked, select.POLLIN)
+                while not answers and not self._ended.is_set():
+                    with suppress(RedisTimeoutError):  # nothing more has arrived
+                        while True:
+                            answers.append(connection.read_response(timeout=0, disconnect_on_error=False))
+                    if not answers:
+                        poll.poll()
+        except StoreUnavailable:
+            if not answers:
+                raise
+        return answers
 
     def _handle(self, answer: Any) -> None:
         if answer[0] == b"pmessage" and answer[3] == b"expired" and answer[2].startswith(self._prefix):

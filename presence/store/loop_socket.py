@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from presence.common.loop_calls import InThread, Wait, ask_loop, is_on_loop
+from presence.common.loop_calls import InThread, Pacer, Wait, ask_loop, is_on_loop
 
 
 class LoopConnect:
@@ -49,6 +49,8 @@ def _connected_in_thread(connect: Callable[[], socket.socket]) -> socket.socket:
 class LoopSocket:
     """A connected socket; what redis-py waits for, the task of the call waits for.
 
+    While more of a long answer has arrived than redis-py can decode in a moment, other tasks get turns.
+
     Args:
         sock: owned from now on.
     """
@@ -56,6 +58,7 @@ class LoopSocket:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._timeout_s = sock.gettimeout()
+        self._pacer = Pacer()
         sock.setblocking(False)
         # no other method waits
         self.fileno, self.recv, self.shutdown, self.close = sock.fileno, sock.recv, sock.shutdown, sock.close
@@ -70,11 +73,15 @@ class LoopSocket:
         """Receive something, at most as much as fits."""
         while True:
             try:
-                return self._sock.recv_into(buffer)
+                received = self._sock.recv_into(buffer)
             except (BlockingIOError, ssl.SSLWantReadError):
                 self._wait(is_read=True)
             except ssl.SSLWantWriteError:
                 self._wait(is_read=False)
+            else:
+                if self._timeout_s != 0:
+                    self._pacer.note(received)
+                return received
 
     def sendall(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -90,5 +97,6 @@ class LoopSocket:
         timeout_s = math.inf if self._timeout_s is None else self._timeout_s
         if timeout_s == 0:
             raise BlockingIOError(errno.EWOULDBLOCK, "nothing has arrived")  # redis-py looks at the number
+        self._pacer.rested()
         if not ask_loop(Wait(self._sock, is_read, timeout_s)):
             raise TimeoutError("timed out")

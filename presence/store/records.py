@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
+from presence.common.loop_calls import Pacer
 from presence.protocol.constants import STATUSES, Code, Status
 from presence.store.client import ResponseError
 from presence.store.error_classes import CONNECTION_LOST, code_of, of_another_type, passes
@@ -72,8 +73,10 @@ def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[
     # One transaction: a user who goes online or offline between the two reads must not look unknown.
     answers = clients.ask(keys, by_shard, fill, is_atomic=True)
     states: dict[str, State] = {}
+    pacer = Pacer()
     for shard, members in by_shard.items():
         for uid, record, score, left in zip(members, *answers[shard], strict=True):
+            pacer.note(len(record or b""))
             states[uid] = online_state(record) or offline_state(score, left)
     _mark_unknown(clients, keys, states.values())
     return {uid: states[uid] for uid in wanted}

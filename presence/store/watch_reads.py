@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from presence.common.loop_calls import let_others_run
+from presence.common.loop_calls import Pacer
 from presence.store.client import Redis, RedisError, ResponseError
 from presence.store.error_classes import as_failure, passes
 from presence.store.keys import Keys
@@ -30,8 +30,6 @@ from presence.watching.user_states import (
 # offline users later, by the clock of Redis. So invisible and offline users look alike, whichever clock is
 # ahead.
 FORGOTTEN_EARLIER_MS: Final = 3_600_000
-STATES_PER_TURN: Final = 100  # decoded without a turn for other tasks: a millisecond or two,
-BYTES_PER_TURN: Final = 262_144  # as are so many of records
 REPLAY_PAGE: Final = 200  # entries; some 60 KB, which the loop parses in four milliseconds
 _NO_KEY: Final = "no such key"
 
@@ -62,8 +60,8 @@ class StoredStates:
             return {uid: state._replace(devices=_devices(found[uid])) for uid, state in states.items()}
         return states
 
-    def shut_down(self) -> None:
-        """Close the connections for good; a call that waits in another thread fails."""
+    def close(self) -> None:
+        """Close the connections for good."""
         self._clients.close()
 
 
@@ -91,13 +89,9 @@ def read_snapshot(
         pipe.hmget(keys.left(shard), list(uids))
         pipe.xinfo_stream(keys.events(shard))
         records, scores, lefts, stream = _answers(pipe)
-    states = {}
-    unyielded = 0  # bytes
-    for number, (uid, record, score, left) in enumerate(zip(uids, records, scores, lefts, strict=True), 1):
-        unyielded += len(record or b"")
-        if number % STATES_PER_TURN == 0 or unyielded >= BYTES_PER_TURN:
-            unyielded = 0
-            let_others_run()
+    states, pacer = {}, Pacer()
+    for uid, record, score, left in zip(uids, records, scores, lefts, strict=True):
+        pacer.note(len(record or b""))
         found = online_state(record) or offline_state(score, left)
         states[uid] = _state(found, forgotten_ms)._replace(devices=_devices(found) if detail else None)
     return ShardSnapshot(states, _last_id(stream))

@@ -36,7 +36,7 @@ QUERY_TIMEOUT_S: Final = 4.5
 
 
 class States(Protocol):
-    """The states of users in Redis: blocking calls, made from one thread at a time."""
+    """The states of users in Redis: blocking calls, one at a time."""
 
     def read(self, uids: Sequence[str], *, detail: bool) -> Mapping[str, WatchedState]:
         """Return the state of each user, `unknown` if the leases of their nodes have expired.
@@ -46,9 +46,6 @@ class States(Protocol):
         Raises:
             StoreUnavailable, StoreError: Redis is unreachable, or refuses.
         """
-
-    def shut_down(self) -> None:
-        """Close the connections for good; a call that waits fails. Any thread may do so."""
 
 
 @dataclass(slots=True)
@@ -85,7 +82,7 @@ class Queries:
         self._states = states
         self._visibility = visibility
         self._faults = faults
-        self._thread = runtime.thread_caller(states.shut_down)
+        self._redis = runtime.loop_caller()
         self._queue: deque[_PendingQuery] = deque()
         self._timeouts = RequestTimeouts(QUERY_TIMEOUT_S, self._refuse_unavailable, faults, "query")
         self._users = self._bytes = 0  # in the queue
@@ -146,7 +143,7 @@ class Queries:
         self.statistics.reads += 1
         try:
             detail = any(pending.query.detail for pending in batch)
-            states = await self._thread.call(lambda: self._states.read(uids, detail=detail))
+            states = await self._redis.call(lambda: self._states.read(uids, detail=detail))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failures += 1
             message = "Redis is away" if isinstance(error, StoreUnavailable) else "Redis refuses"

@@ -23,7 +23,6 @@ from presence.common.runtime import (
     T,
     ThreadTimeout,
     TimedCaller,
-    TrioThreadCaller,
     run_in_thread,
 )
 from presence.common.threads import NoThread
@@ -87,18 +86,7 @@ async def test_a_call_without_a_thread_is_not_made(monkeypatch: pytest.MonkeyPat
         await run_in_thread(lambda: made.append(1))
     with pytest.raises(NoThread):
         await AbandonableThread().call(lambda: made.append(2))
-    with pytest.raises(StoreUnavailable, match=MESSAGE):
-        await TrioThreadCaller(lambda: None).call(lambda: made.append(3))
     assert not made
-
-
-async def test_a_later_call_gets_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    caller = TrioThreadCaller(lambda: None)
-    with monkeypatch.context() as context:
-        forbid_threads(context)
-        with pytest.raises(StoreUnavailable):
-            await caller.call(lambda: 1)
-    assert await caller.call(lambda: 2) == 2
 
 
 async def test_an_error_of_the_function_itself_is_its_own() -> None:

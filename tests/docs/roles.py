@@ -159,7 +159,7 @@ def watch(stage: Stage, hand: Hand) -> None:
             "cy": "offline",
         }
     finally:
-        states.shut_down()
+        states.close()
     trio.run(_watch_one, stage.url, hand)
 
 

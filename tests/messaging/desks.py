@@ -81,17 +81,14 @@ class FakeBus:
                 handed += len(devices)
         return RouteResult(handed, tuple(device for devices in others.values() for device in devices))
 
-    def close(self) -> None:
-        pass
-
 
 class InlineRuntime(TrioRuntime):
-    """Calls take a moment of the mock clock, and no thread."""
+    """Calls take a moment of the mock clock."""
 
     def __init__(self, bus: FakeBus) -> None:
         self._bus = bus
 
-    def thread_caller(self, interrupt: Callable[[], None]) -> Any:
+    def loop_caller(self) -> Any:
         return self
 
     async def call(self, blocking: Callable[[], T]) -> T:

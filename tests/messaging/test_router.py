@@ -244,11 +244,11 @@ async def test_a_message_that_waited_too_long_is_refused(autojump_clock: MockClo
     async with working(RouterHarness()) as harness:
         ann, _ = harness.log_in("ann"), harness.log_in("bob")
 
-        async def hang(blocking: Callable[[], Any]) -> Any:
+        async def hang(blocking: Callable[[], Any], linger: Any = None) -> Any:
             await trio.sleep(MESSAGE_TIMEOUT_S + 1)
             return blocking()
 
-        harness.router._thread.call = hang  # type: ignore[method-assign]  # a Redis that hangs, then answers
+        harness.router._redis.call = hang  # type: ignore[method-assign]  # a Redis that hangs, then answers
         harness.send(ann, "bob", id=1)
         await trio.sleep(SOON_S)
         harness.send(ann, "bob", id=2)

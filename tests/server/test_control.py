@@ -1,7 +1,6 @@
 """The control channel between two real servers on one Redis, and what works without it."""
 
 import json
-import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -11,8 +10,8 @@ from typing import Any, cast
 import trio
 
 from presence.common.clock import Clock
-from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
+from presence.common.loop_calls import let_others_run
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.messaging.letters import Delivery
@@ -131,19 +130,18 @@ class FakeChannel:
 
     def __init__(self, *batches: Sequence[NodeNotice | Delivery | Question]) -> None:
         self._batches = [*batches]
-        self._closed = threading.Event()
+        self.is_subscribed = False
 
     def subscribe(self, node: str) -> None:
-        self._closed.clear()
+        self.is_subscribed = True
 
     def next(self) -> list[ControlMessage]:
-        if self._batches:
-            return [*self._batches.pop(0)]
-        self._closed.wait()
-        raise StoreUnavailable("closed")
+        while not self._batches:
+            let_others_run()
+        return [*self._batches.pop(0)]
 
     def close(self) -> None:
-        self._closed.set()
+        self.is_subscribed = False
 
 
 KICK = NodeNotice(NodeNoticeKind.KICKED, "ann", "", "s1")
@@ -176,7 +174,7 @@ async def test_messages_are_dispatched_by_kind_in_slices_and_errors_are_containe
         control.stop()  # while it collects more of them
     assert (node.notices, asked, delivered) == ([KICK], [QUESTION], [1, MAX_DELIVERIES_PER_TURN, 1])
     assert node.faults.counts == {"control channel": 1, "delivery": 1}
-    assert channel._closed.is_set(), "a stopped listener is unsubscribed"
+    assert not channel.is_subscribed, "a stopped listener is unsubscribed"
 
 
 KICKED = {"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "return_allowed": False}

@@ -1,6 +1,5 @@
 """Reports on messages of backends: written in order and together, within bounds."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import astuple
 
@@ -9,6 +8,7 @@ import trio
 
 from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
+from presence.common.loop_calls import let_others_run
 from presence.common.runtime import TrioRuntime
 from presence.messaging.letters import ReplyAddress, Report
 from presence.server.delivery_reports import (
@@ -18,8 +18,6 @@ from presence.server.delivery_reports import (
     DeliveryReporter,
 )
 from tests.support.waiting import until
-
-WAIT_S = 30.0
 
 
 def report(number: int) -> Report:
@@ -34,19 +32,16 @@ class ReporterHarness:
         self.calls: list[list[int]] = []  # the numbers of the reports in each
         self.failures: list[Exception] = []
         self.calls_started = 0
-        self.go_on = threading.Event()
-        self.go_on.set()
+        self.is_slow = False
         self.reporter = DeliveryReporter(self, Clock(lambda: self.now), TrioRuntime(), node=lambda: "n1")
 
     def write(self, node: str, reports: Sequence[Report]) -> None:
         self.calls_started += 1
-        self.go_on.wait(WAIT_S)
+        while self.is_slow:
+            let_others_run()
         if self.failures:
             raise self.failures.pop()
         self.calls.append([each.reply_to.number for each in reports])
-
-    def close(self) -> None:
-        self.go_on.set()
 
     def figures(self) -> tuple[int, ...]:
         return astuple(self.reporter.statistics)
@@ -73,14 +68,14 @@ async def test_reports_are_written_in_order_and_many_in_one_call(harness: Report
 
 
 async def test_a_slow_redis_bounds_the_queue_and_late_reports_are_dropped(harness: ReporterHarness) -> None:
-    harness.go_on.clear()
+    harness.is_slow = True
     harness.reporter.enqueue(report(0))
     await until(lambda: harness.calls_started)
     for number in range(MAX_QUEUED_REPORTS + 3):
         harness.reporter.enqueue(report(number))
     assert harness.figures() == (MAX_QUEUED_REPORTS + 4, 0, 3, 0)
     harness.now += REPORT_TIMEOUT_S + 0.1
-    harness.go_on.set()
+    harness.is_slow = False
     await harness.settled()
     assert harness.figures() == (MAX_QUEUED_REPORTS + 4, 1, MAX_QUEUED_REPORTS + 3, 0)
 

@@ -78,9 +78,6 @@ class VirtualRuntime:
         """Return a caller; nothing is ever cancelled: a process that ends takes its connections with it."""
         return VirtualCaller(self._machine)
 
-    def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualCaller":
-        return self.loop_caller()
-
 
 class VirtualWakeEvent:
     """See `presence.common.runtime.WakeEvent`."""

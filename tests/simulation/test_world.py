@@ -87,11 +87,7 @@ def trip(
     async def call() -> None:
         outcome: Any
         try:
-            outcome = (
-                await VirtualRuntime(machine)
-                .thread_caller(lambda: None)
-                .call(lambda: connection.deliver(perform))
-            )
+            outcome = await VirtualRuntime(machine).loop_caller().call(lambda: connection.deliver(perform))
         except redis.RedisError as error:
             outcome = type(error)
         outcomes.append((outcome, round(agenda.now, 1)))

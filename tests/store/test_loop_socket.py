@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.common.errors import StoreUnavailable
-from presence.common.loop_calls import let_others_run
+from presence.common.loop_calls import MAX_ITEMS_PER_TURN, let_others_run
 from presence.common.runtime import LoopCaller
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
@@ -63,6 +63,25 @@ async def test_other_tasks_run_while_a_call_computes() -> None:
         nursery.start_soon(other)
         await LoopCaller().call(compute)
     assert steps == ["first half", "other", "second half"]
+
+
+async def test_other_tasks_run_while_a_long_answer_is_read(pair: tuple[LoopSocket, socket.socket]) -> None:
+    ours, theirs = pair
+    steps: list[str] = []
+    theirs.sendall(bytes(MAX_ITEMS_PER_TURN + 1))
+
+    def read() -> None:
+        for _ in range(MAX_ITEMS_PER_TURN):
+            ours.recv_into(bytearray(1))
+        steps.append("read")
+
+    async def other() -> None:
+        steps.append("other")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await LoopCaller().call(read)
+    assert steps == ["other", "read"]
 
 
 def test_a_call_in_a_thread_has_no_others_to_let_run() -> None:

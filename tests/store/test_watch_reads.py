@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from presence.common import loop_calls
+from presence.common.loop_calls import MAX_BYTES_PER_TURN
 from presence.core.profiles import Profile
-from presence.store import watch_reads
 from presence.store.keys import Keys
-from presence.store.watch_reads import BYTES_PER_TURN, StoredStates, forgotten_before_ms, read_snapshot
+from presence.store.watch_reads import StoredStates, forgotten_before_ms, read_snapshot
 from presence.watching.user_states import WatchedState
 from tests.store.driving import Hand, end, login, update
 from tests.store.servers import Server
@@ -42,7 +43,7 @@ def shown(server: Server, how: str, days: int) -> Mapping[str, WatchedState]:
     try:
         return states.read(uids, detail=True)
     finally:
-        states.shut_down()
+        states.close()
 
 
 @pytest.mark.parametrize("how", ["query", "watch"])
@@ -59,9 +60,9 @@ def test_large_records_are_read_with_turns_for_other_tasks(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = list[None]()
-    monkeypatch.setattr(watch_reads, "let_others_run", lambda: turns.append(None))
+    monkeypatch.setattr(loop_calls, "let_others_run", lambda: turns.append(None))
     uids = [f"u{number}" for number in range(20)]
-    session = {"session": "s", "node": "a", "login_ms": 1, "meta": "x" * BYTES_PER_TURN}
+    session = {"session": "s", "node": "a", "login_ms": 1, "meta": "x" * MAX_BYTES_PER_TURN}
     text = json.dumps({"id": "1-1", "since_ms": 1, "sessions": {"": session}})
     server.client.hset(KEYS.online(0), mapping=dict.fromkeys(uids, text))
     read_snapshot(server.client, KEYS, 0, uids)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import trio
 
-from presence.common.runtime import Caller, Linger, PatientCaller, TrioRuntime
+from presence.common.runtime import Caller, Linger, TrioRuntime
 
 WAIT_TIMEOUT_S = 20.0  # a machine under load
 POLL_INTERVAL_S = 0.01
@@ -35,10 +35,7 @@ async def until(
 class InlineCallsRuntime(TrioRuntime):
     """Calls are made between two steps of the loop, so that mock time waits for no thread."""
 
-    def loop_caller(self) -> PatientCaller:  # type: ignore[override]  # as in `Runtime`
-        return self
-
-    def thread_caller(self, interrupt: Callable[[], None]) -> Caller:  # type: ignore[override]  # as in `Runtime`
+    def loop_caller(self) -> Caller:  # type: ignore[override]  # as in `Runtime`
         return self
 
     async def call(self, blocking: Callable[[], Found], linger: Linger | None = None) -> Found:

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
-from presence.common.runtime import Linger, PatientCaller, TrioWakeEvent
+from presence.common.runtime import Caller, Linger, TrioWakeEvent
 from presence.core.authenticator import Sight
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
@@ -50,10 +50,7 @@ class Runtime:
     def wake_event(self) -> TrioWakeEvent:
         return TrioWakeEvent()
 
-    def loop_caller(self) -> PatientCaller:
-        return self
-
-    def thread_caller(self, interrupt: Callable[[], None]) -> "Runtime":
+    def loop_caller(self) -> Caller:
         return self
 
     async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
@@ -76,9 +73,6 @@ class Records:
         if not self.is_up:
             raise StoreUnavailable("away")
         return self.shard.snapshot(list(uids)).states
-
-    def shut_down(self) -> None:
-        pass
 
 
 class Node:
