@@ -53,10 +53,6 @@ def texts(event: Any) -> Iterator[str]:
         case ast.Name() | ast.Attribute():
             for value in [*values(event)] or [None]:
                 yield from texts(value)
-        case ast.Call():  # of a function that returns it
-            named = [node for node in NODES if getattr(node, "name", "") == name_of(event)]
-            ends = [each for function in named for each in ast.walk(function) if isinstance(each, ast.Return)]
-            yield from [text for each in ends for text in texts(each.value)] or ["?"]
         case _:
             yield "?"
 
