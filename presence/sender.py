@@ -79,7 +79,7 @@ class PresenceSender:
     """Sends messages to the users of presence servers, through their Redis.
 
     Every call may be made from any thread. While Redis answers, each takes `wait_s` at most, usually a few
-    milliseconds. A message that nobody got is sent a second time after a quarter of a second, because a login
+    milliseconds. A message that reached no session is sent again after a quarter of a second, because a login
     reaches Redis a moment after its answer; a call with such messages may take the same time again.
 
     Args:

@@ -2,7 +2,7 @@
 
 Browsers speak no plain TCP. So the application, here FastAPI, holds one client of the presence server for
 each browser tab: a tab is a device of its user. When the WebSocket ends the client logs out, and the user is
-offline at once unless another tab is open.
+offline immediately unless another tab is open.
 
 A real application knows from its own sign-in who the user is, and gives the client a token for that user.
 """

@@ -4,9 +4,9 @@ If a new set is invalid or cannot be read, the keys of the last valid one stay i
 Live sessions are never checked again: a removed key allows no more logins, and ends no session before its
 token expires.
 
-A token may name a key that was published after the last read. Its login is refused at once, with a time to
-retry, and the set is read again, at most once in `retry_s` however many such tokens come. Nothing is kept of
-them: whether a retry can succeed follows from the age of the token, which comes with every retry.
+A token may name a key that was published after the last read. Its login is refused immediately, with a time
+to retry, and the set is read again, at most once in `retry_s` however many such tokens come. Nothing is kept
+of them: whether a retry can succeed follows from the age of the token, which comes with every retry.
 """
 
 import math

@@ -13,11 +13,9 @@ MAX_LOGGED_REFUSALS: Final = 16  # distinct ones remembered in an outage; beyond
 class EventLog(Protocol):
     """What events are logged to: a logger of structlog has these methods."""
 
-    def warning(self, event: str, *, error: str = ...) -> object:
-        """Log a warning."""
+    def warning(self, event: str, *, error: str = ...) -> object: ...
 
-    def error(self, event: str, *, error: str = ...) -> object:
-        """Log an error."""
+    def error(self, event: str, *, error: str = ...) -> object: ...
 
 
 @dataclass(eq=False, repr=False)

@@ -10,7 +10,7 @@ class Sight(NamedTuple):
 
     Attributes:
         uids: exact ones.
-        prefixes: beginnings of uids; an empty one: everybody.
+        prefixes: beginnings of uids; an empty one: all users.
     """
 
     uids: frozenset[str] = frozenset()

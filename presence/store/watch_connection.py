@@ -51,7 +51,7 @@ class WatchServers:
         keys: channel names.
         connect: makes the client of one server.
         detail: whether to read the devices of users.
-        retention_ms: for how long clients are told when an offline user was last seen.
+        retention_ms: for how long clients can see when an offline user was last seen.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class StoredStates:
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
         keys: key names.
-        retention_ms: for how long clients are told when an offline user was last seen.
+        retention_ms: for how long clients can see when an offline user was last seen.
     """
 
     def __init__(self, url: str, keys: Keys, *, retention_ms: float = math.inf) -> None:

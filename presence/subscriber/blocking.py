@@ -143,7 +143,7 @@ class BlockingSubscription(SubscriptionBase[T]):
     An event is acknowledged when the next one is requested, unless it was settled before, or `auto_ack` is
     off. Leaving the loop, by ``break`` or by an exception, leaves the current event unacknowledged; it comes
     again when the loop is entered again. The end of a ``with`` statement hands back everything that is not
-    acknowledged, to whoever reads next; an exception is kept for the dead letter.
+    acknowledged, for the next reader; an exception is kept for the dead letter.
     """
 
     def __iter__(self) -> Self:

@@ -73,7 +73,7 @@ class _PendingQuery:
 class Queries:
     """Answers queries. Only this object uses `states`; after an error the query is refused.
 
-    `visibility`: whom each client may see; None: everybody.
+    `visibility`: whom each client may see; None: all users.
     """
 
     def __init__(

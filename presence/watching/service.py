@@ -61,7 +61,7 @@ class Watching:
     `shard_of` gives the shard of a user; `servers` are those that have the shards. One session may watch
     `max_watches` users, all together `max_shared_watches` beyond the `OWN_WATCHES` of each. `absence_s`: see
     `ShardView`. `device_events`: whether clients can watch devices; if not, a watch with `detail` is like any
-    other. `visibility`: whom each client may see; None: everybody. Errors in the handling of one request or
+    other. `visibility`: whom each client may see; None: all users. Errors in the handling of one request or
     connection are contained.
     """
 

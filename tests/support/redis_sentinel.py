@@ -226,7 +226,7 @@ class SentinelSetup:
             time.sleep(POLL_INTERVAL_S)
 
     def fail_over(self) -> None:
-        """Let a Sentinel replace the primary, which goes on; return at once."""
+        """Let a Sentinel replace the primary, which goes on; return immediately."""
         self.sentinels[0].client.sentinel_failover(SERVICE)
 
     def _is_whole(self) -> bool:
