@@ -13,9 +13,9 @@ import trio
 
 from presence.common.backoff import jittered
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.outage import Outage
 from presence.common.runtime import run_in_thread
 from presence.common.threads import NoThread
-from presence.outbox.outage_log import Outage
 from presence.timers.interface import Due, check_delay
 from presence.timers.shared_timer import SharedTimer
 
@@ -84,8 +84,9 @@ async def handle_due(
     outage = Outage(
         log,
         unreachable="Redis unreachable, retrying",
-        refused="timer call failed, retrying",
-        recovered="timer calls succeed again",
+        refused="Redis refused, retrying",
+        failed_otherwise="cannot call Redis, retrying",
+        recovered="Redis reachable again",
         first_s=RETRY_FIRST_S,
         limit_s=RETRY_MAX_S,
     )

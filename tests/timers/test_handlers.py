@@ -244,7 +244,7 @@ async def test_events_that_are_claimed_while_a_worker_is_cancelled_are_returned(
     ("failure", "event"),
     [
         (StoreUnavailable("gone"), "Redis unreachable, retrying"),
-        (StoreError("NOPERM"), "timer call failed, retrying"),
+        (StoreError("NOPERM"), "Redis refused, retrying"),
     ],
 )
 async def test_while_redis_fails_nothing_is_lost_or_handled_twice(
@@ -266,7 +266,7 @@ async def test_while_redis_fails_nothing_is_lost_or_handled_twice(
                 assert [line["event"] for line in logs] == [event]
                 queue.failure = None
                 await until(lambda: len(logs) == 2)
-                assert logs.pop()["event"] == "timer calls succeed again"
+                assert logs.pop()["event"] == "Redis reachable again"
                 logs.clear()
     assert summary(queue) == {"done": 2}
 
