@@ -121,7 +121,7 @@ def test_each_removed_flag_is_named_with_what_holds_now(capsys: pytest.CaptureFi
         assert main([*command, *flags]) == 2
         printed = capsys.readouterr().err
         for name, what in REMOVED.items():
-            assert f"presence: {name}: is no longer a setting, remove it: it now {what}\n" in printed
+            assert f"presence: {name}: is no longer a setting, it {what}: remove it\n" in printed
 
 
 def test_help_loads_neither_redis_nor_trio() -> None:

@@ -175,9 +175,7 @@ def test_all_problems_are_reported_together_and_unknown_names_with_the_nearest(t
 def test_each_removed_setting_is_named_with_what_holds_now(tmp_path: Path) -> None:
     path = written(tmp_path, "".join(f"{name} = 1\n" for name in REMOVED))
     variables = {f"PRESENCE_{name.upper()}": "1" for name in REMOVED}
-    words = {
-        name: f"{name}: is no longer a setting, remove it: it now {what}" for name, what in REMOVED.items()
-    }
+    words = {name: f"{name}: is no longer a setting, it {what}: remove it" for name, what in REMOVED.items()}
     assert problems({"config": path}) == [f"{each} (from file {path})" for each in words.values()]
     assert set(problems(environ=variables)) == {
         f"{each} (from PRESENCE_{name.upper()})" for name, each in words.items()
