@@ -2,9 +2,8 @@
 
 ``idle_timeout`` is ``--idle-timeout``, ``PRESENCE_IDLE_TIMEOUT`` and the TOML key ``idle_timeout``. A flag
 overrides a variable, a variable the file, the file the default. Unknown keys and invalid values are errors:
-all of them are reported together, each with its key and source, and removed settings with what holds now. The
-tables ``[[followups]]``, see
-`presence.config.followup_rules`, exist in the file only.
+all of them are reported together, each with its key and source; of a removed setting with what holds now. The
+tables ``[[followups]]``, see `presence.config.followup_rules`, exist in the file only.
 """
 
 import dataclasses
