@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of the codec and of whole sessions; `python -m tests.fuzz` is the command."""
+"""Coverage-guided fuzzing of the codec against a second decoder; `python -m tests.fuzz` is the command."""

@@ -1,13 +1,12 @@
-"""``python -m tests.fuzz codec|session --runs N``: coverage-guided fuzzing, by atheris.
+"""``python -m tests.fuzz --runs N``: coverage-guided fuzzing of the codec, by atheris.
 
-Inputs come from the corpus in `tests/fuzz/corpus`, and an input that takes a new path through the code is
-mutated further. The first input that fails ends the run, with a traceback and a status other than 0, and is
-left in the directory of findings. ``--replay`` tries the inputs of the corpora only; under ``coverage run
---branch`` that shows what they reach. Without atheris (extra ``full-tier``, on Linux) it exits with 2.
+Inputs come from `tests/fuzz/corpus.hex`, and an input that takes a new path through the code is mutated
+further. The first input that fails ends the run, with a traceback and a status other than 0, and is
+left in the directory of findings. ``--replay`` tries the inputs that are there only; under ``coverage run
+--branch`` that shows what they reach. The exit status is 2 without atheris (the extra ``full-tier``, on Linux).
 """
 
 import argparse
-import gc
 import importlib
 import importlib.util
 import os
@@ -15,26 +14,13 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class FuzzTarget(NamedTuple):
-    """The target of fuzzing.
-
-    Attributes:
-        watched: the package whose branches guide the fuzzer.
-        bytes_max: of an input: longer ones take more time and seldom another path.
-    """
-
-    watched: str
-    bytes_max: int
-
-
-TARGETS: Final = {"codec": FuzzTarget("presence.protocol", 1024), "session": FuzzTarget("presence", 128)}
-SEEDS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "corpus"
+CORPUS: Final = Path(__file__).with_name("corpus.hex")
+WATCHED: Final = "presence.protocol"  # the package whose branches guide the fuzzer
+MAX_INPUT_BYTES: Final = 1024  # longer inputs take more time and seldom another path
 FINDINGS: Final = Path(tempfile.gettempdir()) / "fuzz-findings"
 HANG_S: Final = 20  # a run of a millisecond that takes so long hangs, however busy the machine is
-GARBAGE: Final = 500_000  # objects; runs break their own cycles, and frequent searches would take a tenth
 
 
 def inputs(corpora: Iterable[Path]) -> list[bytes]:
@@ -53,18 +39,15 @@ def inputs(corpora: Iterable[Path]) -> list[bytes]:
     return sorted(found, key=lambda data: (len(data), data))
 
 
-def fuzz(target: str, arguments: list[str]) -> None:
+def fuzz(arguments: list[str]) -> None:
     """Fuzz, with arguments of libFuzzer. Does not return: atheris ends the process."""
     import atheris  # noqa: PLC0415 - Linux only
 
-    with atheris.instrument_imports(include=[TARGETS[target].watched]):
-        module = importlib.import_module(f"tests.fuzz.{target}")
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE)
+    with atheris.instrument_imports(include=[WATCHED]):
+        codec = importlib.import_module("tests.fuzz.codec")
     # A merge runs this again, in the shell's way.
-    program = f"{sys.executable} -m tests.fuzz {target} --seeds {os.devnull}"
-    atheris.Setup([program, *arguments], module.run)
+    program = f"{sys.executable} -m tests.fuzz --seeds {os.devnull}"
+    atheris.Setup([program, *arguments], codec.run)
     atheris.Fuzz()
 
 
@@ -73,9 +56,9 @@ def play(given: argparse.Namespace, folder: Path, more: list[str]) -> int:
     corpora = [given.corpus or folder / "corpus", folder / "seeds"]
     for each in (*corpora, folder / "kept", given.findings):
         each.mkdir(parents=True, exist_ok=True)
-    for number, data in enumerate(inputs([given.seeds or SEEDS / f"{given.target}.hex"])):
+    for number, data in enumerate(inputs([given.seeds])):
         (folder / "seeds" / str(number)).write_bytes(data)
-    arguments = [f"-max_len={TARGETS[given.target].bytes_max}", f"-timeout={HANG_S}"]
+    arguments = [f"-max_len={MAX_INPUT_BYTES}", f"-timeout={HANG_S}"]
     arguments.append(f"-artifact_prefix={given.findings}/")
     if given.keep:
         arguments.append("-merge=1")
@@ -83,7 +66,7 @@ def play(given: argparse.Namespace, folder: Path, more: list[str]) -> int:
     else:
         arguments += [f"-seed={given.seed}", f"-runs={given.runs or -1}", f"-max_total_time={given.seconds}"]
     if not (pid := os.fork()):
-        fuzz(given.target, [*arguments, *map(str, corpora), *more])
+        fuzz([*arguments, *map(str, corpora), *more])
     _, status = os.waitpid(pid, 0)
     if given.keep:
         kept = inputs([folder / "kept"])
@@ -95,14 +78,13 @@ def parse(words: list[str] | None = None) -> tuple[argparse.Namespace, list[str]
     """Return the options, and those of libFuzzer."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     add = parser.add_argument
-    add("target", choices=TARGETS)
     add("--runs", type=int, default=0, help="inputs to try; without it until --seconds are over")
     add("--seconds", type=int, default=0, help="to fuzz at most")
     add("--seed", type=int, default=1, help="of the fuzzer's choices")
     add("--corpus", type=Path, help="directory for inputs on new ways; kept, and begun with")
     add("--findings", type=Path, default=FINDINGS, help="directory for the input that failed")
     add("--keep", type=Path, metavar="FILE", help="write the fewest inputs that reach as much, and end")
-    add("--seeds", type=Path, help="inputs to begin with, besides; else those of the repository")
+    add("--seeds", type=Path, default=CORPUS, help="inputs to begin with, besides")
     add("--replay", action="store_true", help="try the inputs that are there, and end")
     given, more = parser.parse_known_args(words)
     if not (given.runs or given.seconds or given.keep or given.replay or more):
@@ -114,8 +96,8 @@ def main(words: list[str] | None = None) -> int:
     """Do what the options say."""
     given, more = parse(words)
     if given.replay:
-        run = importlib.import_module(f"tests.fuzz.{given.target}").run
-        for data in inputs([SEEDS / f"{given.target}.hex", *([given.corpus] if given.corpus else [])]):
+        run = importlib.import_module("tests.fuzz.codec").run
+        for data in inputs([given.seeds, *([given.corpus] if given.corpus else [])]):
             run(data)
         return 0
     if importlib.util.find_spec("atheris") is None:

@@ -4,6 +4,7 @@ The first byte selects what the others are: a frame's body, or a stream that is 
 exception from `run` is a finding.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from presence.protocol import (
@@ -19,7 +20,6 @@ from presence.protocol import (
     frame_end,
     keepalive_answer,
 )
-from tests.fuzz.choices import Choices
 from tests.fuzz.oracle import Refused, Taken, judge, length_of
 
 LIMITS: Final = (
@@ -38,11 +38,11 @@ def run(data: bytes) -> None:
     Raises:
         Exception: any; the codec or the second decoder is wrong.
     """
-    choices = Choices(data)
-    if choices.below(2) == BODY:
-        _body(choices.rest())
+    numbers = iter(data)
+    if next(numbers, 0) % 2 == BODY:
+        _body(bytes(numbers))
     else:
-        _stream(choices)
+        _stream(numbers)
 
 
 def exact(kind: int, id: int | None, payload: Any) -> str:
@@ -92,11 +92,11 @@ def _body(body: bytes) -> None:
             assert keepalive_answer(again), "the shortest form of a keepalive has no direct answer"
 
 
-def _stream(choices: Choices) -> None:
+def _stream(numbers: Iterator[int]) -> None:
     """Feed a stream in pieces, and compare the packets with those of the whole."""
-    limit = choices.of(LIMITS)
-    sizes = [choices.below(32) for _ in range(choices.below(5))]
-    data = choices.rest()
+    limit = LIMITS[next(numbers, 0) % len(LIMITS)]
+    sizes = [next(numbers, 0) % 32 for _ in range(next(numbers, 0) % 5)]
+    data = bytes(numbers)
     decoder = Decoder(limit)
     found: list[Found] = []
     at = 0
