@@ -7,7 +7,8 @@ import anyio
 import httpx2
 import pytest
 
-from presence.store.client import Redis
+from presence.store.client import open_client
+from presence.store.embedded import EmbeddedRedis
 from tests.docs.pages import blocks, pages
 from tests.subscriber.streams import Streams
 
@@ -16,17 +17,15 @@ DEADLINE_S, POLL_S = 10.0, 0.01
 
 
 def test_the_roster_follows_users_who_come_and_go(
-    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PRESENCE_REDIS", url)
+    monkeypatch.setenv("PRESENCE_REDIS", redis_server.url)
     (text,) = [each.text for each in blocks(PAGE, pages()[PAGE]) if each.text.startswith("# roster.py")]
     names: dict[str, Any] = {}
     exec(text, names)
-    streams = Streams(client)
     record = {"since_ms": 1, "id": "0-1", "sessions": {"": {"session": "s", "node": "n", "login_ms": 1}}}
-    client.hset(streams.keys.online(0), "eve", json.dumps(record))
 
-    async def use() -> None:
+    async def use(streams: Streams) -> None:
         app = names["app"]
         async with (
             app.router.lifespan_context(app),
@@ -46,4 +45,7 @@ def test_the_roster_follows_users_who_come_and_go(
             streams.write("ann", kind="offline")
             await shows("bob", "eve")
 
-    anyio.run(use, backend="asyncio")
+    with open_client(redis_server.url) as client:
+        streams = Streams(client)
+        client.hset(streams.keys.online(0), "eve", json.dumps(record))
+        anyio.run(use, streams, backend="asyncio")
