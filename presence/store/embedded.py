@@ -221,7 +221,10 @@ class EmbeddedRedis:
     def stop(self) -> None:
         """End the server and remove its runtime directory; a second call does nothing."""
         if self.process.poll() is None:
-            self.process.terminate()
+            if self.keeps_data:
+                self.process.terminate()
+            else:  # nothing to save, and a tenth of a second to wait
+                self.process.kill()
             try:
                 self.process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
