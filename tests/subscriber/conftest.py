@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from presence.store.client import Redis, open_client
-from presence.store.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.subscriber import blocking, follower, group
 from tests.subscriber.streams import Streams
 
@@ -16,6 +16,20 @@ def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "BLOCK_MS", 50)
     monkeypatch.setattr(group, "BLOCK_MS", 50)
     monkeypatch.setattr(blocking, "BLOCK_MS", 50)
+
+
+@pytest.fixture(scope="module")
+def module_redis() -> Iterator[EmbeddedRedis]:
+    with embedded_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(module_redis: EmbeddedRedis) -> EmbeddedRedis:
+    """The Valkey of this module, empty; no test may stop it."""
+    with open_client(module_redis.url) as client:
+        client.flushall()
+    return module_redis
 
 
 @pytest.fixture
