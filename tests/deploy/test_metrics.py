@@ -147,11 +147,6 @@ def promtool(*words: str, text: str = "") -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_alerts_fire_when_they_should_and_not_before() -> None:
-    promtool("test", "rules", "alerts_test.yml")
-
-
-@pytest.mark.needs("promtool")
 def test_the_prometheus_configuration_is_valid() -> None:
     promtool("check", "config", "scrape.yml")
 
