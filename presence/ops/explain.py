@@ -22,8 +22,8 @@ from presence.common.text import plain_state
 from presence.ops import explain_text
 from presence.protocol.schema import uid_complaint
 from presence.reader import PresenceReader
-from presence.store import ask_nodes
-from presence.store.ask_nodes import NodeAnswers
+from presence.store import answers
+from presence.store.answers import NodeAnswers
 from presence.store.bans import StoredBan
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
@@ -182,7 +182,7 @@ class Explainer:
         known.bans = [each for each in self._reader.bans() if each.uid == uid]
         known.nodes = self._reader.nodes()
         names = {each.node for each in known.nodes} | {str(each["node"]) for each in known.state["sessions"]}
-        known.answered = ask_nodes.ask(
+        known.answered = answers.ask(
             self._access, self._reader.keys(), uid, names - known.here.keys(), self._wait_s
         )
 

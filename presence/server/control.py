@@ -4,7 +4,7 @@ Notices only arrive faster this way: they are also in the node's inbox, which th
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
 lost is not delivered, and its sender gets an error. Changes of bans may be missed, too, so the table is read
 again after each subscription. Under load the channel is read in batches, because a turn costs as much as a
-dozen deliveries. Explain requests of operators also arrive here; `presence.server.stats_socket` answers them.
+dozen deliveries. Explain requests of operators also arrive here; `presence.server.answers` answers them.
 """
 
 import math

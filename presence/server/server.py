@@ -24,20 +24,19 @@ from presence.config.settings import Settings
 from presence.core.registry import ConnectionInfo
 from presence.messaging.router import MessageRouter
 from presence.server import drain, listeners, startup
+from presence.server.answers import Responder
 from presence.server.bans import BanKeeper
 from presence.server.control import ControlListener
 from presence.server.credentials import Credentials
-from presence.server.delivery_reports import DeliveryReporter
 from presence.server.node import Node, Stores
 from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
 from presence.server.statistics import ServerStatistics
-from presence.server.stats_socket import Answers, ExplainResponder, Readiness, StatsResponder
-from presence.store.ask_nodes import AnswerKeys
+from presence.server.stats_socket import Answers, Readiness, StatsResponder
+from presence.store.answers import AnswerKeys
 from presence.store.bans import Bans
 from presence.store.channels import ControlChannel
 from presence.store.redis_store import Deliveries
-from presence.store.reports import ReportKeys
 from presence.store.watch_reads import StoredStates
 from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.epoll import EpollTransport
@@ -93,9 +92,14 @@ class Server:
         slots = self.node.ticker.slot_clock
         slots.credit(-(trio.current_time() % slots.slot_s))
         deliveries = Deliveries(redis_url, startup.shape(settings))
-        report_keys = ReportKeys(redis_url, self.node.keys)
-        self._delivery_reporter = DeliveryReporter(
-            report_keys, clock, TrioRuntime(), node=lambda: self.node.relay.node, faults=self.node.faults
+        answer_keys = AnswerKeys(redis_url, self.node.keys)
+        self._responder = Responder(
+            self.explain,
+            answer_keys,
+            clock,
+            TrioRuntime(),
+            node=lambda: self.node.relay.node,
+            faults=self.node.faults,
         )
         self._router = MessageRouter(
             self.node.engine.registry,
@@ -105,7 +109,7 @@ class Server:
             TrioRuntime(),
             node=lambda: self.node.relay.node,
             ends_at=self.node.engine.sessions.ends_at,
-            report=self._delivery_reporter.enqueue,
+            report=self._responder.report,
             faults=self.node.faults,
         )
         retention_ms = startup.retention_ms(settings)
@@ -120,25 +124,16 @@ class Server:
             watches=self._watching.watches,
             ended=self.node.recent_ends.of_user,
         )
-        answer_keys = AnswerKeys(redis_url, self.node.keys)
-        self._explain_responder = ExplainResponder(
-            self.explain,
-            answer_keys,
-            clock,
-            TrioRuntime(),
-            node=lambda: self.node.relay.node,
-            faults=self.node.faults,
-        )
         channel = ControlChannel(redis_url, self.node.keys)
         bans = Bans(redis_url, self.node.keys)
         self._bans = BanKeeper(self.node, bans, clock, TrioRuntime())
-        closable = (*stores, deliveries, report_keys, answer_keys, channel, bans)
+        closable = (*stores, deliveries, answer_keys, channel, bans)
         self._close_redis: list[Callable[[], None]] = [each.close for each in (*closable, states)]
         self._control = ControlListener(
             self.node,
             channel,
             self._router.deliver,
-            self._explain_responder.enqueue,
+            self._responder.answer,
             self._bans.refresh_soon,
         )
         self.node.engine.request_handler = RequestRouter(
@@ -159,8 +154,7 @@ class Server:
             self.node,
             self._router,
             self._watching,
-            self._explain_responder,
-            self._delivery_reporter,
+            self._responder,
             self._credentials,
             self._followups,
             self._stats_responder,
@@ -209,8 +203,7 @@ class Server:
             self._control.run,
             self._bans.run,
             self._router.run,
-            self._delivery_reporter.run,
-            self._explain_responder.run,
+            self._responder.run,
             self._watching.run,
             self._report,
             partial(self._credentials.run, self.node.faults),

@@ -8,11 +8,11 @@ from typing import Any
 from presence import __version__
 from presence.followups.scheduler_task import SchedulerTask
 from presence.messaging.router import MessageRouter
+from presence.server.answers import Responder
 from presence.server.credentials import Credentials
-from presence.server.delivery_reports import DeliveryReporter
 from presence.server.node import Node
 from presence.server.process_stats import ProcessStats
-from presence.server.stats_socket import SAMPLE_VERSION, ExplainResponder, StatsResponder
+from presence.server.stats_socket import SAMPLE_VERSION, StatsResponder
 from presence.transports.epoll import EpollTransport
 from presence.transports.stream import StreamTransport
 from presence.watching.service import Watching
@@ -28,8 +28,7 @@ class ServerStatistics:
     node: Node
     router: MessageRouter
     watching: Watching
-    explain_responder: ExplainResponder
-    delivery_reporter: DeliveryReporter
+    responder: Responder
     credentials: Credentials
     followups: SchedulerTask | None
     stats_responder: StatsResponder | None
@@ -79,8 +78,8 @@ class ServerStatistics:
             "transport": asdict(transport.statistics()) if transport else {},
             "messages": asdict(self.router.statistics()),
             "watching": self.watching.report(),
-            "answering": asdict(self.explain_responder.statistics),
-            "reports": asdict(self.delivery_reporter.statistics),
+            "answering": asdict(self.responder.questions),
+            "reports": asdict(self.responder.reports),
             **self.credentials.report(),
             **followups,
         }

@@ -13,12 +13,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from presence.common.errors import StoreUnavailable
 from presence.messaging.letters import Delivery, ReplyAddress
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
-from presence.store.ask_nodes import read_question
+from presence.store.answers import read_address, read_question
 from presence.store.client import open_listener
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
-from presence.store.reports import read_address
 from presence.store.script_arguments import read_ban_notice, read_erasure, read_message, read_notice
 
 ControlMessage: TypeAlias = NodeNotice | Delivery | Question | Erasure | BanNotice

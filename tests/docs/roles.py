@@ -30,7 +30,7 @@ from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyS
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.sender import PresenceSender
-from presence.store.ask_nodes import AnswerKeys
+from presence.store.answers import Answer, AnswerKeys
 from presence.store.bans import Bans
 from presence.store.channels import ControlChannel
 from presence.store.client import Redis
@@ -109,7 +109,7 @@ def serve(stage: Stage) -> None:
             assert bans.read() is not None
             assert bans.read(b"") is None
         with closing(AnswerKeys(stage.url, KEYS)) as answers:
-            answers.write(question, "b", b"answer")
+            answers.write([Answer(question.uid, question.token, "b", b"answer")])
         watch(stage, a)
         show(stage)
         a.apply(end("bob", "s2"))

@@ -16,12 +16,12 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.messaging.letters import Delivery, OutgoingMessage, ReplyAddress, Report, RouteResult
 from presence.protocol import FRAME_LIMIT_BYTES, Kind
 from presence.sender import MAX_MESSAGES, Message, Outcome, PresenceSender
-from presence.store import reports
+from presence.store import answers
+from presence.store.answers import ANSWER_TTL_MS, AnswerKeys, answer_with, read_reports
 from presence.store.channels import ControlChannel, read_deliveries
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.redis_store import Deliveries
-from presence.store.reports import REPORT_TTL_MS, ReportKeys, read_reports
 from presence.store.script_arguments import Shape
 from presence.store.shard_clients import ShardClients
 from tests.messaging.desks import RouterHarness
@@ -185,7 +185,7 @@ def test_without_redis_nothing_was_sent_and_an_interrupted_message_is_unknown(
         client.delete(KEYS.online(0))
         put_online(client, "ann", phone="a")
         with ListeningNode(shared_redis.url, "a", all_of) as a:
-            monkeypatch.setattr(reports, "_read_report", lambda _: None)
+            monkeypatch.setattr(answers, "_read_report", lambda _: None)
             monkeypatch.setattr(sender, "_wait_s", 0.1)
             assert sender.send("ann", 1) == Outcome("unknown", 0, 1)
             sender.close()
@@ -294,12 +294,12 @@ def test_messages_with_and_without_an_address_share_a_call(
 def test_reports_are_kept_for_seconds_and_invalid_ones_are_left_out(
     shared_redis: EmbeddedRedis, client: Redis
 ) -> None:
-    with closing(ReportKeys(shared_redis.url, KEYS)) as channel:
-        channel.write("a", [Report("ann", ReplyAddress(TOKEN, n), 2, n, 0.5) for n in (1, 2)])
-        channel.write("b", [Report("bob", ReplyAddress(TOKEN, 1), 1, 0, 0.0)])
+    ours = [answer_with(Report("ann", ReplyAddress(TOKEN, n), 2, n, 0.5), "a") for n in (1, 2)]
+    with closing(AnswerKeys(shared_redis.url, KEYS)) as channel:
+        channel.write([*ours, answer_with(Report("bob", ReplyAddress(TOKEN, 1), 1, 0, 0.0), "b")])
         (key,) = client.keys("*")
         left_ms: Any = client.pttl(key)
-        assert 0 < left_ms <= REPORT_TTL_MS
+        assert 0 < left_ms <= ANSWER_TTL_MS
         client.hset(key, mapping={"x a": b"", "1 c": b"\xc1", "1 d": b"\x93\x01\x02\x00", "1 e": b"\x90"})
         with ShardClients(shared_redis.url) as clients:
             assert read_reports(clients, KEYS, TOKEN, [0]) == {
@@ -309,7 +309,7 @@ def test_reports_are_kept_for_seconds_and_invalid_ones_are_left_out(
         client.delete(key)
         client.set(key, "in the way")
         with pytest.raises(StoreError):
-            channel.write("a", [Report("ann", ReplyAddress(TOKEN, 1), 1, 1, 0.0)])
+            channel.write(ours)
 
 
 async def test_the_router_reports_what_it_delivered_and_how_long_the_others_may_return() -> None:

@@ -11,10 +11,9 @@ from presence import protocol
 from presence.common.errors import StoreUnavailable
 from presence.messaging.letters import Delivery, Report
 from presence.outbox.replies import Question
-from presence.store.ask_nodes import AnswerKeys
+from presence.store.answers import Answer, AnswerKeys, answer_with
 from presence.store.channels import ControlChannel
 from presence.store.keys import Keys
-from presence.store.reports import ReportKeys
 
 NOW_MS = 1_700_000_030_000
 
@@ -100,7 +99,8 @@ def listening(
                 received.extend(questions)
                 for each in questions:
                     if reply is not None or packed is not None:
-                        answers.write(each, node, packed or msgpack.packb(reply))
+                        value = packed or msgpack.packb(reply)
+                        answers.write([Answer(each.uid, each.token, node, value)])
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -132,7 +132,7 @@ class ListeningNode:
         self._thread.start()
 
     def _run(self) -> None:
-        with closing(ReportKeys(self._url, self._keys)) as channel:
+        with closing(AnswerKeys(self._url, self._keys)) as channel:
             while True:
                 try:
                     received = [each for each in self._channel.next() if isinstance(each, Delivery)]
@@ -142,7 +142,8 @@ class ListeningNode:
                     self.received.append(protocol.decode(each.frame[4:]).payload["body"])
                     assert each.reply_to is not None
                     if (told := self._report(each)) is not None:
-                        channel.write(self._node, [Report(each.uid, each.reply_to, len(each.devices), *told)])
+                        report = Report(each.uid, each.reply_to, len(each.devices), *told)
+                        channel.write([answer_with(report, self._node)])
 
     def __enter__(self) -> "ListeningNode":
         return self

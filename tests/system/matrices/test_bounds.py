@@ -34,11 +34,11 @@ from presence.messaging.queue import MAX_BYTES, MAX_ITEMS, MessageQueue, Pending
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Decoder
 from presence.protocol.constants import DEVICE_MAX_BYTES, PASS_MAX_BYTES, TOKEN_MAX_BYTES, UID_MAX_BYTES
-from presence.server.delivery_reports import MAX_QUEUED_REPORTS
+from presence.server.answers import MAX_QUEUED_ANSWERS
+from presence.store.answers import AnswerKeys, answer_with
 from presence.store.bans import MAX_BANS, MAX_REASON_CHARS
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
-from presence.store.reports import ReportKeys
 from presence.store.script_arguments import Shape
 from presence.watching import pushes
 from presence.watching.pending_watches import MAX_PENDING_BYTES as MAX_PENDING_WATCH_BYTES
@@ -290,7 +290,7 @@ def queued_reports() -> float:
             (float(number), Report(uid(number), (f"node-{number}", number), 3, 2, 5.5 + number))  # type: ignore[arg-type]
             for number in range(ENTRIES)
         ]
-        return bytes_kept() / len(kept) * MAX_QUEUED_REPORTS
+        return bytes_kept() / len(kept) * MAX_QUEUED_ANSWERS
 
 
 # In Redis
@@ -328,15 +328,12 @@ def subscriptions() -> float:
 def reports() -> float:
     """Return the bytes of a message with a token of its own."""
     with LocalRedis() as redis:
-        channel = ReportKeys(redis.url, Keys())
+        channel = AnswerKeys(redis.url, Keys())
         node = "n" * 64  # of a host and a worker
         before = redis.client.info("memory")["used_memory"]
         channel.write(
-            node,
-            [
-                Report(uid(number), ReplyAddress(f"{number:032x}", 9_999), 64, 64, 59.9)
-                for number in range(ENTRIES)
-            ],
+            answer_with(Report(uid(number), ReplyAddress(f"{number:032x}", 9_999), 64, 64, 59.9), node)
+            for number in range(ENTRIES)
         )
         used = redis.client.info("memory")["used_memory"] - before
         assert redis.client.dbsize() == ENTRIES

@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
-from presence.store.ask_nodes import NodeAnswers
-from tests.store.test_ask_nodes import asked
+from presence.store.answers import NodeAnswers
+from tests.store.test_answers import asked
 from tests.support.nodes_that_answer import answer, listening
 from tests.support.redis_cluster import Cluster
 

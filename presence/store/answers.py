@@ -1,39 +1,64 @@
-"""Questions about a user to the nodes that share a Redis, and their answers.
+"""Answers of nodes to programs that are no nodes: fields of a hash in Redis, which the program polls.
 
-A question goes over the control channel of each node, which reaches it wherever it is subscribed, in a
-cluster too. Answers are fields of one hash in the shard of the user, which the caller polls until all have
-arrived; it expires seconds later. A question names no key, only a token from which the key is made, so a
-question cannot make a node write where presence data is. Nodes that do not know this kind of question ignore
-it.
+| asked by | reaches | field | value |
+| --- | --- | --- | --- |
+| an explain request | all nodes | node | what the node knows of the user |
+| a message with a `ReplyAddress` | the recipient's nodes | number, node | how many sessions got it |
+
+Both come over the control channel of a node. The hash is in the shard of the user and expires seconds later.
+What asks names no key, only a token from which the key is made, so it cannot make a node write where presence
+data is. Nodes that do not know a kind of question ignore it.
 """
 
 import json
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from presence.messaging.letters import ReplyAddress, Report
 from presence.outbox.replies import Question
 from presence.protocol import UID_MAX_BYTES
 from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
-from presence.store.script_runner import Scripting
+from presence.store.script_runner import Command, Scripting, raise_errors
 from presence.store.shard_clients import ShardClients
 
-ANSWER_TTL_MS: Final = 10_000  # far longer than any caller waits for answers
+ANSWER_TTL_MS: Final = 10_000  # far longer than any program waits for answers
 MIN_POLL_INTERVAL_S: Final = 0.005  # a node answers within a millisecond or two;
 MAX_POLL_INTERVAL_S: Final = 0.05  # those that have not by then take longer
+MAX_NUMBER: Final = 10_000  # of a message among those with one token
 _KIND: Final = "explain"
 _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
+class Answer(NamedTuple):
+    """One field of the answers about a user."""
+
+    uid: str
+    token: str
+    name: str
+    value: bytes
+
+
+def answer_to(question: Question, node: str, found: object) -> Answer:
+    """Return the answer of a node to a question."""
+    return Answer(question.uid, question.token, node, msgpack.packb(found))
+
+
+def answer_with(report: Report, node: str) -> Answer:
+    """Return the report of a node as an answer."""
+    packed = msgpack.packb([report.devices, report.delivered, report.grace_s])
+    return Answer(report.uid, report.reply_to.token, f"{report.reply_to.number} {node}", packed)
+
+
 class AnswerKeys(Scripting):
-    """The node's side; see `presence.server.stats_socket.ReplyChannel`.
+    """The node's side; see `presence.server.answers.AnswerChannel`.
 
     Args:
         url, connect: see `Scripting`.
@@ -44,10 +69,25 @@ class AnswerKeys(Scripting):
         super().__init__(url, connect)
         self._keys = keys
 
-    def write(self, question: Question, node: str, answer: bytes) -> None:
-        """See `ReplyChannel`."""
-        key = self._keys.answers(self._keys.shard(question.uid), question.token)
-        self.transact(key, [("HSET", key, node, answer), ("PEXPIRE", key, ANSWER_TTL_MS)])
+    def write(self, answers: Iterable[Answer]) -> None:
+        """See `AnswerChannel`; one round trip to each server that has some of the keys."""
+        fields: dict[str, list[Any]] = {}
+        for each in answers:
+            key = self._keys.answers(self._keys.shard(each.uid), each.token)
+            fields.setdefault(key, []).extend((each.name, each.value))
+        keys: list[str] = []
+        commands: list[Command] = []
+        for key, values in fields.items():
+            expire = ("PEXPIRE", key, ANSWER_TTL_MS)
+            transaction: list[Command] = [("MULTI",), ("HSET", key, *values), expire, ("EXEC",)]
+            keys += [key] * len(transaction)
+            commands += transaction
+        for answer in raise_errors(self._exchange(keys, commands)):
+            if isinstance(answer, list):
+                raise_errors(answer)
+
+
+# Explain requests
 
 
 def read_question(message: Mapping[str, Any]) -> Question | None:
@@ -123,3 +163,42 @@ def read_answer(packed: bytes) -> dict[str, Any] | None:
     except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException):
         return None
     return answer if known else None
+
+
+# Reports on messages
+
+
+def read_address(parts: Sequence[Any]) -> ReplyAddress | None:
+    """Return the address in a delivery, from its token and number on; None if it is none."""
+    token, number = parts[:2]
+    address = ReplyAddress(token.decode(), number)
+    is_valid = type(number) is int and 0 <= number < MAX_NUMBER and _TOKEN.fullmatch(address.token)
+    return address if is_valid else None
+
+
+def read_reports(
+    clients: ShardClients, keys: Keys, token: str, shards: Collection[int]
+) -> dict[int, dict[str, tuple[int, int, float]]]:
+    """Return by number of the message, and by node, the devices, deliveries and seconds of grace reported.
+
+    Raises `RedisError`; whatever no node wrote is left out.
+    """
+    answers = clients.ask(keys, shards, lambda pipe, shard: pipe.hgetall(keys.answers(shard, token)))
+    found: dict[int, dict[str, tuple[int, int, float]]] = {}
+    for (fields,) in answers.values():
+        for name, packed in fields.items():
+            number, _, node = name.decode("utf-8", "replace").partition(" ")
+            report = _read_report(packed)
+            if report is not None and number.isascii() and number.isdigit():
+                found.setdefault(int(number), {})[node] = report
+    return found
+
+
+def _read_report(packed: bytes) -> tuple[int, int, float] | None:
+    try:
+        devices, delivered, grace_s = msgpack.unpackb(packed)
+        if not (type(devices) is type(delivered) is int and 0 <= delivered <= devices):
+            return None
+        return devices, delivered, max(0.0, float(grace_s))
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return None

@@ -11,7 +11,15 @@ import pytest
 
 from presence.common.errors import StoreError
 from presence.outbox.replies import Question
-from presence.store.ask_nodes import ANSWER_TTL_MS, AnswerKeys, NodeAnswers, ask, read_answer, read_question
+from presence.store.answers import (
+    ANSWER_TTL_MS,
+    Answer,
+    AnswerKeys,
+    NodeAnswers,
+    ask,
+    read_answer,
+    read_question,
+)
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
@@ -62,8 +70,7 @@ def test_invalid_questions_are_ignored(text: bytes) -> None:
 
 def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:
     with closing(AnswerKeys(shared_redis.url, Keys())) as answers:
-        answers.write(Question("ann", TOKEN), "n1", b"one")
-        answers.write(Question("ann", TOKEN), "n2", b"two")
+        answers.write([Answer("ann", TOKEN, "n1", b"one"), Answer("bob", TOKEN, "n2", b"two")])
     (key,) = client.keys("*")
     assert key == f"presence:{{0}}:answers:{TOKEN}".encode()
     assert client.hgetall(key) == {b"n1": b"one", b"n2": b"two"}
@@ -72,7 +79,7 @@ def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redi
     client.delete(key)
     client.set(key, "in the way")
     with closing(AnswerKeys(shared_redis.url, Keys())) as answers, pytest.raises(StoreError):
-        answers.write(Question("ann", TOKEN), "n1", b"one")
+        answers.write([Answer("ann", TOKEN, "n1", b"one")])
 
 
 def test_all_listening_nodes_are_asked_and_waited_for(shared_redis: EmbeddedRedis, client: Redis) -> None:
