@@ -1,4 +1,4 @@
-"""What watching costs a worker, whatever the number of shards: docs/redis.md promises the connections."""
+"""What watching costs a worker, whatever the number of shards: connections and threads."""
 
 import pytest
 
@@ -11,7 +11,8 @@ from tests.support.waiting import wait_for
 
 IDLE_CONNECTIONS = 4  # docs/redis.md: per worker
 WATCHING_CONNECTIONS = IDLE_CONNECTIONS + 2  # docs/redis.md: while its clients watch
-MOST_THREADS = 8
+ASKING_CONNECTIONS = IDLE_CONNECTIONS + 2  # docs/redis.md: once they have sent a query and a message
+MOST_THREADS = 6  # docs/architecture.md says which
 USERS = 500
 LINGER_S = 1.0
 PROGRAM = (
@@ -48,9 +49,13 @@ def test_one_subscription_and_no_thread_serve_the_watches_of_all_shards(shards: 
                 other.close()
             assert line.ask(protocol.unwatch(uids)).kind == Kind.OK
             after = settled(pid, redis, IDLE_CONNECTIONS)
+            assert line.ask(protocol.query(uids)).kind == Kind.OK
+            assert line.ask(protocol.message("absent", "hello")).kind == Kind.ERROR
+            asking = figures(pid, redis.client)
             line.close()
-            print(f"{shards} shards: idle {idle}, watching {watching}, after {after}")
-            assert watching.threads <= MOST_THREADS
+            print(f"{shards} shards: idle {idle}, watching {watching}, after {after}, asking {asking}")
+            assert max(each.threads for each in (idle, watching, after, asking)) <= MOST_THREADS
+            assert asking.clients <= ASKING_CONNECTIONS
             assert watching.clients <= WATCHING_CONNECTIONS
             assert watching.descriptors <= idle.descriptors + 4
             assert not server.failures()
