@@ -3,7 +3,7 @@
 Inputs come from `tests/fuzz/corpus.hex`, and an input that takes a new path through the code is mutated
 further. The first input that fails ends the run, with a traceback and a status other than 0, and is
 left in the directory of findings. ``--replay`` tries the inputs that are there only; under ``coverage run
---branch`` that shows what they reach. The exit status is 2 without atheris (the extra ``full-tier``, on Linux).
+--branch`` that shows what they reach. Without atheris (extra ``full-tier``, Linux) it exits with 2.
 """
 
 import argparse
