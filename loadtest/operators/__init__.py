@@ -1,1 +1,0 @@
-"""What operators' tools cost the clients' server: ``python -m loadtest.operators``."""
