@@ -1,6 +1,7 @@
 """Guards of the protocol, each of which can be switched off: then the simulation must find a broken promise.
 
-A guard is off by another text of a script, or by another attribute of a class or module.
+A guard is off by another text of a script, or by another attribute of a class or module. If one is no longer
+found by `--guards --known`, look with `--guards --guard NAME --seeds 1000`, and note the seed here.
 """
 
 import math

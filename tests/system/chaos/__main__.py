@@ -4,8 +4,8 @@ Starts nodes on a Redis of their own, with proxies on all paths, and clients who
 silent. What is done to all of them is drawn from a seed, in storms of faults; after each storm all must come
 to rest. With `--plan` one fault comes after another, each by itself, and what is promised of it is measured.
 The exit status is 1 if a promise was broken, or if a kind of fault did not take place. With
-`--guard` the servers lack one of their guards, and the exit status is 1 if nothing was broken. Needs the
-`loadtest` and `embedded` extras, and Linux.
+`--guard` the servers lack one of their guards, or the judge is told what did not happen, and the exit status
+is 1 if that was not found. Needs the `loadtest` and `embedded` extras, and Linux.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from loadtest.outcome import print_progress
 from loadtest.servers import Setup
 from loadtest.unguarded import GUARDS
 from presence.loadtest.connection import raise_file_limit
+from tests.system.chaos.misreports import MISREPORTS, TOO_LATE
 from tests.system.chaos.plan import PLANS, STORM_FAULTS, STORM_S, rounds_in, times_each
 from tests.system.chaos.report import ChaosResult, Options
 from tests.system.chaos.run import play
@@ -42,7 +43,12 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--clients", type=int, default=0, help="1,000, or those of the plan")
     add("--plan", nargs="+", default=(), choices=PLANS, help=f"single faults instead of storms: {plans}")
     add("--longest", type=float, default=0.0, help="seconds that a fault of a plan may last at most")
-    add("--guard", choices=GUARDS, default="", help="switch a guard off, and stop when that is found")
+    add(
+        "--guard",
+        choices=(*GUARDS, MISREPORTS),
+        default="",
+        help="switch a guard off, or misreport, and stop when that is found",
+    )
     add("--kinds", nargs="+", choices=known, default=[*known], metavar="KIND", help=f"of {', '.join(known)}")
     add("--times", type=int, default=0, help="how often each kind; without it 10 in 30 minutes")
     add("--storm", type=float, default=STORM_S, help="seconds of each storm")
@@ -76,7 +82,7 @@ def options_of(arguments: argparse.Namespace, name: str = "") -> Options:
         storm_s=arguments.storm,
         nodes=arguments.workers or (plan.nodes if plan else NODES),
         clients=arguments.clients or (plan.clients if plan else CLIENTS),
-        kinds=plan.kinds if plan else arguments.kinds,
+        kinds=plan.kinds if plan else [] if arguments.guard == MISREPORTS else arguments.kinds,
         setup=dataclasses.replace(usual, **{name: value for name, value in given.items() if value}),
         guard=arguments.guard,
         plan=plan,
@@ -94,12 +100,15 @@ def main(words: list[str] | None = None) -> int:
     logging.getLogger("presence.subscriber").setLevel(logging.ERROR)  # it loses Redis all the time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # and all processes with it
     runs = [options_of(arguments, name) for name in arguments.plan or [""]]
-    texts, failed = [], []
+    texts, failed, late = [], [], []
     for options in runs:
         result = play(options)
         texts.append(result.table())
         print(texts[-1], flush=True)
+        late += [each for row in result.measured for each in row.broken]
         failed += _missed(result) if options.guard else result.failures()
+    if arguments.plan and arguments.guard == MISREPORTS:
+        failed = [f"not found: {each}" for each in TOO_LATE if not any(each in broken for broken in late)]
     if arguments.out:
         arguments.out.write_text("\n\n".join(texts) + "\n")
     for failure in failed:
@@ -113,6 +122,8 @@ def _missed(result: ChaosResult) -> list[str]:
     for story in result.stories():
         print_progress(story)
     guard = result.options.guard
+    if result.unfound:
+        return result.unfound
     if result.found_s is None:
         return [f"{guard} is not missed"]
     print(f"tests.system.chaos: {guard} is missed after {result.found_s:.0f} s")

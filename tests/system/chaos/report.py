@@ -157,6 +157,8 @@ class ChaosResult:
     # Broken promises, and what was broken beside those, in words
     findings: list[ChaosFinding] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    # What was told to the judge, did not happen, and broke no promise
+    unfound: list[str] = field(default_factory=list)
     # Seconds of each calm until Redis was equal to the live sessions
     converged_s: list[float] = field(default_factory=list)
     bans: int = 0  # of users, by an operator
@@ -222,7 +224,7 @@ class ChaosResult:
             [
                 f"seed {options.seed}; {options.nodes} nodes, {options.clients:,} clients; "
                 + " ".join(setup.flags)
-                + (f"; without {options.guard}" if options.guard else ""),
+                + (f"; guard {options.guard}" if options.guard else ""),
                 markdown("fault | proof | what followed", followed)
                 if options.plan
                 else markdown("fault | times | the last one", faults),

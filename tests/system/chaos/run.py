@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from loadtest.events import StreamEvent
 from loadtest.outcome import print_progress
 from loadtest.servers import wait_for
+from loadtest.unguarded import GUARDS
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.replies import BanNotice
 from presence.store.bans import Bans
@@ -26,6 +27,7 @@ from tests.system.chaos.collector import Collector, Subscribers, lost_by_group
 from tests.system.chaos.crowd import Crowd, Habits
 from tests.system.chaos.faults import Injector
 from tests.system.chaos.judge import ChaosJudge
+from tests.system.chaos.misreports import LATE_S, MISREPORTS, Misreporter
 from tests.system.chaos.nodes import ChaosNode, Clustered, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, MIN_ACTING_S, ChaosFault, Place, Storm
 from tests.system.chaos.report import SETTLE_TIMEOUT_S, ChaosResult, Options, measure
@@ -72,7 +74,9 @@ class ChaosRun:
         if isinstance(self._data, Plain):
             redis = self._data.target()
             path = stack.enter_context(Proxy(redis))
-        program = ("-m", "loadtest.unguarded", options.guard) if options.guard else ("-P", "-m", "presence")
+        program = ("-P", "-m", "presence")
+        if options.guard in GUARDS:
+            program = ("-m", "loadtest.unguarded", options.guard)
         flags = (*self._setup.flags, "--min-idle-timeout", "1")
         with ThreadPoolExecutor(options.nodes) as pool:
             futures = [
@@ -89,6 +93,9 @@ class ChaosRun:
         self._crowd = stack.enter_context(self._make_crowd())
         self._judge = ChaosJudge(self._crowd.users, self._troubles, options.setup)
         self._injector = Injector(self._data, self._keys, self._nodes, path, self._collector, self._troubles)
+        self._misreporter: Misreporter | None = None
+        if options.guard == MISREPORTS and not options.plan:
+            self._misreporter = Misreporter(self._judge, self._crowd.users)
         self._events: list[StreamEvent] = []
 
     def _make_crowd(self) -> Crowd:
@@ -137,6 +144,8 @@ class ChaosRun:
     def _judge_until_now(self) -> None:
         now = time.monotonic() - JUDGE_LAG_S
         items = self._collector.take_until(now)
+        if self._misreporter is not None:
+            items = self._misreporter.alter(items, now)
         self._judge.judge_items(items, now)
         if self._options.plan:
             self._events += [each for each in items if isinstance(each, StreamEvent)]
@@ -150,7 +159,9 @@ class ChaosRun:
 
     @property
     def is_guard_missed(self) -> bool:
-        """Whether a guard is off, and a promise was broken."""
+        """Whether a guard is off, and a promise was broken; of misreports, whether each was found."""
+        if self._options.guard == MISREPORTS:
+            return self._misreporter is not None and not self._misreporter.unfound()
         return bool(self._options.guard and self._judge.findings)
 
     def storm(self, storm: Storm) -> list[Done]:
@@ -178,7 +189,7 @@ class ChaosRun:
                 future.result()
             is_over.set()
         storm_s = min(MIN_ACTING_S, self._options.storm_s) if self._options.plan else self._options.storm_s
-        time.sleep(max(0.0, started + storm_s - time.monotonic()) if not self.is_guard_missed else 0.0)
+        wait_for(lambda: self.is_guard_missed, max(0.0, started + storm_s - time.monotonic()))
         self._crowd.set_acting(on=False)
         return done
 
@@ -221,6 +232,9 @@ class ChaosRun:
     def measure(self, done: Sequence[Done]) -> None:
         """Measure what followed the faults of a plan, after the calm."""
         users = self._crowd.users.values()
+        if self._options.guard == MISREPORTS:
+            self._events = [each._replace(written_at=each.written_at + LATE_S) for each in self._events]
+            done = [each._replace(settled_s=(each.settled_s or 0.0) + LATE_S) for each in done]
         for fault, proof, first, settled_s in done:
             troubles = [each for each in self._troubles.all[first:] if _belongs(each, fault)]
             row = measure(fault, proof, troubles, self._events, users, settled_s, self._setup)
@@ -289,8 +303,13 @@ class ChaosRun:
         result.metrics["view, difference"] = len(self._view_difference())
         time.sleep(JUDGE_LAG_S)
         self._judge_until_now()
-        lost = lost_by_group(self._collector.ids, subscribers.ids, self._troubles.all, self._options.nodes)
+        given = dict(subscribers.ids)
+        if self._misreporter is not None:
+            given.popitem()
+        lost = lost_by_group(self._collector.ids, given, self._troubles.all, self._options.nodes)
         result.findings = judge.findings
+        if self._misreporter is not None:
+            result.unfound = self._misreporter.unfound() + ([] if lost else ["no entry lost by the group"])
         result.broken += subscribers.broken
         result.broken += [f"the group was never given {len(lost)} entries: {lost[:3]}"] if lost else []
         for place, node in enumerate(self._nodes):

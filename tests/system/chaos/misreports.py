@@ -1,0 +1,153 @@
+"""What did not happen, told to the judge: some reports for each of its rules, and each rule must be broken.
+
+Servers, clients and streams are real, and nothing is done to them. Each report is about a user of its own; it
+may break other rules, too. In a plan everything that follows a fault is told too late instead.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from loadtest.checker import id_order
+from loadtest.events import StreamEvent
+from presence.protocol import Code
+from tests.system.chaos.judge import ChaosJudge
+from tests.system.chaos.truth import DeviceLogin, StreamItem, User, UserBan
+
+MISREPORTS: Final = "misreports"  # on the command line, as a guard
+TIMES: Final = 5  # each: what its client does next may excuse one
+KNOWN_S: Final = 3.0  # after its login a client certainly lives, for the judge too
+LATE_S: Final = 60.0  # so much later than promised everything is told that follows a fault of a plan
+NO_ENTRY: Final = "0-9"
+
+
+class Untrue(NamedTuple):
+    """The rule that it breaks, and what becomes of an event of that type, and code if one is given."""
+
+    rule: str
+    type: str
+    told: Callable[[StreamEvent], list[StreamEvent]]
+    code: int | None = None
+
+
+def _then(event: StreamEvent, **fields: Any) -> StreamEvent:
+    """Return a following event of the same session, which differs by some fields."""
+    milliseconds, number = id_order(event.id)
+    changed = {name: value for name, value in fields.items() if name in StreamEvent._fields}
+    return event._replace(
+        id=f"{milliseconds}-{number + 1}",
+        written_at=event.written_at + 0.001,
+        fields={**event.fields, "since_ms": str(event.at_ms), "status_ms": "0", **fields},
+        **changed,
+    )
+
+
+def _as(code: Code) -> Callable[[StreamEvent], list[StreamEvent]]:
+    return lambda event: [event._replace(code=code)]
+
+
+OF_EVENTS: Final = (
+    Untrue("gap", "online", lambda event: [event, event._replace(type="gap")]),
+    Untrue("invented", "online", lambda event: [event._replace(session="nobody's")]),
+    Untrue("invented", "online", lambda event: [event._replace(uid="nobody")]),
+    Untrue("doubled", "online", lambda event: [event, _then(event)]),
+    Untrue("doubled", "offline", lambda event: [event, _then(event)]),
+    Untrue("doubled", "offline", lambda event: [event._replace(since_id=NO_ENTRY)]),
+    Untrue("risen", "offline", lambda event: [event, _then(event, type="online")]),
+    Untrue("disorder", "offline", lambda event: [event._replace(id=NO_ENTRY)]),
+    Untrue("shown", "online", lambda event: [event, _then(event, type="away", since_id=NO_ENTRY)]),
+    Untrue("shown", "online", lambda event: [event, _then(event, type="update", since_id=event.id)]),
+    Untrue("missing", "online", lambda _event: []),
+    Untrue("late", "offline", lambda _event: []),
+    Untrue("unfounded", "offline", _as(Code.NODE_DOWN)),
+    Untrue("early", "offline", _as(Code.IDLE_TIMEOUT), Code.LOGOUT),
+    Untrue("early", "offline", _as(Code.CLOSED), Code.LOGOUT),
+    Untrue("early", "offline", _as(Code.LOGOUT), Code.CLOSED),
+    Untrue("early", "offline", _as(Code.REPLACED), Code.LOGOUT),
+)
+OF_CLIENTS: Final = ("false", "exile", "displaced", "isolation", "admitted")
+TOO_LATE: Final = ("node_down", "back only", "caught up only", "equal to the live sessions only")
+
+
+class Misreporter:
+    """Stands before a judge."""
+
+    def __init__(self, judge: ChaosJudge, users: Mapping[str, User]) -> None:
+        self._judge, self._users = judge, users
+        self._told: dict[Untrue | str, list[str]] = {each: [] for each in (*OF_EVENTS, *OF_CLIENTS)}
+        self._victims: set[str] = set()  # users, each with one report
+
+    def alter(self, items: Sequence[StreamItem], now: float) -> list[StreamItem]:
+        """Return what the judge is told of the streams until now; report on some clients, too."""
+        return [each for item in items for each in self._altered(item)] + self._of_clients(now)
+
+    def unfound(self) -> list[str]:
+        """Return the reports of which none was found to break its rule."""
+        rules = [(each if isinstance(each, str) else each.rule, uids) for each, uids in self._told.items()]
+        return [
+            f"no {rule} of {uids}"
+            for rule, uids in rules
+            if not any(self._is_found(rule, uid) for uid in uids)
+        ]
+
+    def _is_found(self, rule: str, uid: str) -> bool:
+        texts = [each.broken.text for each in self._judge.findings if each.broken.rule == rule]
+        return any(rule == "gap" or re.search(rf"\b{uid}\b", text) for text in texts)
+
+    def _altered(self, item: StreamItem) -> Sequence[StreamItem]:
+        if isinstance(item, StreamEvent) and item.uid in self._judge.periods.last_events:
+            for untrue in OF_EVENTS:
+                fits = item.type == untrue.type and untrue.code in (None, item.code)
+                if fits and self._may_tell(untrue, item.uid):
+                    return untrue.told(item)
+        return [item]
+
+    def _may_tell(self, what: Untrue | str, uid: str) -> bool:
+        """Whether to report this of a user; if so, that is noted."""
+        if uid in self._victims or len(self._told[what]) == TIMES:
+            return False
+        self._told[what].append(uid)
+        self._victims.add(uid)
+        return True
+
+    def _of_clients(self, now: float) -> list[StreamItem]:
+        """Report that connections of some clients ended, or should not have come about."""
+        ends: list[StreamItem] = []
+        for uid, user in self._users.items():
+            login = user.logins[-1] if user.logins else None
+            if login is None or login.is_proxied or uid not in self._judge.periods.online:
+                continue
+            if login.granted_at > now - KNOWN_S or not login.gone_at == login.banned_at == math.inf:
+                continue
+            rule = next((each for each in OF_CLIENTS if self._may_tell(each, uid)), "")
+            if rule == "false":
+                ends.append(self._end_of(uid, login, now))
+            else:
+                self._report(rule, user, login, now)
+        return ends
+
+    def _end_of(self, uid: str, login: DeviceLogin, now: float) -> StreamEvent:
+        since_id = self._judge.periods.online[uid]
+        fields = {"type": "offline", "uid": uid, "code": "0", "at_ms": "0", "last_seen_ms": "0"}
+        milliseconds, number = id_order(since_id)
+        return StreamEvent(
+            *(f"{milliseconds}-{number + 1}", "offline", uid, login.session, Code.CLOSED, 0, since_id),
+            *(now, now, (now, now)),
+            fields=fields,
+        )
+
+    def _report(self, rule: str, user: User, login: DeviceLogin, now: float) -> None:
+        match rule:
+            case "exile":
+                self._judge.connection_lost(user.uid, login, now, "kicked", is_for_good=True)
+            case "displaced":
+                closed = dataclasses.replace(login, code=Code.CLOSED)
+                self._judge.connection_lost(user.uid, closed, now, "closed", is_for_good=False)
+            case "isolation":
+                self._judge.connection_lost(user.uid, login, now, "", is_for_good=False)
+            case "admitted":
+                user.bans.append(UserBan(login.sent_at - KNOWN_S, math.inf))
+                self._judge.login_granted(user.uid, login)
+                user.bans.pop()
