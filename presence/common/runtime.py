@@ -1,7 +1,7 @@
 """The waits of a node's tasks: time, a wake event, the answer to a call.
 
-Relay, membership and ticker wait only here. So the same tasks run on trio, and in a simulation with virtual
-time, where a node can be stopped and killed between any two steps.
+All that calls Redis waits here, and so does the ticker. So the same tasks run on trio, and in a simulation
+with virtual time, where a node can be stopped and killed between any two steps.
 """
 
 from collections.abc import Awaitable, Callable

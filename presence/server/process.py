@@ -154,8 +154,8 @@ def tune_interpreter() -> None:
 
     Objects loaded so far are never freed, so garbage collections skip them. A young collection is bounded to
     about a millisecond (100,000 logins: 1.2 ms instead of 7.6 with a threshold of 50,000), and a full one,
-    which walks every session (15 ms for 100,000), is made rare. The thread that calls Redis waits half a
-    millisecond for the interpreter instead of five, because between two batches it needs little.
+    which walks every session (15 ms for 100,000), is made rare. Threads that connect or write the log wait
+    half a millisecond for the interpreter instead of five, because they need little.
     """
     gc.collect()
     gc.freeze()

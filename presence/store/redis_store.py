@@ -1,6 +1,6 @@
 """The calls of nodes on Redis, one server or a cluster: batches, probes, leases and messages, all by scripts.
 
-Each class has its own connections, see `Scripting`, for the thread that uses it.
+Each object has connections of its own, see `Scripting`, and one caller.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

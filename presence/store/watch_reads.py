@@ -55,9 +55,10 @@ class StoredStates:
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
         forgotten_ms = forgotten_before_ms(self._retention_ms)
-        states = {uid: _state(each, forgotten_ms) for uid, each in found.items()}
-        if detail:
-            return {uid: state._replace(devices=_devices(found[uid])) for uid, state in states.items()}
+        states, pacer = {}, Pacer()
+        for uid, each in found.items():
+            pacer.note()
+            states[uid] = _state(each, forgotten_ms)._replace(devices=_devices(each) if detail else None)
         return states
 
     def close(self) -> None:
