@@ -1,0 +1,65 @@
+"""The control channel on the loop: a cancellation or a lost Redis ends its wait for messages."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from presence.common.errors import StoreUnavailable
+from presence.common.runtime import LoopCaller
+from presence.outbox.replies import NodeNotice, NodeNoticeKind
+from presence.store.channels import ControlChannel
+from presence.store.client import open_client
+from presence.store.keys import Keys
+from tests.store.servers import Server
+from tests.support.proxy import Proxy
+
+KEYS = Keys()
+KICK = '{"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "return_allowed": false}'
+KICKED = NodeNotice(NodeNoticeKind.KICKED, "u", "", "s")
+PATIENCE_S = 10.0
+
+
+async def test_a_wait_for_messages_is_cancelled_and_begun_again(server: Server) -> None:
+    channel, call = ControlChannel(server.url, KEYS), LoopCaller().call
+    for node in "ab":
+        await call(partial(channel.subscribe, node))
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, channel.next)
+                await wait_all_tasks_blocked()
+                scope.cancel()
+        with pytest.raises(StoreUnavailable):
+            await call(channel.next)
+    await call(partial(channel.subscribe, "c"))
+    assert [server.client.publish(KEYS.control_channel(node), KICK) for node in "abc"] == [0, 0, 1]
+    assert await call(channel.next) == [KICKED]
+    channel.close()
+
+
+async def test_a_redis_that_never_answers_is_unavailable(server: Server, folder: Path) -> None:
+    with Proxy(str(folder / "redis.sock")) as proxy, trio.fail_after(PATIENCE_S):
+        channel = ControlChannel(proxy.url, KEYS, partial(open_client, call_timeout_s=0.1))
+        proxy.blackhole()
+        with pytest.raises(StoreUnavailable):
+            await LoopCaller().call(partial(channel.subscribe, "a"))
+        proxy.heal()
+        await LoopCaller().call(partial(channel.subscribe, "a"))
+        channel.close()
+
+
+async def test_a_lost_connection_ends_the_wait(server: Server, folder: Path) -> None:
+    with Proxy(str(folder / "redis.sock")) as proxy, trio.fail_after(PATIENCE_S):
+        channel = ControlChannel(proxy.url, KEYS)
+        await LoopCaller().call(partial(channel.subscribe, "a"))
+        async with trio.open_nursery() as nursery:
+
+            async def reset() -> None:
+                await wait_all_tasks_blocked()
+                proxy.reset()
+
+            nursery.start_soon(reset)
+            with pytest.raises(StoreUnavailable):
+                await LoopCaller().call(channel.next)
