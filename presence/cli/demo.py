@@ -14,7 +14,6 @@ from presence.store.error_classes import CONNECTION_LOST
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence demo``."""
     parser.add_argument("--seconds", type=float, default=60.0, help="maximum duration (default 60)")
     parser.add_argument("--clients", type=int, default=500, help="number of clients (default 500)")
     add_settings(parser, (*READER_SETTINGS, "no_admin"))

@@ -26,7 +26,6 @@ _NAME: Final = "name of the timer; it keeps its kind, and a ring its slots and t
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``presence timers``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="add|cancel|list|dead")
     add = actions.add_parser("add", help="schedule an event")
     add.add_argument("id", metavar="ID", help="id of the event, unique in its timer")
@@ -65,7 +64,6 @@ def _name(text: str) -> str:
 
 @with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Run the given action; return the exit status."""
     location = TimerLocation(place.redis_url, args.kind, args.name, place.prefix, args.slots, args.tick_s)
     action = {"add": _add, "cancel": _cancel, "list": _show, "dead": _dead}[args.action]
     try:

@@ -105,7 +105,7 @@ class TimedCaller:
         self._clock = clock
 
     async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
-        """See `Caller`; lingering does not count."""
+        """Lingering does not count."""
         begun = self._clock()
 
         async def timed() -> None:
@@ -121,33 +121,28 @@ class TimedCaller:
 
 
 class TrioRuntime:
-    """Runs tasks on trio."""
+    """A `Runtime` on trio."""
 
     async def sleep(self, seconds: float) -> None:
-        """See `Runtime`."""
         await trio.sleep(max(0.0, seconds))
 
     def wake_event(self) -> "TrioWakeEvent":
-        """See `Runtime`."""
         return TrioWakeEvent()
 
     def loop_caller(self) -> "LoopCaller":
-        """See `Runtime`."""
         return LoopCaller()
 
 
 class TrioWakeEvent:
-    """See `WakeEvent`; set only from the event loop's thread."""
+    """A `WakeEvent` that is set only from the event loop's thread."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
 
     def set(self) -> None:
-        """See `WakeEvent`."""
         self._event.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """See `WakeEvent`."""
         with trio.move_on_after(max(0.0, timeout_s)):
             await self._event.wait()
         is_set = self._event.is_set()
@@ -157,10 +152,9 @@ class TrioWakeEvent:
 
 
 class LoopCaller:
-    """See `Caller` and `presence.common.loop_calls`; a call must not compute for long between its waits."""
+    """A `Caller` by `presence.common.loop_calls`; a call must not compute for long between its waits."""
 
     async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
-        """See `Caller`."""
         running = LoopCall(blocking)
         try:
             result: Any = running.switch()

@@ -126,7 +126,6 @@ async def _play(
 
 
 async def _drive(loop: ClientLoop) -> None:
-    """Run the clients."""
     with loop:
         while True:
             loop.run_once(0.0)

@@ -49,7 +49,6 @@ class AnswerCounters:
     failed: int = 0  # could not be made, or Redis did not take it
 
     def fail(self) -> None:
-        """Count one that failed."""
         self.failed += 1
 
 

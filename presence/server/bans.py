@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 
 class BanSource(Protocol):
-    """The table: blocking calls, one at a time; see `presence.store.bans.Bans`."""
+    """The table of bans: blocking calls, one at a time."""
 
     def read(self, known: bytes | None = None) -> BanTable | None:
         """Return all bans; None if the version is still `known`. Raises `StoreUnavailable`, `StoreError`."""

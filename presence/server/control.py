@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ControlSubscription(Protocol):
-    """A subscription: blocking calls, one at a time; see `ControlChannel`."""
+    """A subscription: blocking calls, one at a time."""
 
     def subscribe(self, node: str) -> None:
         """Subscribe to the channel of `node` only; raises `StoreUnavailable` or `StoreError`."""

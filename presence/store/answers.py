@@ -47,12 +47,10 @@ class Answer(NamedTuple):
 
 
 def answer_to(question: Question, node: str, found: object) -> Answer:
-    """Return the answer of a node to a question."""
     return Answer(question.uid, question.token, node, msgpack.packb(found))
 
 
 def answer_with(report: Report, node: str) -> Answer:
-    """Return the report of a node as an answer."""
     packed = msgpack.packb([report.devices, report.delivered, report.grace_s])
     return Answer(report.uid, report.reply_to.token, f"{report.reply_to.number} {node}", packed)
 
@@ -70,7 +68,7 @@ class AnswerKeys(Scripting):
         self._keys = keys
 
     def write(self, answers: Iterable[Answer]) -> None:
-        """See `AnswerChannel`; one round trip to each server that has some of the keys."""
+        """Store in one round trip to each server that has some of the keys."""
         fields: dict[str, list[Any]] = {}
         for each in answers:
             key = self._keys.answers(self._keys.shard(each.uid), each.token)
@@ -102,8 +100,6 @@ def read_question(message: Mapping[str, Any]) -> Question | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswers:
-    """The result of a question."""
-
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by node
     not_listening: frozenset[str] = frozenset()  # nodes not subscribed; a cluster never knows
 

@@ -62,7 +62,7 @@ class Task:
 
 
 class VirtualRuntime:
-    """See `presence.common.runtime.Runtime`."""
+    """A `presence.common.runtime.Runtime` in virtual time."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -80,7 +80,7 @@ class VirtualRuntime:
 
 
 class VirtualWakeEvent:
-    """See `presence.common.runtime.WakeEvent`."""
+    """A `presence.common.runtime.WakeEvent` in virtual time."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -109,7 +109,7 @@ class VirtualWakeEvent:
 
 
 class VirtualCaller:
-    """See `presence.common.runtime.Caller`."""
+    """A `presence.common.runtime.Caller` in virtual time."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
