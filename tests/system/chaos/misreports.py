@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from loadtest.checker import id_order
 from loadtest.events import StreamEvent
@@ -21,6 +21,7 @@ TIMES: Final = 5  # each: what its client does next may excuse one
 KNOWN_S: Final = 3.0  # after its login a client certainly lives, for the judge too
 LATE_S: Final = 60.0  # so much later than promised everything is told that follows a fault of a plan
 NO_ENTRY: Final = "0-9"
+T = TypeVar("T", bound="Untrue | str")
 
 
 class Untrue(NamedTuple):
@@ -97,20 +98,20 @@ class Misreporter:
         return any(rule == "gap" or re.search(rf"\b{uid}\b", text) for text in texts)
 
     def _altered(self, item: StreamItem) -> Sequence[StreamItem]:
-        if isinstance(item, StreamEvent) and item.uid in self._judge.periods.last_events:
-            for untrue in OF_EVENTS:
-                fits = item.type == untrue.type and untrue.code in (None, item.code)
-                if fits and self._may_tell(untrue, item.uid):
-                    return untrue.told(item)
-        return [item]
+        if not isinstance(item, StreamEvent):
+            return [item]
+        fitting = [each for each in OF_EVENTS if item.type == each.type and each.code in (None, item.code)]
+        chosen = self._choose(fitting, item.uid) if fitting else None
+        return [item] if chosen is None else chosen.told(item)
 
-    def _may_tell(self, what: Untrue | str, uid: str) -> bool:
-        """Whether to report this of a user; if so, that is noted."""
-        if uid in self._victims or len(self._told[what]) == TIMES:
-            return False
-        self._told[what].append(uid)
+    def _choose(self, fitting: Sequence[T], uid: str) -> T | None:
+        """Return what to tell of a user, the rarest so far, and note it; None: enough was told."""
+        rarest = min(fitting, key=lambda each: len(self._told[each]))
+        if uid in self._victims or len(self._told[rarest]) == TIMES:
+            return None
+        self._told[rarest].append(uid)
         self._victims.add(uid)
-        return True
+        return rarest
 
     def _of_clients(self, now: float) -> list[StreamItem]:
         """Report that connections of some clients ended, or should not have come about."""
@@ -121,10 +122,10 @@ class Misreporter:
                 continue
             if login.granted_at > now - KNOWN_S or not login.gone_at == login.banned_at == math.inf:
                 continue
-            rule = next((each for each in OF_CLIENTS if self._may_tell(each, uid)), "")
+            rule = self._choose(OF_CLIENTS, uid)
             if rule == "false":
                 ends.append(self._end_of(uid, login, now))
-            else:
+            elif rule is not None:
                 self._report(rule, user, login, now)
         return ends
 
