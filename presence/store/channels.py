@@ -4,17 +4,15 @@ A connection of its own and not redis-py's `PubSub`, which reconnects by itself 
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgpack
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from presence.common.errors import StoreUnavailable
 from presence.messaging.letters import Delivery, ReplyAddress
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
 from presence.store.answers import read_address, read_question
-from presence.store.client import open_listener
+from presence.store.client import open_listener, read_arrived
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
@@ -71,9 +69,7 @@ class ControlChannel:
         try:
             with calling(self.close):
                 found.append(connection.read_response(timeout=None))
-                with suppress(RedisTimeoutError):  # nothing more has arrived
-                    while len(found) < MAX_MESSAGES_PER_READ:
-                        found.append(connection.read_response(timeout=0, disconnect_on_error=False))
+                read_arrived(connection, found, MAX_MESSAGES_PER_READ)
         except StoreUnavailable:
             if not found:
                 raise

@@ -1,5 +1,6 @@
 """One way to open a connection to Redis, for the server, the readers and the commands alike."""
 
+import contextlib
 import os
 import socket
 from functools import cache
@@ -143,6 +144,16 @@ def open_sentinels(url: str) -> list["redis.Redis"]:
     """Return a client for each Sentinel of a URL, none for another URL; nothing is sent yet."""
     times = {"call_timeout_s": SENTINEL_TIMEOUT_S, "connect_timeout_s": SENTINEL_TIMEOUT_S}
     return [open_client(each, **times) for each in parse(url).sentinels]
+
+
+def read_arrived(connection: Any, answers: list[Any], most: float) -> None:
+    """Append answers that have arrived on a connection until there are `most`; never wait.
+
+    Raises `RedisError` or `OSError` if it is lost; the answers before that are there.
+    """
+    with contextlib.suppress(redis.TimeoutError):  # nothing more has arrived
+        while len(answers) < most:
+            answers.append(connection.read_response(timeout=0, disconnect_on_error=False))
 
 
 class ConnectOnce:

@@ -7,6 +7,7 @@ The setting needed is ``notify-keyspace-events`` with ``K`` (a channel for each 
 event, ``E``, every subscriber would receive the expirations of all other keys) and ``x`` or ``A``.
 """
 
+import math
 import os
 import select
 import threading
@@ -16,12 +17,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from presence.common import threads
 from presence.common.backoff import backoff_s
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.client import RedisError, open_client, open_listener
+from presence.store.client import RedisError, open_client, open_listener, read_arrived
 from presence.store.cluster_routes import Routes
 from presence.store.error_classes import as_failure, calling, passes
 
@@ -244,9 +243,7 @@ class _Listener:
                 poll.register(connection._sock, select.POLLIN)
                 poll.register(self._waked, select.POLLIN)
                 while not answers and not self._ended.is_set():
-                    with suppress(RedisTimeoutError):  # nothing more has arrived
-                        while True:
-                            answers.append(connection.read_response(timeout=0, disconnect_on_error=False))
+                    read_arrived(connection, answers, math.inf)
                     if not answers:
                         poll.poll()
         except StoreUnavailable:

@@ -8,16 +8,12 @@ no wait of another task.
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from redis.exceptions import RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import Wait, Waker, ask_loop
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis, RedisError, ResponseError, open_client, read_arrived
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import as_failure, calling, is_of_slot
 from presence.store.keys import Keys
@@ -184,10 +180,7 @@ class WatchConnection:
         try:
             while self._unsent:
                 self._opened_connection().send_command(*self._unsent.popleft())
-            connection = self._opened_connection()
-            with suppress(RedisTimeoutError):  # nothing more has arrived
-                while len(answers) < MAX_MESSAGES_PER_READ:
-                    answers.append(connection.read_response(timeout=0, disconnect_on_error=False))
+            read_arrived(self._opened_connection(), answers, MAX_MESSAGES_PER_READ)
         except (RedisError, OSError) as error:
             self._failure = as_failure(error)
         return answers
