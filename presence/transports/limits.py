@@ -11,8 +11,9 @@ from presence.protocol import Code
 READ_BYTES = protocol.HEADER_BYTES + protocol.FRAME_LIMIT_BYTES
 GUEST_READ_BYTES = 2048  # completes any login; every accepted connection is read with it
 MAX_PACKET_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
-MAX_DRAIN_BYTES = 65_536  # that a closing connection may still send
-# For how long; closing with unread input would reset the connection and lose the refusal.
+# What a closing connection may still send, and for how long; closing with unread input would reset the
+# connection and lose the refusal. A client that writes at full speed fills the buffers of both sockets.
+MAX_DRAIN_BYTES = 262_144
 DRAIN_TIMEOUT_S = 1.0
 UNSENT_TIMEOUT_S = 10.0
 MIN_PROGRESS_BYTES = 16_384  # a link of 13 kbit/s takes so much in it; an answer may be 16 times as long
