@@ -14,7 +14,6 @@ from presence.store.embedded import find_binary
 from tests.store.servers import Server as Redis
 from tests.support.events import assert_alternation, of_type, read_events
 from tests.support.swarm import Swarm
-from tests.support.waiting import wait_for
 
 STEPS_S = (3600, -3600)  # from the true time; a process that is new begins at that
 FLAGS = ("--idle-timeout", "1", "--tick", "0.25")
@@ -63,7 +62,7 @@ def test_a_step_of_the_wall_clock_ends_nobody(
             swarm.run(0.2)
             swarm.log_in((f"silent-{step_s}-{n}" for n in range(20)), beating=False)
             swarm.run(8.0, until=lambda count=count: found() == 20 * count)  # type: ignore[misc]  # bound now
-            shows = wall_clock(server) if whose == "server" else float(redis.client.time()[0])
+            shows = wall_clock(server, swarm) if whose == "server" else float(redis.client.time()[0])
             shifts_s.append(shows - time.time())
         lost = [client.uid for client in beating if client.is_closed]
         events = read_events(redis.url)
@@ -77,9 +76,9 @@ def test_a_step_of_the_wall_clock_ends_nobody(
     assert_alternation(events)
 
 
-def wall_clock(server: PresenceServer) -> float:
-    """Return the Unix seconds of the server's log; it logs on this signal."""
+def wall_clock(server: PresenceServer, swarm: Swarm) -> float:
+    """Return the Unix seconds of the server's log, which it writes on this signal; clients go on."""
     before = len(server.lines)
     server.process.send_signal(signal.SIGUSR2)
-    wait_for(lambda: len(server.lines) > before)
-    return datetime.fromisoformat(server.lines[-1]["timestamp"]).timestamp()
+    swarm.run(8.0, until=lambda: len(server.lines) > before)
+    return datetime.fromisoformat(server.lines[before]["timestamp"]).timestamp()
