@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Final
 from weakref import WeakSet
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
@@ -69,6 +70,38 @@ class _PrimaryTlsConnection(_FreedAtOnce, LoopConnect, SentinelConnect, TlsConne
     pass
 
 
+class CommandPacker:
+    """Packs commands as redis-py does, but hands hiredis no numbers.
+
+    hiredis makes text of a number by a call of Python, which raises what the handler of a signal raises, and
+    then reads text that is not there: Ctrl-C at that moment was a segmentation fault.
+    """
+
+    def pack(self, *words: Any) -> list[bytes]:
+        """Return one command; its first word may be several, such as "CONFIG GET".
+
+        Raises:
+            redis.DataError: a word is no text, bytes or number.
+        """
+        name = words[0].encode() if isinstance(words[0], str) else words[0]
+        rest = [
+            word if type(word) in (bytes, str) else str(word) if type(word) is int else _as_text(word)
+            for word in words[1:]
+        ]
+        return [hiredis.pack_command((*name.split(), *rest))]
+
+
+def _as_text(word: Any) -> Any:
+    if isinstance(word, bytearray | memoryview):
+        return bytes(word)
+    if isinstance(word, int | float) and not isinstance(word, bool):
+        return str(word)
+    if isinstance(word, str | bytes):
+        return word
+    raise redis.DataError(f"a word of a command cannot be {type(word).__name__}")
+
+
+_PACKER: Final = CommandPacker()
 _DRIVER: Final = DriverInfo()  # once: finding the version reads and parses the package's metadata
 _CONNECTIONS: Final = {
     "redis": _TcpConnection,
@@ -112,6 +145,7 @@ def open_client(
         protocol=2,
         decode_responses=False,
         driver_info=_DRIVER,
+        command_packer=_PACKER,
         **connection,
     )
 
