@@ -489,6 +489,44 @@ def test_the_order_of_logins_that_both_waited_for_long_is_unsure_by_the_error_of
     assert [d.return_allowed for d in probed(a.store, "a").inbox] == [True]
 
 
+def send_late(hand: Hand, late_s: float, *items: Any) -> tuple[Superseded, ...]:
+    """Apply items by a call that was underway for a time, as if Redis had been stopped."""
+    batch = hand.batch(list(items), hand.n + 1)
+    hand.n += 1
+    return hand.send(replace(batch, sent_ms=int((time.time() - late_s) * 1000))).superseded
+
+
+def test_a_login_whose_call_came_late_does_not_win_over_a_later_one(a: Hand, b: Hand, server: Server) -> None:
+    send_late(a, 60, login("u", "sa"))
+    assert send_late(b, 0, login("u", "sb", age_s=10)) == ()
+    assert online_sessions(server.client) == {("u", "", "sb")}
+    assert [each.session for each in probed(a.store, "a").inbox] == ["sa"]
+
+
+def test_a_login_whose_call_came_late_yields_to_a_later_one(a: Hand, b: Hand, server: Server) -> None:
+    send_late(b, 0, login("u", "sb", age_s=10))
+    assert [each.session for each in send_late(a, 60, login("u", "sa"))] == ["sa"]
+    assert online_sessions(server.client) == {("u", "", "sb")}
+    assert not probed(b.store, "b").inbox
+
+
+def test_a_login_is_not_superseded_for_good_by_one_whose_call_may_have_come_late(a: Hand, b: Hand) -> None:
+    send_late(a, 8, login("u", "sa"))
+    (superseded,) = send_late(b, 0, login("u", "sb", age_s=9))
+    assert superseded.return_allowed
+
+
+def test_a_pending_login_whose_call_came_late_does_not_win_over_a_later_one(
+    a: Hand, b: Hand, server: Server
+) -> None:
+    b.apply(login("u", "s0"))
+    send_late(a, 60, hold("u", "sa"))
+    b.apply(end("u", "s0"))
+    assert online_sessions(server.client) == {("u", "", "sa")}
+    assert send_late(b, 0, login("u", "sb", age_s=10)) == ()
+    assert online_sessions(server.client) == {("u", "", "sb")}
+
+
 def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     b.apply(register("u", "s1"))

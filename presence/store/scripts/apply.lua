@@ -34,7 +34,6 @@
 -- if that is damaged, unknown.
 
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: the record may have a newer one
-local UNCERTAIN_LOGIN_MS = 5000   -- without knowledge of clocks, the order of logins nearer than this is uncertain
 local CLOCK_ERROR = 0.05       -- of ages by the clock of a node, far above any real error
 local ITEM_VALUES = 9
 local EXACT_DIGITS = 16          -- of numbers up to EXACT
@@ -90,6 +89,7 @@ end
 local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
 local class_limits = ARGV[18] ~= '' and cmsgpack.unpack(ARGV[18])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
+local late_ms = sent_ms > 0 and lateness(now_ms - sent_ms) or nil  -- of this call: Redis was stopped, or the node slept
 
 local failure = finish_former(meta_key)
 if failure then return failure end
@@ -123,19 +123,26 @@ local function login_order_uncertain(present, login_ms, age_ms)
   if sent_ms > 0 and sent_ms <= now_ms and sent_ms - age_ms > present.login_ms + 1 + clock_error_ms then
     return false
   end
-  return login_ms - present.login_ms < UNCERTAIN_LOGIN_MS
+  return late_ms ~= nil or login_ms - present.login_ms < UNCERTAIN_LOGIN_MS
     or present.arrived_ms - present.login_ms > UNCERTAIN_LOGIN_MS or age_ms > UNCERTAIN_LOGIN_MS
 end
 
+-- Returns when a session of a record logged in at the earliest.
+local function earliest_login_ms(session)
+  return session.login_ms - (is_number(session.late_ms) and session.late_ms or 0)
+end
+
 -- Whether a new session yields to `present`, another session of the same (uid, device). It never yields to an older
--- session of its own node (the outbox is in order), nor to one of a fenced node. A registration yields, because the ages
+-- session of its own node (the outbox is in order), nor to one of a fenced node. The earliest times of the logins decide:
+-- of a call that came late they are the right ones, unless its node slept. A registration yields, because the ages
 -- of a machine that slept are too small; unless Redis lost recent writes: then the record may be of a session that has
 -- ended since, and the surely younger session wins.
 local function yields_to(present, op, login_ms, age_ms)
   if present.node == node or is_fenced(present.node) then return false end
   if op == 'register' then return true end
-  if op == 'reclaim' then return login_ms - present.login_ms <= UNCERTAIN_LOGIN_MS + CLOCK_ERROR * age_ms end
-  return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms
+  local earliest_ms = login_ms - (late_ms or 0)
+  if op == 'reclaim' then return earliest_ms - present.login_ms <= UNCERTAIN_LOGIN_MS + CLOCK_ERROR * age_ms end
+  return now_ms - earliest_ms > LATE_LOGIN_MS and earliest_login_ms(present) > earliest_ms
 end
 
 local has_pending_logins  -- whether this node has any; nil: not asked yet
@@ -219,12 +226,12 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
     end
   end
   local entry = {session = session, node = node, generation = generation, login_ms = recorded_ms,
-    arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms}
+    arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms, late_ms = late_ms}
   if profile ~= '' then show_as(entry, profile) end
   if present and present.session == session then
-    entry.login_ms, entry.arrived_ms = present.login_ms, present.arrived_ms
+    entry.login_ms, entry.arrived_ms, entry.late_ms = present.login_ms, present.arrived_ms, present.late_ms
   elseif present and yields_to(present, op, login_ms, age_ms) then
-    local surely = op == 'login' and present.login_ms - login_ms > UNCERTAIN_LOGIN_MS
+    local surely = op == 'login' and earliest_login_ms(present) - login_ms > UNCERTAIN_LOGIN_MS
     superseded[#superseded + 1] = {uid, device, session, not surely}
     return
   end

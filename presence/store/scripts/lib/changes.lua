@@ -16,6 +16,13 @@ local function is_plain(text)
   return answer
 end
 
+-- How much later than it was a login may seem to be, nil up to this: the order of logins so near is uncertain anyway, if
+-- clocks are not known.
+local UNCERTAIN_LOGIN_MS = 5000
+local function lateness(ms)
+  return ms > UNCERTAIN_LOGIN_MS and ms or nil
+end
+
 -- Removes the infinite numbers from unknown fields of a record: JSON has none, but `1e999` is read as one. In an array they
 -- become null, because one with many holes cannot be encoded either.
 local function drop_infinite(value)
@@ -28,7 +35,7 @@ end
 -- Returns the JSON of a record, in the form of PLAIN_RECORD if possible.
 local function encode_record(record)
   local device, session = next(record.sessions)
-  if next(record.sessions, device) ~= nil or record.state ~= nil or not is_plain_session(session)
+  if next(record.sessions, device) ~= nil or record.state ~= nil or session.late_ms or not is_plain_session(session)
       or type(session.generation) ~= 'number' or type(session.idle_timeout_ms) ~= 'number'
       or not (is_plain(device) and is_plain(session.node) and string.find(record.id, '^%d+%-%d+$'))
       or string.find(session.session, '[%c"\\]') then
@@ -86,6 +93,7 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
       local entry = {session = login[2], node = id, generation = login[3], login_ms = login[4], arrived_ms = now_ms,
         idle_timeout_ms = login[5]}
       local earliest_ms = type(login[7]) == 'number' and login[7] or login[4]
+      entry.late_ms = is_number(login[4]) and lateness(login[4] - earliest_ms) or nil
       if type(login[1]) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms then
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
         record.sessions[login[1]] = entry

@@ -4,7 +4,8 @@
 --   1 events   stream: every transition, in order
 --   2 online   hash: uid -> JSON record {id, since_ms, sessions: {device: {session, node, generation,
 --              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock. Optional:
---              a session has `away` (true) and `meta` (a text, opaque here), the record has `state`: {id, since_ms},
+--              a session has `away` (true), `meta` (a text, opaque here), and `late_ms`: by so much `login_ms` may
+--              be too late, because the call came late; the record has `state`: {id, since_ms},
 --              its latest "away", "update" or "device" entry and the start of the present status; and that of an invisible user has
 --              `public` (a text, see lib/shown_state.lua)
 --   3 seen     sorted set: uid -> ms last seen, of users offline
