@@ -211,7 +211,9 @@ GUARDS: Final = (
         "late-login-yields",
         (
             SourceChange(
-                "apply", "return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms", "return false"
+                "apply",
+                "return now_ms - earliest_ms > LATE_LOGIN_MS and earliest_login_ms(present) > earliest_ms",
+                "return false",
             ),
         ),
         seed=11,
