@@ -204,7 +204,7 @@ GUARDS: Final = (
         seed=304,
     ),
     Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _answered_always}, seed=6),
-    Guard("tombstone", _TOMBSTONE, seed=459),
+    Guard("tombstone", _TOMBSTONE, seed=424),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(
