@@ -34,6 +34,7 @@
 -- if that is damaged, unknown.
 
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: the record may have a newer one
+local UNCERTAIN_LOGIN_MS = 5000   -- without knowledge of clocks, the order of logins nearer than this is uncertain
 local CLOCK_ERROR = 0.05       -- of ages by the clock of a node, far above any real error
 local ITEM_VALUES = 9
 local EXACT_DIGITS = 16          -- of numbers up to EXACT
@@ -89,7 +90,8 @@ end
 local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
 local class_limits = ARGV[18] ~= '' and cmsgpack.unpack(ARGV[18])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
-local late_ms = sent_ms > 0 and lateness(now_ms - sent_ms) or nil  -- of this call: Redis was stopped, or the node slept
+local late_ms  -- of this call, if that matters: Redis was stopped, or the node slept
+if sent_ms > 0 and now_ms - sent_ms > UNCERTAIN_LOGIN_MS then late_ms = now_ms - sent_ms end
 
 local failure = finish_former(meta_key)
 if failure then return failure end
@@ -129,7 +131,7 @@ end
 
 -- Returns when a session of a record logged in at the earliest.
 local function earliest_login_ms(session)
-  return session.login_ms - (is_number(session.late_ms) and session.late_ms or 0)
+  return session.login_ms - (session.late_ms or 0)
 end
 
 -- Whether a new session yields to `present`, another session of the same (uid, device). It never yields to an older

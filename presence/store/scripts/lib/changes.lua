@@ -16,13 +16,6 @@ local function is_plain(text)
   return answer
 end
 
--- How much later than it was a login may seem to be, nil up to this: the order of logins so near is uncertain anyway, if
--- clocks are not known.
-local UNCERTAIN_LOGIN_MS = 5000
-local function lateness(ms)
-  return ms > UNCERTAIN_LOGIN_MS and ms or nil
-end
-
 -- Removes the infinite numbers from unknown fields of a record: JSON has none, but `1e999` is read as one. In an array they
 -- become null, because one with many holes cannot be encoded either.
 local function drop_infinite(value)
@@ -67,6 +60,7 @@ end
 -- same user wait with them. A login that waits so is stored as pending: the end of the user's last session elsewhere must
 -- not make the user offline, but hands the record to the pending login. A pending login: [device, session, generation,
 -- login_ms, idle_timeout_ms, profile, earliest possible login_ms].
+local NOTED_LATENESS_MS = 5000  -- the order of logins nearer than this is uncertain anyway
 local pending_nodes
 local function nodes_with_pending_logins()
   pending_nodes = pending_nodes or redis.call('SMEMBERS', holding_key)
@@ -93,8 +87,8 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
       local entry = {session = login[2], node = id, generation = login[3], login_ms = login[4], arrived_ms = now_ms,
         idle_timeout_ms = login[5]}
       local earliest_ms = type(login[7]) == 'number' and login[7] or login[4]
-      entry.late_ms = is_number(login[4]) and lateness(login[4] - earliest_ms) or nil
       if type(login[1]) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms then
+        if login[4] - earliest_ms > NOTED_LATENESS_MS then entry.late_ms = login[4] - earliest_ms end
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
         record.sessions[login[1]] = entry
         if login[1] ~= gone then

@@ -54,6 +54,7 @@ local function decoded_record(text)
   end
   for _, session in pairs(record.sessions) do
     if not is_session(session) then return false end
+    if session.late_ms ~= nil and not is_number(session.late_ms) then session.late_ms = nil end
   end
   local state = record.state
   if state ~= nil and not (type(state) == 'table' and type(state.id) == 'string'
