@@ -47,6 +47,7 @@ class FakeBus:
     Attributes:
         records: uid -> node -> devices.
         deaf: nodes that receive nothing.
+        invisible: uids whose records show them to nobody.
         failures: the errors of the next calls, up to the first that works.
         calls: the uids of each call.
         sent: (node, devices, frame) of all published messages.
@@ -57,6 +58,7 @@ class FakeBus:
     def __init__(self) -> None:
         self.records: dict[str, dict[str, list[str]]] = {}
         self.deaf: set[str] = set()
+        self.invisible: set[str] = set()
         self.failures: list[StoreUnavailable | StoreError] = []
         self.calls: list[list[str]] = []
         self.sent: list[tuple[str, tuple[str, ...], bytes]] = []
@@ -73,6 +75,8 @@ class FakeBus:
         return [self._deliver(node, message) for message in messages]
 
     def _deliver(self, node: str, message: OutgoingMessage) -> RouteResult:
+        if message.to in self.invisible:
+            return RouteResult(0, (), is_hidden=True)
         others = {name: each for name, each in self.records.get(message.to, {}).items() if name != node}
         handed = 0
         for name, devices in others.items():

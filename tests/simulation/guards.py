@@ -180,7 +180,7 @@ GUARDS: Final = (
                 "if not opens and present_generation == 0",
             ),
         ),
-        seed=9,
+        seed=5054,
     ),
     Guard(
         "counted-in-the-trail",
