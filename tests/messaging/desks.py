@@ -47,7 +47,7 @@ class FakeBus:
     Attributes:
         records: uid -> node -> devices.
         deaf: nodes that receive nothing.
-        invisible: uids whose records show them to nobody.
+        invisible: uids of users who are invisible.
         failures: the errors of the next calls, up to the first that works.
         calls: the uids of each call.
         sent: (node, devices, frame) of all published messages.

@@ -14,7 +14,7 @@ from presence.transports import sockets
 from presence.transports.limits import Limits
 
 SEND_BYTES = 8192
-UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
+UNSENT_TIMEOUT_S = 600.0  # far longer than a case takes, so no slow client is disconnected
 
 
 def shrink_buffers() -> None:

@@ -4,7 +4,7 @@ Starts nodes on a Redis of their own, with proxies on all paths, and clients who
 silent. What is done to all of them is drawn from a seed, in storms of faults; after each storm all must come
 to rest. With `--plan` one fault comes after another, each by itself, and what is promised of it is measured.
 The exit status is 1 if a promise was broken, or if a kind of fault did not take place. With
-`--guard` the servers lack one of their guards, or the judge is told what did not happen, and the exit status
+`--guard` the servers lack one of their guards, or the judge gets false reports, and the exit status
 is 1 if that was not found. Needs the `loadtest` and `embedded` extras, and Linux.
 """
 

@@ -1,7 +1,7 @@
-"""What did not happen, told to the judge: some reports for each of its rules, and each rule must be broken.
+"""False reports to the judge: some for each of its rules, and each rule must be found broken.
 
 Servers, clients and streams are real, and nothing is done to them. Each report is about a user of its own; it
-may break other rules, too. In a plan everything that follows a fault is told too late instead.
+may break other rules, too. In a plan, whatever follows a fault is reported too late instead.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from tests.system.chaos.truth import DeviceLogin, StreamItem, User, UserBan
 MISREPORTS: Final = "misreports"  # on the command line, as a guard
 TIMES: Final = 5  # each: what its client does next may excuse one
 KNOWN_S: Final = 3.0  # after its login a client certainly lives, for the judge too
-LATE_S: Final = 60.0  # so much later than promised everything is told that follows a fault of a plan
+LATE_S: Final = 60.0  # how much later than promised whatever follows a fault of a plan is reported
 NO_ENTRY: Final = "0-9"
 T = TypeVar("T", bound="Untrue | str")
 
@@ -81,7 +81,7 @@ class Misreporter:
         self._victims: set[str] = set()  # users, each with one report
 
     def alter(self, items: Sequence[StreamItem], now: float) -> list[StreamItem]:
-        """Return what the judge is told of the streams until now; report on some clients, too."""
+        """Return the entries with false ones in their place; report falsely on some clients, too."""
         return [each for item in items for each in self._altered(item)] + self._of_clients(now)
 
     def unfound(self) -> list[str]:
@@ -105,7 +105,7 @@ class Misreporter:
         return [item] if chosen is None else chosen.told(item)
 
     def _choose(self, fitting: Sequence[T], uid: str) -> T | None:
-        """Return what to tell of a user, the rarest so far, and note it; None: enough was told."""
+        """Return the rarest false report so far, and note it for the user; None: there are enough."""
         rarest = min(fitting, key=lambda each: len(self._told[each]))
         if uid in self._victims or len(self._told[rarest]) == TIMES:
             return None

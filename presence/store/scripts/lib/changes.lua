@@ -60,7 +60,7 @@ end
 -- same user wait with them. A login that waits so is stored as pending: the end of the user's last session elsewhere must
 -- not make the user offline, but hands the record to the pending login. A pending login: [device, session, generation,
 -- login_ms, idle_timeout_ms, profile, earliest possible login_ms].
-local NOTED_LATENESS_MS = 5000  -- the order of logins nearer than this is uncertain anyway
+local NOTED_LATENESS_MS = 5000  -- UNCERTAIN_LOGIN_MS of apply.lua: the order of nearer logins is uncertain anyway
 local pending_nodes
 local function nodes_with_pending_logins()
   pending_nodes = pending_nodes or redis.call('SMEMBERS', holding_key)
