@@ -15,7 +15,13 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = [
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "deploy/README.md", "examples/README.md"),
-    *("loadtest/README.md", "protocol/SPEC.md", "protocol/clients/node/README.md", "tests/system/README.md"),
+    *(
+        "benchmarks/README.md",
+        "loadtest/README.md",
+        "protocol/SPEC.md",
+        "protocol/clients/node/README.md",
+        "tests/system/README.md",
+    ),
 ]
 exclude_patterns = ["presence/**"]  # presence/protocol is a link to protocol
 

@@ -28,7 +28,7 @@ def test_check_passes(command: list[str]) -> None:
 
 
 def test_the_import_graph_has_no_cycles() -> None:
-    graph = grimp.build_graph("presence", "loadtest", cache_dir=None)
+    graph = grimp.build_graph("presence", "benchmarks", "loadtest", cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert "presence.server.node" in imports["presence.server.server"]
     graphlib.TopologicalSorter(imports).prepare()  # raises with the cycle, if there is one
@@ -38,7 +38,7 @@ def test_an_import_against_the_layers_is_found(tmp_path: Path) -> None:
     shutil.copytree(
         ROOT / "presence", tmp_path / "presence", ignore=shutil.ignore_patterns("clients", "page")
     )
-    for package in ("loadtest", "tests"):
+    for package in ("benchmarks", "loadtest", "tests"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

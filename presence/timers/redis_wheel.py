@@ -28,7 +28,7 @@ Guarantees, by the clock of Redis (if it is set, time-outs are longer or shorter
   fallen silent are not reported.
 
 Memory: an entry of a hash and one of a set for each user online, and one of the capped stream for each event.
-`python -m loadtest.compare` measures it, and the cost of a touch.
+`python -m benchmarks.compare` measures it, and the cost of a touch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -41,6 +41,7 @@ def pages() -> dict[str, str]:
         ROOT / "CONTRIBUTING.md",
         *(ROOT / "protocol").rglob("*.md"),
         *(path for path in (ROOT / "docs").glob("*.md") if path.name not in OF_THE_SITE),
+        *(ROOT / "benchmarks").rglob("*.md"),
         *(ROOT / "loadtest").rglob("*.md"),
         *(ROOT / "tests").rglob("*.md"),
         *(ROOT / "deploy").rglob("*.md"),

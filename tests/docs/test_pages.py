@@ -15,8 +15,8 @@ from tests.docs.pages import ROOT, anchors, links, pages, prose
 
 PAGES = pages()
 OUTSIDE = re.compile(r"https?://|mailto:")
-PATHS = re.compile(r"`((?:presence|protocol|tests|loadtest|deploy)/[\w./-]*)`")
-MODULES = re.compile(r"`python\s-m\s((?:presence|loadtest|tests)[\w.]*)([^`]*)`")
+PATHS = re.compile(r"`((?:presence|protocol|tests|benchmarks|loadtest|deploy)/[\w./-]*)`")
+MODULES = re.compile(r"`python\s-m\s((?:presence|benchmarks|loadtest|tests)[\w.]*)([^`]*)`")
 INCOMPLETE = ("are required", "expected one argument")  # of a command that is named without its arguments
 
 

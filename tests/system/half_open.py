@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.events import StreamEvent
+from benchmarks.scale.play import Reader
 from loadtest.outcome import percentile
-from loadtest.records import Data
-from loadtest.scale.play import Reader
+from loadtest.redis_contents import Data
 from loadtest.servers import PresenceServer
+from loadtest.stream_events import StreamEvent
 from loadtest.usage import Stolen
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from presence.loadtest.connection import reset_on_close

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from loadtest.events import StreamEvent
+from loadtest.stream_events import StreamEvent
 from presence.protocol import Code
 from tests.system.half_open import SLACK_S, judge, missing_requirement, own_host, run
 

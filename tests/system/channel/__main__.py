@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.outcome import print_progress
-from loadtest.report import ScenarioReport
+from loadtest.scenario_report import ScenarioReport
 from presence.loadtest.connection import raise_file_limit
 from tests.system.channel import flapping, messages, slow, watch
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from loadtest.checker import id_order
-from loadtest.events import StreamEvent
+from loadtest.stream_events import StreamEvent
 
 EntryId = tuple[int, int]
 State = Mapping[str, Any]

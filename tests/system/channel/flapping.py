@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from loadtest.outcome import BrokenPromises, print_progress, spread_ms
-from loadtest.report import ScenarioReport, loaded_server
+from loadtest.scenario_report import ScenarioReport, loaded_server
 from presence.core.flap_damping import MAX_GRACE_S
 from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.protocol import KEEPALIVE, Code

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 from loadtest.outcome import failed_checks, percentile, print_progress, spread_ms
-from loadtest.report import ScenarioReport, loaded_server
+from loadtest.scenario_report import ScenarioReport, loaded_server
 from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.protocol import Code, Kind
 from tests.system.channel.message_judge import Received, SentMessage, judge

@@ -13,7 +13,7 @@ from typing import Any
 from loadtest import usage
 from loadtest.checker import id_order
 from loadtest.outcome import failed_checks, percentile, print_progress, spread_ms
-from loadtest.report import LoadedServer, ScenarioReport, loaded_server
+from loadtest.scenario_report import LoadedServer, ScenarioReport, loaded_server
 from presence import protocol
 from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.protocol import Kind

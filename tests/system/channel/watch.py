@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from loadtest.outcome import failed_checks, print_progress, spread_ms
-from loadtest.report import LoadedServer, ScenarioReport, loaded_server
+from loadtest.scenario_report import LoadedServer, ScenarioReport, loaded_server
 from loadtest.servers import wait_for
 from presence import protocol
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from loadtest.events import StreamEvent, WallClock, stream_event
+from loadtest.stream_events import StreamEvent, WallClock, stream_event
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.keys import Keys

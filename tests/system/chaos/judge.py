@@ -28,8 +28,8 @@ from loadtest.checker import (
     is_false_offline,
     is_justified,
 )
-from loadtest.events import StreamEvent
 from loadtest.servers import Setup
+from loadtest.stream_events import StreamEvent
 from presence.protocol import Code
 from tests.system.chaos.bounds import RECOVERY_S, Bounds, Troubles, is_order_unsure
 from tests.system.chaos.plan import Place

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from loadtest.checker import id_order
-from loadtest.events import StreamEvent
+from loadtest.stream_events import StreamEvent
 from presence.protocol import Code
 from tests.system.chaos.judge import ChaosJudge
 from tests.system.chaos.truth import DeviceLogin, StreamItem, User, UserBan

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from loadtest.records import Records
+from loadtest.redis_contents import Records
 from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis, PresenceServer, free_port, is_stopped, wait_for
 from presence.store.client import open_client
 from tests.support.proxy import Proxy

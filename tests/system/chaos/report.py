@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
-from loadtest.events import StreamEvent
 from loadtest.outcome import markdown, spread
 from loadtest.servers import Setup
+from loadtest.stream_events import StreamEvent
 from presence.protocol import Code
 from tests.system.chaos.bounds import settle_s
 from tests.system.chaos.judge import ChaosFinding

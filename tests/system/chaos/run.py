@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
-from loadtest.events import StreamEvent
 from loadtest.outcome import print_progress
 from loadtest.servers import wait_for
+from loadtest.stream_events import StreamEvent
 from loadtest.unguarded import GUARDS
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.replies import BanNotice

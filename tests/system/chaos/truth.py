@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadtest.events import StreamEvent
+from loadtest.stream_events import StreamEvent
 from tests.system.chaos.plan import ChaosFaultKind, Place
 
 PACKETS_KEPT = 48  # of a login; at a keepalive each 0.4 T as much as 19 T, far above any lag of an event

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadtest.checker import TRANSITIONS, id_order
-from loadtest.events import StreamEvent
 from loadtest.outcome import markdown, percentile, print_progress
-from loadtest.records import Data
+from loadtest.redis_contents import Data
 from loadtest.servers import PresenceServer, wait_for
+from loadtest.stream_events import StreamEvent
 from presence import protocol
 from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread
 from presence.loadtest.connection import raise_file_limit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.events import StreamEvent
+from loadtest.stream_events import StreamEvent
 from tests.system.followups.__main__ import FollowUpEntry, judge
 
 AFTER_MS, LATE_MS, NOW_MS = 1000, 100, 100_000

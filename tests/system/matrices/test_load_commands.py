@@ -30,16 +30,16 @@ ROOT: Final = LOCUSTFILE.parent.parent
 
 COMMANDS: Final = {
     "check": "loadtest.check --only run --users 40 --seconds 15 --idle-timeout 2",
-    "scale": "loadtest.scale --connections 60 --workers 2 --processes 2 --logins 2000 --idle-timeout 5"
+    "scale": "benchmarks.scale --connections 60 --workers 2 --processes 2 --logins 2000 --idle-timeout 5"
     " --tick 0.25 --beat 1 --hold 10 --floor-hold 0 --last-beat 0.4",
-    "bench": "loadtest.bench --connections 30 --rates 400 --seconds 10 --probe-seconds 5 --rounds 1"
+    "bench": "benchmarks.keepalives --connections 30 --rates 400 --seconds 10 --probe-seconds 5 --rounds 1"
     " --servers presence",
-    "visits": "loadtest.bench visits --rates 50 --seconds 15 --rounds 1 --servers presence --others 10",
-    "storm": "loadtest.bench.storm --clients 100 --rounds 1",
-    "expiry": "loadtest.bench.expiry --sessions 2000",
-    "compare": "loadtest.compare --users 60 --idle-timeout 6 --kinds queue --single",
-    "soak": "loadtest.soak --visits 6000 --rate 300 --users 900 --crowd 40 --events-only",
-    "networks": "loadtest.networks --phones 1 --minutes 0.4",
+    "visits": "benchmarks.visits --rates 50 --seconds 15 --rounds 1 --servers presence --others 10",
+    "storm": "benchmarks.storm --clients 100 --rounds 1",
+    "expiry": "benchmarks.expiry --sessions 2000",
+    "compare": "benchmarks.compare --users 60 --idle-timeout 6 --kinds queue --single",
+    "soak": "benchmarks.soak --visits 6000 --rate 300 --users 900 --crowd 40 --events-only",
+    "networks": "benchmarks.networks --phones 1 --minutes 0.4",
 }
 WRITES: Final = ("bench", "visits")  # which write into a folder unless they are given one
 

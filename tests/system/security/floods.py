@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from loadtest import usage
 from loadtest.outcome import CaseOutcome, failed_checks, percentile, print_progress, spread_ms
-from loadtest.records import Data
+from loadtest.redis_contents import Data
 from loadtest.servers import PresenceServer, Setup, wait_for
 from presence import protocol
 from presence.config.settings import Settings

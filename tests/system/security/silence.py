@@ -10,8 +10,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from loadtest.events import StreamEvent
 from loadtest.outcome import CaseOutcome, failed_checks, percentile, spread_ms
+from loadtest.stream_events import StreamEvent
 from presence import protocol
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from presence.protocol import Code, Kind

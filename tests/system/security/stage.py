@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.events import StreamEvent
 from loadtest.outcome import failed_checks
-from loadtest.records import Data
+from loadtest.redis_contents import Data
 from loadtest.servers import PRESENCE, PresenceServer, Setup
+from loadtest.stream_events import StreamEvent
 from presence import protocol
 from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread, login_frame
 from presence.loadtest.connection import reset_on_close, source_addresses

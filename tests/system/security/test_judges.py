@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtest.events import StreamEvent
 from loadtest.outcome import CaseOutcome
+from loadtest.stream_events import StreamEvent
 from presence.protocol import Code
 from tests.system.security.__main__ import status
 from tests.system.security.floods import (
