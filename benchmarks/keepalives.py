@@ -40,7 +40,7 @@ from benchmarks.results import Cpu, KeepaliveLoad, MemorySlope, Results, Trips
 from loadtest import usage
 from loadtest.arguments import above_0, at_least_0, from_1
 from loadtest.processes import exit_on_sigterm
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 
 REST_S = 1.0  # after logins, until what they left behind is done
 PROBE_SETTLE_S = 3.5  # until the probes' own connections have sent what they usually send

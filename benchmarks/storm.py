@@ -18,7 +18,7 @@ from loadtest.arguments import from_1
 from loadtest.outcome import markdown, percentile, print_progress
 from loadtest.processes import exit_on_sigterm
 from presence.loadtest.client_loop import ClientLoop, LoopClient
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 
 SOURCES = 16
 SETTLE_S = 2.0  # until the established have sent what they usually send

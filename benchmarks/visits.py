@@ -47,7 +47,7 @@ from loadtest import usage
 from loadtest.arguments import above_0, from_0, from_1
 from loadtest.outcome import markdown, percentile
 from loadtest.processes import WorkerProcess, exit_on_sigterm
-from presence.loadtest.connection import raise_file_limit, source_addresses
+from presence.loadtest.server_address import raise_file_limit, source_addresses
 
 RATES = (50.0, 200.0, 1000.0, 3000.0)  # visits per second
 STAY_S = 0.5  # from the answer to the login until the logout
@@ -212,7 +212,7 @@ class Visits:
 
 
 @dataclass(frozen=True)
-class Plan:
+class VisitsPlan:
     """What each server goes through in a round."""
 
     rates: tuple[float, ...]
@@ -223,7 +223,7 @@ class Plan:
         return START_S + len(self.rates) * (self.seconds + WARM_UP_S + 2 * STAY_S)
 
 
-def measure(contender: Contender, number: int, plan: Plan, bar: Bar) -> list[Visits]:
+def measure(contender: Contender, number: int, plan: VisitsPlan, bar: Bar) -> list[Visits]:
     """Measure one server from start to end."""
     bar.begin(f"round {number}: {contender.name}", plan.planned_s())
     found, first = [], 0
@@ -430,7 +430,7 @@ def main(words: Sequence[str] | None = None) -> int:
     usage.require_linux()
     raise_file_limit()
     given = parse(words)
-    plan = Plan(given.rates, given.seconds, given.others)
+    plan = VisitsPlan(given.rates, given.seconds, given.others)
     servers = choose_servers(given.servers, given.workers, given.also)
     found: list[Visits] = []
     with Bar(given.rounds * len(servers) * plan.planned_s()) as bar:

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from presence.auth import key_file
-from presence.auth.issuing import CannotSign, Signer
-from presence.auth.keys import InvalidKey, KeySetError
+from presence.auth.signing_keys import InvalidKey, KeySetError
+from presence.auth.token_signer import CannotSign, Signer
 from presence.auth.tokens import is_seeing_uid, is_sight
 
 __all__ = ["CannotSign", "InvalidKey", "KeySetError", "PassIssuer"]

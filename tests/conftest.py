@@ -73,7 +73,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("PRESENCE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr("presence.cli.local_server.running_servers", list)
-    monkeypatch.setattr("presence.config.loading.SYSTEM_FILE", Path("/nonexistent"))
+    monkeypatch.setattr("presence.config.loader.SYSTEM_FILE", Path("/nonexistent"))
     level = logging.root.level
     yield
     structlog.reset_defaults()

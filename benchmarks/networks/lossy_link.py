@@ -63,7 +63,7 @@ class Way(Enum):
     DOWN = "down"
 
 
-class Link:
+class LossyLink:
     """The network of one phone, for all its connections.
 
     Args:

@@ -1,4 +1,4 @@
-"""A phone: the client library behind a `Link`, until it dies."""
+"""A phone: the client library behind a `LossyLink`, until it dies."""
 
 import math
 from collections import deque
@@ -9,7 +9,7 @@ from random import Random
 import anyio
 from anyio.abc import ByteStream, TaskGroup
 
-from benchmarks.networks.lossy_link import Link, Network, Way
+from benchmarks.networks.lossy_link import LossyLink, Network, Way
 from presence.client import ClientOptions, Connected, connect
 
 READ_BYTES = 65_536
@@ -46,7 +46,7 @@ class PhoneStream(ByteStream):
         tasks: run its two ways, also for some time after the client has closed it.
     """
 
-    def __init__(self, raw: ByteStream, link: Link, tasks: TaskGroup) -> None:
+    def __init__(self, raw: ByteStream, link: LossyLink, tasks: TaskGroup) -> None:
         self._raw, self._link = raw, link
         self._up: deque[tuple[float, bytes]] = deque()  # b"": the end
         self._up_due = self._down_due = self._last_packet = anyio.current_time()
@@ -150,7 +150,7 @@ class Phone:
     ) -> None:
         now = anyio.current_time()
         self.record = PhoneRecord(uid, network.name, now)
-        self._address, self._tasks, self._link = address, tasks, Link(network, now, chance)
+        self._address, self._tasks, self._link = address, tasks, LossyLink(network, now, chance)
         self.record.blackouts = self._link.blackouts
         self._stream: PhoneStream | None = None
         self._dies = anyio.CancelScope()

@@ -7,7 +7,7 @@ from anyio.abc import TaskGroup
 
 from benchmarks.networks.lossy_link import NETWORKS, Network
 from benchmarks.networks.phone import Phone, PhoneRecord
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 
 LIVES_S = 300.0  # on average
 ARRIVAL_S = 10.0  # in which the first phones come

@@ -45,7 +45,7 @@ from loadtest.outcome import print_progress
 from loadtest.processes import exit_on_sigterm
 from loadtest.scenario_report import ScenarioReport
 from loadtest.servers import PresenceServer
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 
 MAXEVENTS = 512  # that a floor takes per call
 SETTLE_S = 1.0  # after the start, before memory is looked at

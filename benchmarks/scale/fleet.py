@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.scale.verdict import LastPacket
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
-from presence.loadtest.connection import raise_file_limit, source_addresses
+from presence.loadtest.server_address import raise_file_limit, source_addresses
 from presence.protocol import KEEPALIVE
 
 SLOTS_PER_S = (

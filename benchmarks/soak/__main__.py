@@ -59,8 +59,8 @@ from loadtest.processes import LocustFailed, LocustRun, exit_on_sigterm
 from loadtest.redis_contents import Data
 from loadtest.scenario_report import ScenarioReport
 from loadtest.servers import PresenceServer, wait_for
-from presence.auth.issuing import key_set, make_key
-from presence.loadtest.connection import raise_file_limit
+from presence.auth.token_signer import key_set, make_key
+from presence.loadtest.server_address import raise_file_limit
 from presence.store.client import RedisError
 
 IDLE_TIMEOUT_S = 3.0

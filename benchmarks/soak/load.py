@@ -13,8 +13,8 @@ from benchmarks.load_generator import PRESENCE
 from benchmarks.visits import VisitGenerator, VisitReport
 from loadtest.processes import WorkerProcess
 from presence import protocol
-from presence.auth.issuing import Signer
-from presence.loadtest.connection import raise_file_limit
+from presence.auth.token_signer import Signer
+from presence.loadtest.server_address import raise_file_limit
 from presence.store.client import RedisError, open_client
 from presence.store.keys import Keys
 from presence.subscriber import subscribe_sync

@@ -3,7 +3,7 @@
 import random
 
 from presence import protocol
-from presence.loadtest.device import Device
+from presence.loadtest.device import LoadDevice
 from presence.loadtest.hooks import LoadUser, register_hooks
 from presence.protocol import Code
 
@@ -11,11 +11,11 @@ WATCHED = 5  # others, by each device
 STATUSES = ("online", "away", "busy", "invisible")
 
 
-class SoakDevice(Device):
+class SoakDevice(LoadDevice):
     """A device that, whenever it comes online, watches others, renews its token and shows a status."""
 
     # While Redis restarts, a server cannot look up where a recipient is.
-    expected_codes = (*Device.expected_codes, Code.SERVER_ERROR, Code.BUSY)
+    expected_codes = (*LoadDevice.expected_codes, Code.SERVER_ERROR, Code.BUSY)
 
     def on_online(self) -> None:
         others = random.sample(self.peers, min(WATCHED, len(self.peers)))

@@ -6,7 +6,7 @@ import signal
 import socket
 from typing import Final
 
-from presence.admin import startup
+from presence.admin import start_message
 from presence.common.logs import configure
 from presence.common.scarcity import fault_fields
 from presence.store.embedded import die_with_parent
@@ -20,11 +20,11 @@ def main() -> int:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # a preference; the shipped unit for systemd does not allow it
-        os.nice(startup.NICENESS)
+        os.nice(start_message.NICENESS)
     if (ask_kernel := die_with_parent(signal.SIGKILL)) is not None:
         ask_kernel()  # also works while we are stopped or hang
     line = socket.socket(fileno=0)
-    start = startup.read(line)
+    start = start_message.read(line)
     if start is None:
         return 0
     with configure(start.settings.log_format, start.settings.log_level):

@@ -18,7 +18,7 @@ from presence.admin.history import EventHistory
 from presence.admin.http import serve_http
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
-from presence.admin.startup import Start
+from presence.admin.start_message import Start
 from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.auth import operator_tokens

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from presence import __version__
-from presence.admin import requests
+from presence.admin import request_checks
 from presence.admin.auth_middleware import Audit, Outcome, operator_of
 from presence.admin.broadcast import EventBroadcaster
 from presence.admin.event_feed import TYPES, EventFeed, parse_position
@@ -117,22 +117,22 @@ class Handlers:
         return Response(body, 200, {**NO_STORE, "Content-Type": kind})
 
     async def presence(self, request: Request) -> Response:
-        return await self._presence(requests.uid_of_path(request, "/v1/presence/"))
+        return await self._presence(request_checks.uid_of_path(request, "/v1/presence/"))
 
     async def presence_of(self, request: Request) -> Response:
         """As `presence`, with the uid in a parameter."""
-        return await self._presence(requests.uid_of_query(request))
+        return await self._presence(request_checks.uid_of_query(request))
 
     async def _presence(self, uid: str) -> Response:
         return json_answer((await self._sources.queries.states([uid]))[uid])
 
     async def query(self, request: Request) -> Response:
-        uids = requests.uids_of(await requests.json_object(request, "uids"))
+        uids = request_checks.uids_of(await request_checks.json_object(request, "uids"))
         return json_answer({"presence": await self._sources.queries.states(uids)})
 
     async def online(self, request: Request) -> Response:
         """How many users are online, and a page of them."""
-        limit = requests.limit_of(request)
+        limit = request_checks.limit_of(request)
         count = await self._sources.queries.count()
         if limit == 0:
             return json_answer({"count": count, "users": {}, "cursor": None})
@@ -148,11 +148,11 @@ class Handlers:
 
     async def explain(self, request: Request) -> Response:
         """Why a user is online or offline."""
-        return await self._explain(requests.uid_of_path(request, "/v1/explain/"))
+        return await self._explain(request_checks.uid_of_path(request, "/v1/explain/"))
 
     async def explain_of(self, request: Request) -> Response:
         """As `explain`, with the uid in a parameter."""
-        return await self._explain(requests.uid_of_query(request))
+        return await self._explain(request_checks.uid_of_query(request))
 
     async def _explain(self, uid: str) -> Response:
         here = await self._sources.workers.explain(uid)
@@ -166,9 +166,9 @@ class Handlers:
         operator = operator_of(request.scope)
         log_action, scope = self._sources.audit.log_action, request.scope
         try:
-            body = await requests.json_object(request, "uid", "device", "wait_s")
-            uid, device = requests.checked_uid(body.get("uid")), requests.device_of(body)
-            wait_s = requests.wait_of(body)
+            body = await request_checks.json_object(request, "uid", "device", "wait_s")
+            uid, device = request_checks.checked_uid(body.get("uid")), request_checks.device_of(body)
+            wait_s = request_checks.wait_of(body)
         except ApiError as error:
             log_action(operator, scope, "kick", "refused", reason=error.code)
             raise
@@ -193,10 +193,10 @@ class Handlers:
         operator, scope = operator_of(request.scope), request.scope
         log_action = self._sources.audit.log_action
         try:
-            body = await requests.json_object(request, "uids", "device", "for_s", "reason", "wait_s")
-            uids, device = requests.uids_of(body), requests.device_of(body)
-            for_s, reason = requests.ban_of(body)
-            wait_s = requests.wait_of(body)
+            body = await request_checks.json_object(request, "uids", "device", "for_s", "reason", "wait_s")
+            uids, device = request_checks.uids_of(body), request_checks.device_of(body)
+            for_s, reason = request_checks.ban_of(body)
+            wait_s = request_checks.wait_of(body)
         except ApiError as error:
             log_action(operator, scope, "ban", "refused", reason=error.code)
             raise
@@ -223,8 +223,8 @@ class Handlers:
         operator, scope = operator_of(request.scope), request.scope
         log_action = self._sources.audit.log_action
         try:
-            body = await requests.json_object(request, "uids", "device")
-            uids, device = requests.uids_of(body), requests.device_of(body)
+            body = await request_checks.json_object(request, "uids", "device")
+            uids, device = request_checks.uids_of(body), request_checks.device_of(body)
         except ApiError as error:
             log_action(operator, scope, "unban", "refused", reason=error.code)
             raise
@@ -240,8 +240,8 @@ class Handlers:
     async def message(self, request: Request) -> Response:
         operator, scope, audit = operator_of(request.scope), request.scope, self._sources.audit
         try:
-            body = await requests.json_object(request, "from", "to", "device", "body", "messages")
-            name, checked = requests.sender_of(body), requests.messages_of(body)
+            body = await request_checks.json_object(request, "from", "to", "device", "body", "messages")
+            name, checked = request_checks.sender_of(body), request_checks.messages_of(body)
             self._take_messages(operator.name, len(checked))
         except ApiError as error:
             audit.log_refusal(scope, "message", error.code, operator)

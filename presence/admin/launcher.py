@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from presence.admin.startup import RELOAD, Start
+from presence.admin.start_message import RELOAD, Start
 from presence.common.backoff import backoff_s
 from presence.common.scarcity import scarcity
 from presence.config.settings import Settings, admin_host, admin_port

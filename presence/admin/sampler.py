@@ -12,8 +12,8 @@ from typing import Any, Final
 import structlog
 import trio
 
+from presence.admin.page_snapshot import History, Rates, RedisStatus, point_of, snapshot
 from presence.admin.responses import to_json
-from presence.admin.snapshot import History, Rates, RedisStatus, point_of, snapshot
 from presence.admin.sse import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text

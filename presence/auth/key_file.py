@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from presence.auth.keys import (
+from presence.auth.signing_keys import (
     ALGORITHMS,
     CURVES,
     HS256,

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from presence.auth import key_file
-from presence.auth.keys import Keyring, KeySetError
+from presence.auth.signing_keys import Keyring, KeySetError
 from presence.common.backoff import jittered
 from presence.common.faults import Faults
 from presence.common.rate_limit import RETRY_MIN_S, spread

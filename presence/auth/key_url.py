@@ -17,7 +17,7 @@ import httpx2
 import trio
 
 from presence.auth.key_file import MAX_FILE_BYTES, SECRET_MEMBERS, digest, entries_of, key_of
-from presence.auth.keys import EDDSA, ES256, KTY, RS256, InvalidKey, Key, Keyring, KeySetError
+from presence.auth.signing_keys import EDDSA, ES256, KTY, RS256, InvalidKey, Key, Keyring, KeySetError
 
 TIMEOUT_S: Final = 5.0  # of a request in all
 RETRY_S: Final = 10.0  # between two requests: soon enough for a new key, and bearable for the provider

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Final
 
 from presence.auth import tokens
-from presence.auth.keys import Keyring
+from presence.auth.signing_keys import Keyring
 from presence.auth.tokens import Reason, TokenRefused, TokenRules
 from presence.common.rate_limit import KeyedRateLimiter, TokenBucket
 from presence.core.authenticator import AuthResult, Granted, Refusal

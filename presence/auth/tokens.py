@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from presence.auth.keys import Key, Keyring, SignatureRefused
+from presence.auth.signing_keys import Key, Keyring, SignatureRefused
 from presence.core.authenticator import NO_SIGHT, Sight
 from presence.protocol.constants import TOKEN_MAX_BYTES
 from presence.protocol.schema import uid_complaint

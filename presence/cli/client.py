@@ -36,7 +36,7 @@ from presence.client import (
 )
 from presence.client.shell import error_text
 from presence.common.text import printable
-from presence.config.loading import DEFAULT_SOURCE, TOKEN_VARIABLE
+from presence.config.loader import DEFAULT_SOURCE, TOKEN_VARIABLE
 from presence.protocol.constants import STATUSES
 
 STDIN = 0

@@ -7,7 +7,7 @@ from presence.cli.errors import OK
 from presence.cli.options import Load, add_json, add_settings
 from presence.cli.serve import check_files
 from presence.common.text import printable
-from presence.config.loading import FIELDS, RULES, Loaded, shown
+from presence.config.loader import FIELDS, RULES, Loaded, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from presence.cli.errors import print_error
 from presence.cli.options import DataLocation, UsageError
-from presence.config.loading import DEFAULT_SOURCE, Loaded
+from presence.config.loader import DEFAULT_SOURCE, Loaded
 from presence.server.running_servers import RunningServer, running_servers
 
 

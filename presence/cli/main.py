@@ -24,7 +24,7 @@ from presence.cli.errors import (
 )
 from presence.cli.options import Parser, UsageError
 from presence.common.scarcity import scarcity
-from presence.config.loading import CONFIG_VARIABLE, FIELDS, ConfigError, Loaded, default_file, load
+from presence.config.loader import CONFIG_VARIABLE, FIELDS, ConfigError, Loaded, default_file, load
 
 COMMANDS: Final = {
     "serve": "run the server",

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from presence.cli.errors import USAGE, print_error
 from presence.common.text import named, printable
-from presence.config.loading import FIELDS, Loaded, SettingField, Settings, nearest
+from presence.config.loader import FIELDS, Loaded, SettingField, Settings, nearest
 from presence.config.removed import REMOVED, removal
 from presence.protocol.schema import device_complaint, uid_complaint
 

@@ -18,7 +18,7 @@ from presence.cli.errors import (
 from presence.cli.options import Load, add_settings
 from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
 from presence.common.scarcity import scarcity
-from presence.config.loading import DEFAULT_SOURCE, FIELDS, ConfigError, Loaded, exposures
+from presence.config.loader import DEFAULT_SOURCE, FIELDS, ConfigError, Loaded, exposures
 from presence.config.settings import Settings
 from presence.prefork.systemd import Notifier, from_environment
 from presence.store.embedded import LOADING_REPORT_S, EmbeddedError, EmbeddedRedis, embedded_redis

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from presence.auth import issuing, key_file, operator_tokens, tokens
-from presence.auth.issuing import CannotSign
-from presence.auth.keys import HS256, InvalidKey, KeySetError
+from presence.auth import key_file, operator_tokens, token_signer, tokens
 from presence.auth.operator_tokens import TokenFileError
+from presence.auth.signing_keys import HS256, InvalidKey, KeySetError
+from presence.auth.token_signer import CannotSign
 from presence.auth.tokens import TokenRefused, TokenRules
 from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import (
@@ -151,16 +151,16 @@ def _keygen(args: argparse.Namespace) -> None:
         raise UsageError("token keygen: an HS256 key has no public part")
     if None not in (args.public, args.append_to) and args.public.resolve() == args.append_to.resolve():
         raise UsageError("token keygen: --public must name another file than --append-to")
-    entry = issuing.make_key(args.kid or secrets.token_hex(4), args.alg)
+    entry = token_signer.make_key(args.kid or secrets.token_hex(4), args.alg)
     contents = []
     if args.public is not None:
-        text = _with(args.public, issuing.public_entry(entry))
+        text = _with(args.public, token_signer.public_entry(entry))
         contents.append(Content(args.public, text, PUBLIC_MODE))
     if args.append_to is not None:
         contents.append(Content(args.append_to, _with(args.append_to, entry), SECRET_MODE))
     replace_files(contents)
     if args.append_to is None:
-        print(issuing.key_set([entry]))
+        print(token_signer.key_set([entry]))
         return
     public = "" if args.public is None else f", its public part to {args.public}"
     print_error(f"key {entry['kid']} added to {args.append_to}{public}")
@@ -177,7 +177,7 @@ def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
         )
     if args.see is not None and not tokens.is_sight(args.see):
         raise UsageError(f"token {args.action}: --see takes uids, and beginnings of uids with a * after them")
-    signer = issuing.Signer(key_file.named(key_file.entries_of(key_file.read(Path(keys))), args.kid))
+    signer = token_signer.Signer(key_file.named(key_file.entries_of(key_file.read(Path(keys))), args.kid))
     claims: dict[str, Any] = {} if settings.token_issuer is None else {"iss": settings.token_issuer}
     if args.see is not None:
         claims["see"] = args.see
@@ -215,9 +215,9 @@ def _token(source: str) -> str:
 def _with(path: Path, entry: Mapping[str, Any]) -> str:
     """Return the text of the key file with one more key."""
     if not path.exists():
-        return issuing.key_set([entry])
+        return token_signer.key_set([entry])
     raw = key_file.read(path)
-    text = issuing.key_set([*key_file.entries_of(raw), entry])
+    text = token_signer.key_set([*key_file.entries_of(raw), entry])
     key_file.parse(text.encode(), path)
     return text
 

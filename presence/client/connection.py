@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from presence import protocol
 from presence.client.errors import CodedError, PresenceError, RequestFailed
+from presence.client.kept_state import PersistentState
 from presence.client.login_token import LoginToken
 from presence.client.pending import Effects, Result
 from presence.client.pushes import WatchEnded
 from presence.client.reconnect import Backoff, Chance, Loss
 from presence.client.session import ClientSession, Keepalives
-from presence.client.state import PersistentState
 from presence.client.tokens import remaining_lifetime_s
 from presence.protocol import Code, Packet
 

@@ -19,9 +19,9 @@ import math
 from enum import Enum
 
 from presence.client.errors import CodedError, NoToken, PresenceError, RequestFailed, Unsupported
+from presence.client.kept_state import PersistentState
 from presence.client.pending import Effects, Result
 from presence.client.reconnect import Backoff, Chance, Loss
-from presence.client.state import PersistentState
 from presence.client.tokens import ServerClock, checked_token, remaining_lifetime_s
 from presence.protocol import Code
 

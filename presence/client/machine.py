@@ -41,12 +41,12 @@ from presence.client.arguments import whole
 from presence.client.connection import Connection
 from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, PresenceError
 from presence.client.inbox import Inbox
+from presence.client.kept_state import PersistentState
 from presence.client.login_token import TOKEN_TIMEOUT_S, LoginToken
 from presence.client.pending import Effects, RequestResult
 from presence.client.pushes import Connected, Disconnected, Goodbye
 from presence.client.reconnect import Chance, Loss, ReconnectPolicy
 from presence.client.session import ASK_EVERY, KEEPALIVE_SHARE, Keepalives
-from presence.client.state import PersistentState
 from presence.client.tokens import CONNECTED, ServerClock, State, Statistics
 from presence.protocol import Code, Kind, Packet, ProtocolError
 

@@ -15,6 +15,7 @@ from presence.client.errors import (
     RequestTimeout,
     Uncertain,
 )
+from presence.client.kept_state import PersistentState, own_copy
 from presence.client.message_lines import MessageLines
 from presence.client.pending import (
     AnswerCallback,
@@ -25,7 +26,6 @@ from presence.client.pending import (
 )
 from presence.client.pushes import Delivered, PresenceChanged, user_state
 from presence.client.reconnect import Chance
-from presence.client.state import PersistentState, own_copy
 from presence.protocol import Code, Kind, Packet
 
 KEEPALIVE_SHARE = 0.4  # of the idle time-out, where the server names no keepalive interval

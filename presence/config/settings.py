@@ -1,6 +1,6 @@
 """All settings, each with its unit, its bounds and one line of help.
 
-Flags, variables and file keys are derived from the names here; `presence.config.loading` loads the values.
+Flags, variables and file keys are derived from the names here; `presence.config.loader` loads the values.
 Follow-up rules can only be set in the file: see `presence.config.followup_rules`.
 """
 
@@ -244,7 +244,7 @@ _log = partial(_setting, group="log")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of a server. `presence.config.loading.load` checks them; the constructor does not."""
+    """The settings of a server. `presence.config.loader.load` checks them; the constructor does not."""
 
     host: str = _server("127.0.0.1", "address to listen on; 0.0.0.0: all of IPv4; :: all of both", form=_host)
     port: int = _server(7400, "TCP port to listen on; 0 picks a free one", bounds=(0, 65535))

@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 
 from presence.loadtest.client_loop import ClientLoop
-from presence.loadtest.device import Device, Run
+from presence.loadtest.device import LoadDevice, Run
 from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
 from presence.loadtest.options import NOTHING, Act
 from presence.subscriber.events import Gap, Item
@@ -49,7 +49,7 @@ class DemoRun(Run):
     def start(self, within_s: float) -> None:
         """Let all devices log in, spread over that time."""
         for _ in range(self.clients):
-            Device(self).start(within_s)
+            LoadDevice(self).start(within_s)
 
     def take(self, item: Item) -> None:
         """Judge an entry of the streams."""

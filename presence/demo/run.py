@@ -12,7 +12,7 @@ from rich.console import Console
 from presence.admin.launcher import AdminProcess, running_admin_process
 from presence.common import files
 from presence.common.clock import Clock
-from presence.config.loading import Settings
+from presence.config.loader import Settings
 from presence.demo.devices import ACTIONS, DemoRun
 from presence.demo.view import print_line, show_summary
 from presence.loadtest.client_loop import ClientLoop

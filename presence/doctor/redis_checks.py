@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from presence import __version__
 from presence.config.settings import Settings
-from presence.doctor.machine import ConnectionCounts
+from presence.doctor.machine_checks import ConnectionCounts
 from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
 from presence.doctor.results import (
     CHECKS,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from presence.config.loading import ConfigError, Loaded
+from presence.config.loader import ConfigError, Loaded
 from presence.config.settings import Settings
-from presence.doctor import configuration, machine, redis_checks, redis_facts
+from presence.doctor import machine_checks, redis_checks, redis_facts, settings_checks
 from presence.doctor.results import CHECKS, CheckResult
 
 _NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
@@ -36,24 +36,24 @@ def run_checks(context: CheckContext) -> list[CheckResult]:
 
 def _without_settings(problems: Sequence[str], root: Path) -> Iterator[CheckResult]:
     """Give the results that do not need valid settings."""
-    here = machine.gather(Settings(port=0, no_admin=True), root)
-    yield from configuration.settings(problems)
-    yield from (machine.platform(here), machine.time(here))
+    here = machine_checks.gather(Settings(port=0, no_admin=True), root)
+    yield from settings_checks.settings(problems)
+    yield from (machine_checks.platform(here), machine_checks.time(here))
     names = [name for name in CHECKS if name not in _NEED_NO_SETTINGS]
     yield from redis_checks.left_out(names, "the settings must be valid first")
 
 
 def _with_settings(context: CheckContext, settings: Settings) -> Iterator[CheckResult]:
-    here = machine.gather(settings, context.root)
-    connections = machine.wanted(settings, here.hard_files)
-    yield from configuration.settings(())
-    yield from configuration.files(settings, context.handlers)
-    yield machine.platform(here)
-    yield machine.embedded_redis(settings, here)
-    yield machine.time(here)
-    yield machine.open_files(settings, here, connections)
-    yield machine.memory(settings, here, connections)
-    yield from machine.ports(settings, here)
+    here = machine_checks.gather(settings, context.root)
+    connections = machine_checks.wanted(settings, here.hard_files)
+    yield from settings_checks.settings(())
+    yield from settings_checks.files(settings, context.handlers)
+    yield machine_checks.platform(here)
+    yield machine_checks.embedded_redis(settings, here)
+    yield machine_checks.time(here)
+    yield machine_checks.open_files(settings, here, connections)
+    yield machine_checks.memory(settings, here, connections)
+    yield from machine_checks.ports(settings, here)
     if settings.redis is None:
         yield from redis_checks.without_redis()
     else:

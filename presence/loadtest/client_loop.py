@@ -31,7 +31,7 @@ from typing import Any, Self, TypeVar
 import msgpack
 
 from presence import protocol
-from presence.loadtest.connection import reset_on_close, source_addresses
+from presence.loadtest.server_address import reset_on_close, source_addresses
 from presence.protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
 
 T = TypeVar("T")

@@ -88,7 +88,7 @@ class Run:
         """Report what the judge found."""
 
 
-class Device(LoopClient):
+class LoadDevice(LoopClient):
     """A device that logs in, sends keepalives at the server's interval, and follows the scenario.
 
     Attributes:
@@ -481,7 +481,7 @@ class Device(LoopClient):
         out_s = 0.0 if returns_now else random.uniform(0, self._session.idle_timeout)
         self.loop.call_at(now + out_s, self.connect)
 
-    _actions: ClassVar[Mapping[str, Callable[["Device", JudgedSession], bool]]] = {
+    _actions: ClassVar[Mapping[str, Callable[["LoadDevice", JudgedSession], bool]]] = {
         "nothing": _do_nothing,
         "message": _send_message,
         "silence": _fall_silent,

@@ -22,13 +22,13 @@ from locust.exception import StopUser
 from locust.runners import MasterRunner, WorkerRunner
 
 from presence.common.redis_url import redacted
-from presence.loadtest.connection import raise_file_limit
-from presence.loadtest.device import Device
+from presence.loadtest.device import LoadDevice
+from presence.loadtest.device_tokens import DeviceTokens
 from presence.loadtest.options import add_options, check_options, ramp_users
 from presence.loadtest.report import Examples, failure_reasons, write_report
 from presence.loadtest.roster import Roster, WorkerReport
 from presence.loadtest.run import DeviceRun
-from presence.loadtest.tokens import DeviceTokens
+from presence.loadtest.server_address import raise_file_limit
 from presence.store.client import RedisError, open_client
 
 # A device has a hundred objects that live as long as it does: collections that scan all of them again and
@@ -69,7 +69,7 @@ class LoadUser(User):
     abstract = True
     host = "127.0.0.1:7400"
     connections: ClassVar[int] = 1
-    device_class: ClassVar[type[Device]] = Device
+    device_class: ClassVar[type[LoadDevice]] = LoadDevice
     current_run: ClassVar[DeviceRun | None] = None
     tokens: ClassVar[DeviceTokens | None] = None
     examples: ClassVar = Examples()
@@ -77,7 +77,7 @@ class LoadUser(User):
     judged_run: ClassVar[int] = 0
     has_begun: ClassVar[bool] = False
     roster: ClassVar = Roster()
-    devices: Sequence[Device] = ()
+    devices: Sequence[LoadDevice] = ()
 
     def on_start(self) -> None:
         """Start the devices, spread over `SPAWN_S`.

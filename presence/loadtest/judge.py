@@ -139,7 +139,7 @@ class JudgedDevice:
         return None
 
 
-class ServerClock:
+class ServerClockBounds:
     """The server's Unix milliseconds in this process's monotonic seconds, between two bounds.
 
     Each login's answer contains the server's time at a moment between request and answer, and so bounds the
@@ -189,7 +189,7 @@ class DeviceJudge:
     """Takes facts and events, returns findings."""
 
     def __init__(self, deadlines: EventDeadlines) -> None:
-        self.clock = ServerClock()
+        self.clock = ServerClockBounds()
         self.deadlines = deadlines
         self._devices: dict[str, JudgedDevice] = {}
         self._checks: list[tuple[float, int, JudgedSession]] = []

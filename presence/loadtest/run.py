@@ -16,12 +16,12 @@ from locust.env import Environment
 
 from presence.common.redis_url import redacted
 from presence.loadtest.client_loop import ClientLoop, PlainPoll, Poller
-from presence.loadtest.connection import parse_host, resolve, source_addresses, tls_context
 from presence.loadtest.device import Run
+from presence.loadtest.device_tokens import DeviceTokens
 from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
 from presence.loadtest.options import Act, check_options, scenario
 from presence.loadtest.report import Examples
-from presence.loadtest.tokens import DeviceTokens
+from presence.loadtest.server_address import parse_host, resolve, source_addresses, tls_context
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
 from presence.subscriber import Gap, Offline, Online, subscribe_sync

@@ -24,7 +24,7 @@ from presence.config.settings import Settings, is_url
 if TYPE_CHECKING:
     from presence.auth.client_certificates import CertificateIdentities
     from presence.auth.key_rotation import KeySource
-    from presence.auth.keys import Keyring
+    from presence.auth.signing_keys import Keyring
     from presence.auth.token_authenticator import TokenAuthenticator
     from presence.transports.tls import Certificate
 
@@ -77,7 +77,7 @@ def load_authenticator(
     """
     if settings.token_keys is None:
         return None
-    from presence.auth.keys import KeySetError  # noqa: PLC0415 - see above
+    from presence.auth.signing_keys import KeySetError  # noqa: PLC0415 - see above
     from presence.auth.token_authenticator import (  # noqa: PLC0415 - see above
         TOKEN_CHECK_SHARE,
         TokenAuthenticator,
@@ -115,7 +115,7 @@ async def read_keys(settings: Settings, token_keys: str) -> "Keyring":
     Raises:
         CredentialsError: there are none.
     """
-    from presence.auth.keys import KeySetError  # noqa: PLC0415 - see above
+    from presence.auth.signing_keys import KeySetError  # noqa: PLC0415 - see above
 
     source = _key_source(settings, token_keys)
     try:

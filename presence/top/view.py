@@ -10,7 +10,7 @@ from rich.text import Text
 
 from presence.common.text import printable
 from presence.top.state import TopState
-from presence.top.wheel import merged_slots, wheel_rows
+from presence.top.wheel_rows import merged_slots, wheel_rows
 
 NO_VALUE: Final = "-"
 READY: Final = "ready"  # what else a node may be needs attention

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from presence.admin import launcher, startup
+from presence.admin import launcher, start_message
 from presence.admin.__main__ import IGNORED
 from presence.admin.launcher import AdminProcess
 from presence.common.logs import DirectWriter
@@ -115,7 +115,7 @@ def test_the_process_loads_modules_from_the_servers_directories_only(
 
 def test_a_start_message_is_read_completely_or_not_at_all() -> None:
     address = ListenAddress("127.0.0.1", 1)
-    start = startup.Start(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
+    start = start_message.Start(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
     whole = start.packed()
     for sent, read in ((whole, start), (whole[:-1], None), (whole[:2], None), (b"", None)):
         ours, theirs = socket.socketpair()
@@ -123,7 +123,7 @@ def test_a_start_message_is_read_completely_or_not_at_all() -> None:
             with ours:
                 ours.send(sent[:3])
                 ours.send(sent[3:])
-            assert startup.read(theirs) == read
+            assert start_message.read(theirs) == read
 
 
 def test_a_process_without_a_server_ends_and_ignores_signals() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from presence.auth import key_file
-from presence.auth.issuing import Signer, key_set, make_key
-from presence.auth.keys import Keyring
+from presence.auth.signing_keys import Keyring
 from presence.auth.token_authenticator import TokenAuthenticator, budget_of
+from presence.auth.token_signer import Signer, key_set, make_key
 from presence.auth.tokens import TokenRules
 from presence.common.rate_limit import TokenBucket
 from presence.core.authenticator import AuthResult, Granted, Refusal, Sight

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from jwt.algorithms import HMACAlgorithm
 
-from presence.auth.issuing import Signer, make_key, public_entry
-from presence.auth.keys import ALGORITHMS, PUBLIC
+from presence.auth.signing_keys import ALGORITHMS, PUBLIC
+from presence.auth.token_signer import Signer, make_key, public_entry
 
 TTL_S = 3600
 AUDIENCE = "presence"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from presence.auth.issuing import key_set, public_entry
 from presence.auth.key_file import MAX_FILE_BYTES, MAX_KEYS, load
-from presence.auth.keys import KeySetError
+from presence.auth.signing_keys import KeySetError
+from presence.auth.token_signer import key_set, public_entry
 from tests.auth.gates import ALGORITHMS, entry
 
 CANARY = "canary-canary-canary-canary-canary-canary-x"

@@ -10,10 +10,10 @@ import trio
 from structlog.testing import capture_logs
 
 from presence.auth import key_file
-from presence.auth.issuing import key_set
 from presence.auth.key_file import load
 from presence.auth.key_rotation import KeyFile, KeyRotation, RotationStatistics
-from presence.auth.keys import Keyring
+from presence.auth.signing_keys import Keyring
+from presence.auth.token_signer import key_set
 from presence.common import runtime
 from presence.common.faults import Faults
 from tests.auth.gates import entry

@@ -18,11 +18,11 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from trio.testing import MockClock
 
 from presence.auth import key_url
-from presence.auth.issuing import Signer, key_set, make_key, public_entry
 from presence.auth.key_file import MAX_FILE_BYTES
 from presence.auth.key_rotation import KeyRotation
 from presence.auth.key_url import RETRY_S, KeyUrl
-from presence.auth.keys import Keyring, KeySetError
+from presence.auth.signing_keys import Keyring, KeySetError
+from presence.auth.token_signer import Signer, key_set, make_key, public_entry
 from presence.common.faults import Faults
 from presence.core.authenticator import Granted, Refusal
 from presence.protocol import Code

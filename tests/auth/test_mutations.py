@@ -9,7 +9,7 @@ from itertools import chain, islice
 import pytest
 
 from presence.auth import tokens
-from presence.auth.keys import Key
+from presence.auth.signing_keys import Key
 from presence.core.authenticator import Granted
 from tests.auth.gates import ALGORITHMS, WALL, TimedAuthenticator, entry, token
 from tests.auth.mutations import mutations

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.auth import issuing, tokens
+from presence.auth import token_signer, tokens
 from presence.auth.key_file import load
 from presence.auth.tokens import TokenRules
 from presence.passes import CannotSign, PassIssuer
@@ -19,7 +19,7 @@ SEEING = {what: name for what, name in NAMES.items() if not name.endswith("*")}
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "keys.json"
-    path.write_text(issuing.key_set([issuing.make_key("k", "EdDSA")]))
+    path.write_text(token_signer.key_set([token_signer.make_key("k", "EdDSA")]))
     path.chmod(0o600)
     return path
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from presence.auth.keys import Keyring
+from presence.auth.signing_keys import Keyring
 from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, CallerTrust, budget_of
 from presence.common.rate_limit import TokenBucket
 from presence.core.authenticator import Granted, Refusal

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jwt.utils import base64url_encode
 
 from presence.auth import tokens
-from presence.auth.issuing import CannotSign
+from presence.auth.token_signer import CannotSign
 from presence.auth.tokens import Reason, TokenRefused, TokenRules
 from presence.core.authenticator import Sight
 from presence.protocol.constants import TOKEN_MAX_BYTES

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import ByteStream
 
-from benchmarks.networks.lossy_link import Link, Network, Way
+from benchmarks.networks.lossy_link import LossyLink, Network, Way
 from benchmarks.networks.phone import BUFFERED_PIECES, PhoneRecord, PhoneStream
 from benchmarks.networks.verdict import NetworkOutcome, OfflineMoment, TimeoutSetting, failures, judge
 
@@ -15,8 +15,8 @@ CLEAN = Network("clean", 0.05, 0.0, 1000.0)
 DEFAULT = TimeoutSetting(30, 5)
 
 
-def link(network: Network, **blackouts: tuple[float, float]) -> Link:
-    made = Link(network, 0.0, Random(7))
+def link(network: Network, **blackouts: tuple[float, float]) -> LossyLink:
+    made = LossyLink(network, 0.0, Random(7))
     made.blackouts += blackouts.values()
     return made
 

@@ -8,7 +8,7 @@ import pytest
 from presence.cli import client as command
 from presence.cli.client import push_lines, state_line
 from presence.client import Delivered, Dropped, UserState, WatchEnded
-from presence.config.loading import load
+from presence.config.loader import load
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

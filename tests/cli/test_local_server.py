@@ -118,7 +118,7 @@ def test_the_user_s_settings_file_comes_before_the_system_s(
         return capsys.readouterr().out
 
     system, own = tmp_path / "system.toml", tmp_path / "home" / "presence" / "presence.toml"
-    monkeypatch.setattr("presence.config.loading.SYSTEM_FILE", system)
+    monkeypatch.setattr("presence.config.loader.SYSTEM_FILE", system)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     assert shown().startswith("# settings file: none\n")
     system.write_text("tick = 2")

@@ -15,7 +15,7 @@ import pytest
 from presence import __main__, __version__
 from presence.cli import main as main_module
 from presence.cli.main import COMMANDS, main
-from presence.config.loading import FIELDS
+from presence.config.loader import FIELDS
 from presence.config.removed import REMOVED
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from presence.cli.main import main
 from presence.cli.serve import _log_changes
-from presence.config.loading import Settings, load
+from presence.config.loader import Settings, load
 from presence.server.process import Lifecycle, Signals
 from presence.store.client import open_client
 from presence.store.embedded import embedded_redis

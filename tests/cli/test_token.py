@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from presence.auth.issuing import Signer
 from presence.auth.key_file import load
 from presence.auth.operator_tokens import load as load_tokens
+from presence.auth.token_signer import Signer
 from presence.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

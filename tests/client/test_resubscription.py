@@ -14,7 +14,7 @@ from presence.client import (
     connection,
 )
 from presence.client.connection import ANSWER_TIMEOUT_S, MAX_IN_FLIGHT, USERS_THAT_FIT
-from presence.client.state import MAX_PASSES
+from presence.client.kept_state import MAX_PASSES
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import SERVER_TIME_S, Driven, token
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from presence.config.loading import load
+from presence.config.loader import load
 from presence.config.settings import Settings
 from tests.deploy.units import DEPLOY
 

@@ -11,7 +11,7 @@ from presence.admin.app import endpoints
 from presence.admin.handlers import Handlers
 from presence.admin.launcher import STOP_TIMEOUT_S
 from presence.admin.page_files import PageFiles
-from presence.config.loading import ConfigError
+from presence.config.loader import ConfigError
 from presence.config.settings import Settings, admin_port
 from presence.prefork.arbiter import STOP_MARGIN_S
 from tests.deploy.container_files import (

@@ -5,7 +5,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from presence.config.loading import ConfigError, load
+from presence.config.loader import ConfigError, load
 from tests.docs.pages import Block
 from tests.docs.stage import PYTHON, Stage
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from presence.cli.main import argument_parser
-from presence.config.loading import FIELDS
+from presence.config.loader import FIELDS
 from presence.protocol import Code
 from tests.docs.pages import ROOT, anchors, links, pages, prose
 

@@ -14,7 +14,7 @@ import presence.client
 from presence import subscriber
 from presence.admin.metric_table import TABLE
 from presence.cli.main import main
-from presence.config.loading import FIELDS
+from presence.config.loader import FIELDS
 from presence.protocol import Code
 from tests.docs.pages import ROOT, pages, prose
 from tests.docs.roles import ask

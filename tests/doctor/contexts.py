@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from presence.doctor.machine import MachineFacts
+from presence.doctor.machine_checks import MachineFacts
 from presence.doctor.redis_facts import RedisFacts, RedisServer, SentinelFacts, Slots
 from presence.doctor.results import Unknown
 from presence.store.nodes import NodeState

@@ -8,7 +8,7 @@ import pytest
 
 from presence.config.settings import Settings
 from presence.doctor import redis_checks as checks
-from presence.doctor.machine import ConnectionCounts
+from presence.doctor.machine_checks import ConnectionCounts
 from presence.doctor.redis_facts import RedisFacts, RedisServer
 from presence.doctor.results import CheckResult, CheckStatus, Unknown
 from tests.doctor.contexts import INFO, NODE, REFUSED, SENTINEL, SERVER, cluster

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from presence.cli.main import main
-from presence.config.loading import ConfigError, Loaded
+from presence.config.loader import ConfigError, Loaded
 from presence.config.settings import Settings
-from presence.doctor.machine import ConnectionCounts
+from presence.doctor.machine_checks import ConnectionCounts
 from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
 from presence.doctor.results import CHECKS, CheckResult, CheckStatus, worst

@@ -14,7 +14,7 @@ from presence.loadtest.client_loop import (
     LoopClient,
     LoopThread,
 )
-from presence.loadtest.connection import reset_on_close
+from presence.loadtest.server_address import reset_on_close
 from presence.protocol import Code
 from tests.support.waiting import wait_for
 

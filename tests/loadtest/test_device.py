@@ -10,7 +10,7 @@ import pytest
 from presence import protocol
 from presence.loadtest import device
 from presence.loadtest.client_loop import KEEPALIVE_WITH_ID, NO_CONNECTION, ClientLoop
-from presence.loadtest.device import Device, Run
+from presence.loadtest.device import LoadDevice, Run
 from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
 from presence.loadtest.options import Act, Scenario
 from presence.protocol import Code, Kind
@@ -33,7 +33,7 @@ class World(Run):
         )
         self.reported: list[tuple[str, str | None]] = []
         self.token = "token of device-0"
-        self.device = Device(self)
+        self.device = LoadDevice(self)
         self.device.start(0.0)
 
     def get_token(self, _uid: str, on_token: Callable[[str, str], object]) -> None:

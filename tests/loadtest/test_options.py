@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from presence.loadtest.connection import parse_host, resolve
 from presence.loadtest.options import add_options, check_options, exceeded_limits, unjudged_scenario
+from presence.loadtest.server_address import parse_host, resolve
 
 
 @pytest.mark.parametrize(

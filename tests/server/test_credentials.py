@@ -13,7 +13,7 @@ import trio
 from structlog.testing import capture_logs
 
 from presence.auth import key_file
-from presence.auth.issuing import key_set
+from presence.auth.token_signer import key_set
 from presence.common import runtime
 from presence.common.clock import Clock
 from presence.common.faults import Faults

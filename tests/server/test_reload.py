@@ -62,8 +62,8 @@ def test_sighup_with_an_unusable_settings_file_disturbs_nobody(
 
 HANGS = """
 import os, time
-from presence.config import loading
-load, before = loading.load, []
+from presence.config import loader
+load, before = loader.load, []
 
 def hangs(*args, **options):
     if before:
@@ -72,7 +72,7 @@ def hangs(*args, **options):
     before.append(True)
     return load(*args, **options)
 
-loading.load = hangs
+loader.load = hangs
 """
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from loadtest.servers import PresenceServer
 from presence import protocol
-from presence.config.loading import FIELDS
+from presence.config.loader import FIELDS
 from presence.protocol import Code, Kind
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis, find_binary

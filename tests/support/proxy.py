@@ -35,7 +35,7 @@ from typing import Final, Self, TypeVar
 
 import hiredis
 
-from presence.loadtest.connection import reset_on_close
+from presence.loadtest.server_address import reset_on_close
 
 T = TypeVar("T")
 Target = str | tuple[str, int]

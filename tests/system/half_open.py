@@ -33,7 +33,7 @@ from loadtest.servers import PresenceServer
 from loadtest.stream_events import StreamEvent
 from loadtest.usage import Stolen
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
-from presence.loadtest.connection import reset_on_close
+from presence.loadtest.server_address import reset_on_close
 from presence.protocol import Code
 
 BEAT_SHARE: Final = 0.4  # of T: how often clients send keepalives

@@ -7,14 +7,14 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from presence.admin.snapshot import RedisStatus, Speeds, snapshot
+from presence.admin.page_snapshot import RedisStatus, Speeds, snapshot
 from presence.admin.workers import WorkerAnswer
 from presence.store.health import RedisHealth
 from presence.store.nodes import NodeState
 from presence.top import state as state_module
 from presence.top.state import TopState
 from presence.top.view import TopView, screen
-from presence.top.wheel import merged_slots, wheel_rows
+from presence.top.wheel_rows import merged_slots, wheel_rows
 from tests.admin import scrapes
 
 HELLO = {"version": "1.2.3", "idle_timeout_s": 30.0}

@@ -10,7 +10,7 @@ from openapi_spec_validator import validate
 
 from presence.admin.event_feed import TYPES
 from presence.admin.page_files import description
-from presence.admin.requests import MAX_UIDS, MAX_USERS, USERS_DEFAULT
+from presence.admin.request_checks import MAX_UIDS, MAX_USERS, USERS_DEFAULT
 from presence.core.profiles import Profile
 from presence.sender import MAX_MESSAGES, Status
 from presence.server.stats_socket import Readiness

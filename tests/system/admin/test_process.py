@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.servers import PresenceServer
-from presence.admin.startup import NICENESS
+from presence.admin.start_message import NICENESS
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import (
     ADMIN,

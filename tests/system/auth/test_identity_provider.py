@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
-from presence.auth.issuing import key_set, make_key, make_token, public_entry
+from presence.auth.token_signer import key_set, make_key, make_token, public_entry
 from presence.protocol import Code, Kind, Packet
 from presence.store.embedded import EmbeddedRedis
 from tests.support.phone import Phone

@@ -14,7 +14,7 @@ from typing import Any
 
 from loadtest.outcome import print_progress
 from loadtest.scenario_report import ScenarioReport
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 from tests.system.channel import flapping, messages, slow, watch
 
 Scenario = Callable[[Any, int], ScenarioReport]

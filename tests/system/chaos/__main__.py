@@ -19,7 +19,7 @@ from pathlib import Path
 from loadtest.outcome import print_progress
 from loadtest.servers import Setup
 from loadtest.unguarded import GUARDS
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 from tests.system.chaos.misreports import MISREPORTS, TOO_LATE
 from tests.system.chaos.plan import PLANS, STORM_FAULTS, STORM_S, rounds_in, times_each
 from tests.system.chaos.report import ChaosResult, Options

@@ -28,7 +28,7 @@ from loadtest.servers import PresenceServer, wait_for
 from loadtest.stream_events import StreamEvent
 from presence import protocol
 from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 from presence.store.client import RedisError
 from presence.store.keys import Keys
 from tests.system.followups.handler import FOLDER, handled

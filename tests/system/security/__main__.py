@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtest.outcome import CaseOutcome, print_progress, table
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 from tests.system.security.floods import cycles, flood_forged, flood_logins, flooders, watchers
 from tests.system.security.malformed import bombs, mistakes, names, refusals
 from tests.system.security.silence import races, silent

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from presence import protocol
-from presence.auth.issuing import Signer, key_set, make_key, public_entry
+from presence.auth.token_signer import Signer, key_set, make_key, public_entry
 from presence.loadtest.client_loop import LOGIN_ID
 
 AUDIENCE = "presence"

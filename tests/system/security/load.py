@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from presence import protocol
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, login_frame
-from presence.loadtest.connection import raise_file_limit
+from presence.loadtest.server_address import raise_file_limit
 from presence.protocol import Code, Kind
 
 Address = tuple[str, int]

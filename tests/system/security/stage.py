@@ -14,7 +14,7 @@ from loadtest.servers import PRESENCE, PresenceServer, Setup
 from loadtest.stream_events import StreamEvent
 from presence import protocol
 from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread, login_frame
-from presence.loadtest.connection import reset_on_close, source_addresses
+from presence.loadtest.server_address import reset_on_close, source_addresses
 from presence.protocol import Code, Kind, Packet
 from tests.system.security.credentials import Issuer, write_certificate, write_keys
 

@@ -19,7 +19,7 @@ SCHEMES = {"": False, "tcp": False, "presence": False, "presences": True}
 _LINGER_0_S = struct.pack("ii", 1, 0)
 
 
-class Target(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where devices connect to."""
 
     host: str
@@ -27,7 +27,7 @@ class Target(NamedTuple):
     is_tls: bool = False
 
 
-def parse_host(host: str) -> Target:
+def parse_host(host: str) -> ServerAddress:
     """Return the target of ``HOST``, ``HOST:PORT`` or ``[V6]:PORT``, maybe after one of `SCHEMES`.
 
     Raises:
@@ -45,7 +45,7 @@ def parse_host(host: str) -> Target:
         raise ValueError(f"{host}: there is no host")
     if not (port.isascii() and port.isdigit() and 0 < int(port) <= MAX_PORT):
         raise ValueError(f"{host}: {port} is not a port")
-    return Target(name.strip("[]"), int(port), is_tls)
+    return ServerAddress(name.strip("[]"), int(port), is_tls)
 
 
 def tls_context(ca: str = "", *, insecure: bool = False) -> ssl.SSLContext:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from presence.config.settings import Settings
-from presence.doctor import machine
-from presence.doctor.machine import MachineFacts, Port, needed_memory, wanted
+from presence.doctor import machine_checks
+from presence.doctor.machine_checks import MachineFacts, Port, needed_memory, wanted
 from presence.doctor.results import CheckResult, CheckStatus
 from tests.doctor.contexts import GB, MACHINE
 
 WITH_REDIS = Settings(redis="redis://r")
-STARTS_REDIS = partial(machine.embedded_redis, Settings())
+STARTS_REDIS = partial(machine_checks.embedded_redis, Settings())
 MIB = 1024 * 1024
 OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.NOT_TRIED
 
@@ -27,12 +27,12 @@ OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, 
 @pytest.mark.parametrize(
     ("check", "changed", "status", "fix"),
     [
-        (machine.platform, {}, OK, ""),
-        (machine.platform, {"has_epoll": False, "system": "darwin"}, WARN, "run it on Linux"),
-        (machine.time, {}, OK, ""),
-        (machine.time, {"is_time_set": False}, WARN, "timedatectl set-ntp true"),
-        (machine.time, {"is_time_set": None}, NOT_TRIED, ""),
-        (partial(machine.embedded_redis, WITH_REDIS), {"redis_binary": ""}, OK, ""),
+        (machine_checks.platform, {}, OK, ""),
+        (machine_checks.platform, {"has_epoll": False, "system": "darwin"}, WARN, "run it on Linux"),
+        (machine_checks.time, {}, OK, ""),
+        (machine_checks.time, {"is_time_set": False}, WARN, "timedatectl set-ntp true"),
+        (machine_checks.time, {"is_time_set": None}, NOT_TRIED, ""),
+        (partial(machine_checks.embedded_redis, WITH_REDIS), {"redis_binary": ""}, OK, ""),
         (STARTS_REDIS, {"redis_binary": ""}, FAIL, "presence-server[embedded]"),
         (STARTS_REDIS, {"data_dir": "/d may not be written"}, FAIL, "--data-dir"),
         (STARTS_REDIS, {}, OK, ""),
@@ -62,7 +62,7 @@ def test_the_file_limit_is_compared_with_the_wanted_connections(
     max_connections: int, hard: int, status: CheckStatus, fix: str
 ) -> None:
     settings = Settings(max_connections=max_connections)
-    result = machine.open_files(settings, replace(MACHINE, hard_files=hard), wanted(settings, hard))
+    result = machine_checks.open_files(settings, replace(MACHINE, hard_files=hard), wanted(settings, hard))
     assert result.status is status
     assert result.fix.startswith(fix)
 
@@ -95,12 +95,12 @@ def test_needed_memory_is_compared_with_the_available(
 ) -> None:
     settings = Settings(max_connections=max_connections)
     here = replace(MACHINE, memory_bytes=there)
-    result = machine.memory(settings, here, wanted(settings, 105_264))
+    result = machine_checks.memory(settings, here, wanted(settings, 105_264))
     assert result.status is status
     assert result.fix.startswith(fix)
     if fix.startswith("max_connections"):  # the suggested value is enough
         fixed = Settings(max_connections=int(result.fix.removeprefix(fix).partition(",")[0]))
-        assert machine.memory(fixed, here, wanted(fixed, 0)).status is OK
+        assert machine_checks.memory(fixed, here, wanted(fixed, 0)).status is OK
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,10 @@ def test_the_tightest_control_group_counts(tmp_path: Path, line: str, top: str, 
     (tmp_path / "proc/self/cgroup").write_text(f"9:pids:/elsewhere\n{line}\n")
     (group / limit).write_text("9223372036854771712\n" if top else "max\n")  # how each version says: no limit
     (group.parent / limit).write_text(f"{50 * MIB}\n")
-    assert machine.gather(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
-    assert machine.gather(Settings(port=0, no_admin=True), tmp_path / "nowhere").memory_bytes > 50 * MIB
+    assert machine_checks.gather(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
+    assert (
+        machine_checks.gather(Settings(port=0, no_admin=True), tmp_path / "nowhere").memory_bytes > 50 * MIB
+    )
 
 
 def test_the_limit_of_a_container_is_at_the_top_of_its_view(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_the_limit_of_a_container_is_at_the_top_of_its_view(tmp_path: Path) -> N
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("4:memory:/of/the/host\n")
     (top / "memory.limit_in_bytes").write_text(f"{50 * MIB}\n")
-    assert machine.gather(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
+    assert machine_checks.gather(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_a_port_that_cannot_be_bound_is_reported_with_its_fix(
 ) -> None:
     port = Port("port", "127.0.0.1", 7400)
     here = replace(MACHINE, unbound={port: OSError(code, os.strerror(code))})
-    first, admin = machine.ports(Settings(), here)
+    first, admin = machine_checks.ports(Settings(), here)
     assert (first.status, admin.have) == (status, "free")
     assert fix in first.fix
 
@@ -152,12 +154,12 @@ def test_a_port_that_cannot_be_bound_is_reported_with_its_fix(
 def test_ports_and_addresses_are_tried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        (held,) = machine.gather(Settings(port=port, no_admin=True)).unbound.items()
+        (held,) = machine_checks.gather(Settings(port=port, no_admin=True)).unbound.items()
     assert (held[0].port, held[1].errno) == (port, errno.EADDRINUSE)
-    assert machine.gather(Settings(port=port, no_admin=True)).unbound == {}
-    assert len(machine.gather(Settings(port=0, host="192.0.2.1", no_admin=True)).unbound) == 1
+    assert machine_checks.gather(Settings(port=port, no_admin=True)).unbound == {}
+    assert len(machine_checks.gather(Settings(port=0, host="192.0.2.1", no_admin=True)).unbound) == 1
     secured = Settings(port=1, tls_cert=Path("c"), tls_port=2)
-    assert [each[::2] for each in machine.wanted_ports(secured)] == [
+    assert [each[::2] for each in machine_checks.wanted_ports(secured)] == [
         ("port", 1),
         ("tls_port", 2),
         ("admin", 7480),
@@ -169,13 +171,13 @@ def test_a_directory_that_can_be_created_passes(tmp_path: Path) -> None:
     folders = {"a/b": "", "file": f"{tmp_path / 'file'} is not a directory"}
     for name, problem in folders.items():
         settings = Settings(port=0, no_admin=True, data_dir=tmp_path / name)
-        assert machine.gather(settings, tmp_path).data_dir == problem
+        assert machine_checks.gather(settings, tmp_path).data_dir == problem
 
 
 def test_no_limit_of_open_files_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: unlimited)
     settings = Settings(port=0, no_admin=True)
-    found = machine.gather(settings)
-    result = machine.open_files(settings, found, machine.wanted(settings, found.hard_files))
+    found = machine_checks.gather(settings)
+    result = machine_checks.open_files(settings, found, machine_checks.wanted(settings, found.hard_files))
     assert result.status is CheckStatus.OK

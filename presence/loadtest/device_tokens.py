@@ -10,8 +10,8 @@ from typing import Any
 from gevent.pool import Pool
 
 from presence.auth import key_file
-from presence.auth.issuing import CannotSign, Signer
-from presence.auth.keys import InvalidKey, KeySetError
+from presence.auth.signing_keys import InvalidKey, KeySetError
+from presence.auth.token_signer import CannotSign, Signer
 from presence.client.tokens import remaining_lifetime_s
 
 TTL_S = 7 * 86_400.0  # of tokens signed here: longer than any run

@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 
-from presence.loadtest.tokens import DeviceTokens
+from presence.loadtest.device_tokens import DeviceTokens
 
 
 def answer_of(command: str) -> tuple[str, str]:

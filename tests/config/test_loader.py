@@ -10,7 +10,7 @@ import pytest
 
 from presence.cli import config as command
 from presence.config.followup_rules import MAX_PAYLOAD_BYTES, MAX_RULES, Rule
-from presence.config.loading import (
+from presence.config.loader import (
     FIELDS,
     MAX_FILE_BYTES,
     RULES,

@@ -8,19 +8,19 @@ import pytest
 
 from presence.config.followup_rules import Rule
 from presence.config.settings import Settings
-from presence.doctor import configuration
+from presence.doctor import settings_checks
 from presence.doctor.results import CheckResult, CheckStatus
 from tests.transports import certificates
 from tests.transports.issuer import Issuer
 
 
 def found(check: str, settings: Settings, *handlers: str) -> CheckResult:
-    results = configuration.files(settings, handlers)
+    results = settings_checks.files(settings, handlers)
     return next(each for each in results if each.check == check)
 
 
 def test_valid_settings_without_files_pass() -> None:
-    results = [*configuration.settings([]), *configuration.files(Settings(), [])]
+    results = [*settings_checks.settings([]), *settings_checks.files(Settings(), [])]
     assert {each.status for each in results} == {CheckStatus.OK}
 
 
@@ -54,11 +54,11 @@ def test_a_certificate_is_a_warning_two_weeks_before_it_expires(tmp_path: Path) 
     cert, key = certificates.write(tmp_path)
     settings = Settings(tls_cert=cert, tls_key=key)
     ends_at = datetime.strptime(
-        configuration.certificate(settings, datetime.now(UTC)).have.partition("valid until ")[2],
+        settings_checks.certificate(settings, datetime.now(UTC)).have.partition("valid until ")[2],
         "%Y-%m-%d %H:%M UTC",
     ).replace(tzinfo=UTC)
     for days, status in ((15, CheckStatus.OK), (13, CheckStatus.WARN), (-1, CheckStatus.FAIL)):
-        result = configuration.certificate(settings, ends_at - timedelta(days=days))
+        result = settings_checks.certificate(settings, ends_at - timedelta(days=days))
         assert result.status is status
         assert result.fix.startswith("" if status is CheckStatus.OK else f"renew {cert}, then SIGHUP")
 
@@ -70,7 +70,7 @@ def test_a_revocation_list_is_a_warning_half_a_day_before_it_expires(tmp_path: P
     settings = Settings(tls_cert=cert, tls_key=key, tls_client_ca=issuer.ca, tls_client_crl=crl)
     ends_at = datetime.now(UTC) + timedelta(days=3)
     for hours, status in ((13, CheckStatus.OK), (11, CheckStatus.WARN), (-1, CheckStatus.FAIL)):
-        result = configuration.revocation_lists(settings, ends_at - timedelta(hours=hours))
+        result = settings_checks.revocation_lists(settings, ends_at - timedelta(hours=hours))
         assert result.status is status
         assert result.fix.startswith("" if status is CheckStatus.OK else f"renew {crl}, then SIGHUP")
     crl.write_text("no such thing")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from presence.admin.snapshot import (
+from presence.admin.page_snapshot import (
     LONG_POINTS,
     POINTS,
     History,

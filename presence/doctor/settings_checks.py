@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from presence.config.loading import exposures
+from presence.config.loader import exposures
 from presence.config.settings import FIELDS, Settings, is_url
 from presence.doctor.results import CheckResult, fail, not_tried, ok, warn
 from presence.followups.handlers import HandlerError, load

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from presence.auth.issuing import CannotSign, Signer, make_key, make_token, public_entry
-from presence.auth.keys import PUBLIC, InvalidKey, Key
+from presence.auth.signing_keys import PUBLIC, InvalidKey, Key
+from presence.auth.token_signer import CannotSign, Signer, make_key, make_token, public_entry
 from tests.auth.gates import ALGORITHMS, entry, every_key, keyring
 
 

@@ -12,7 +12,16 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.utils import base64url_encode
 
 from presence.auth.key_file import key_of
-from presence.auth.keys import ES256, HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, InvalidKey
+from presence.auth.signing_keys import (
+    ES256,
+    HS256,
+    KTY,
+    PUBLIC,
+    RS256,
+    RSA_EXPONENT,
+    SECRET_BYTES,
+    InvalidKey,
+)
 from presence.auth.tokens import LATEST_S, is_seeing_uid, pass_audience
 from presence.protocol.constants import PASS_MAX_BYTES, TOKEN_MAX_BYTES
 
