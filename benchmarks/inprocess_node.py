@@ -22,7 +22,7 @@ _SEEN_RETENTION_MS: Final = 7 * 86_400_000
 
 
 class _NoSocket:
-    """A `Link` on which nothing ever arrives."""
+    """A `Transport` on which nothing ever arrives."""
 
     def hang_up(self, handle: Any, farewell: bytes) -> None:
         pass
@@ -76,10 +76,10 @@ class InProcessNode(presence.server.node.Node):
 
     async def log_in(self, uids: Iterable[str]) -> list[Session]:
         """Log users in, with turns for the relay in between, and wait until Redis has them."""
-        link, sessions = _NoSocket(), []
+        transport, sessions = _NoSocket(), []
         for number, uid in enumerate(uids):
             peer = self.engine.received(
-                self.engine.opened(link, number), protocol.encode(protocol.login(uid))
+                self.engine.opened(transport, number), protocol.encode(protocol.login(uid))
             ).peer
             if not isinstance(peer, Session):
                 raise TypeError("a login was refused")

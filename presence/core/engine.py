@@ -23,7 +23,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
-from presence.core.registry import Guest, Link, Peer, Registry, Session
+from presence.core.registry import Guest, Peer, Registry, Session, Transport
 from presence.core.requests import Message, Request, RequestHandler, Watch
 from presence.core.server_protocol import Answered, Event, Login, Logout, Outcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
@@ -92,9 +92,9 @@ class Engine:
 
     # What transports call
 
-    def opened(self, link: Link, handle: Any, address: str = "") -> Guest:
+    def opened(self, transport: Transport, handle: Any, address: str = "") -> Guest:
         """Handle an accepted connection."""
-        return Guest(link, handle, address)
+        return Guest(transport, handle, address)
 
     def received(self, peer: Peer, data: bytes, max_packets: int = sys.maxsize) -> Outcome:
         """Handle bytes that were read from a connection.
@@ -185,7 +185,7 @@ class Engine:
         self._counters.logins += 1
         self.flap_damping.reconnected(session.key, now)
         if superseded is not None:
-            if superseded.link is None:
+            if superseded.transport is None:
                 self._counters.returned_in_grace += 1
             else:
                 self._counters.taken_over += 1
@@ -301,9 +301,9 @@ class Engine:
 
         A client that may reconnect has its grace period; after other codes the session ends immediately.
         """
-        if not isinstance(peer, Session) or peer.link is None:
+        if not isinstance(peer, Session) or peer.transport is None:
             return
-        peer.link = peer.handle = peer.partial = None
+        peer.transport = peer.handle = peer.partial = None
         self._disconnected(peer)
         if peer not in self.registry:
             return
@@ -326,10 +326,10 @@ class Engine:
 
     def _hang_up(self, session: Session, code: Code, goodbye: bytes) -> None:
         """Close a session's connection, if it has one, with the usual grace period."""
-        link, handle = session.link, session.handle
-        if link is not None:
+        transport, handle = session.transport, session.handle
+        if transport is not None:
             self.closed(session, code)
-            link.hang_up(handle, goodbye)
+            transport.hang_up(handle, goodbye)
 
     def dispatch_requests(self, outcome: Outcome) -> Exception | None:
         """Pass the requests of an outcome to the request handler, after its reply was sent.
@@ -341,11 +341,11 @@ class Engine:
         if self._request_handler is None or not isinstance(session, Session):
             return None
         try:
-            if outcome.sight_changed and session.link is not None:
+            if outcome.sight_changed and session.transport is not None:
                 self._request_handler.sight_changed(session)
             for request in outcome.requests or ():
                 # A lost connection needs no answers, but a message sent before the loss is still delivered.
-                if session.link is not None or isinstance(request, Message):
+                if session.transport is not None or isinstance(request, Message):
                     self._request_handler.handle(session, request)
         except Exception as error:
             self.fail(session)
@@ -378,7 +378,7 @@ class Engine:
             if session.end_code is Code.IDLE_TIMEOUT:
                 self.detection_delay.observe(now - session.last_seen - session.idle_timeout)
             self.terminator.end(session, session.end_code, now)
-            if session.link is not None:
+            if session.transport is not None:
                 self.terminator.hang_up(session, _IDLE_GOODBYE)
             ended += 1
         for session in self.expiry.inattentive_sessions():
@@ -392,7 +392,7 @@ class Engine:
 
     def _expire_token(self, session: Session) -> None:
         """Close the connection, with the usual grace period; a lost one has its grace already."""
-        if session.link is not None:
+        if session.transport is not None:
             self._counters.tokens_expired += 1
             self._hang_up(session, Code.AUTH_EXPIRED, _EXPIRED_GOODBYE)
 

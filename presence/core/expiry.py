@@ -35,7 +35,7 @@ class ExpiryBatch:
         batch = self._batch = self.sessions.pop_due(tick, now, MAX_EXPIRED_PER_TURN)
         if self.poll_before_expiry:
             for session in [*batch.idle, *batch.inattentive, *batch.token_expired]:
-                if session.link is not None and not session.link.poll_now(session.handle):
+                if session.transport is not None and not session.transport.poll_now(session.handle):
                     self.needs_reader_turn = True
         return batch.more
 

@@ -72,7 +72,7 @@ class LoginPolicy:
 
     def decide(self, guest: Guest, login: Login, now: float) -> LoginGrant | Refusal:
         """Grant or refuse a login that was read at `now`."""
-        waited = guest.link.receive_queue_age_s(guest.handle, now)
+        waited = guest.transport.receive_queue_age_s(guest.handle, now)
         if (refusal := self._refuse_any(waited)) is not None:
             return refusal
         identity = self._authenticate(guest, login, now)
@@ -139,9 +139,9 @@ class LoginPolicy:
 
     def _certified(self, peer: Peer, uid: str | None, now: float) -> AuthResult | None:
         """Return whom the certificate of a client names; None without one."""
-        if self.certificates is None or peer.link is None:
+        if self.certificates is None or peer.transport is None:
             return None
-        certificate = peer.link.certificate(peer.handle)
+        certificate = peer.transport.certificate(peer.handle)
         return None if certificate is None else self.certificates.login(certificate, uid, now)
 
     def _claimed(self, login: Login) -> tuple[str, None, Sight] | Refusal:
@@ -171,7 +171,7 @@ class LoginPolicy:
             left = [each for each in sessions if each not in excess]
             if (number := len(left) + 1 - limit.max_sessions) <= 0:
                 continue
-            may_go = [each for each in left if each.link is None] if limit.refuse_new else left
+            may_go = [each for each in left if each.transport is None] if limit.refuse_new else left
             if number > len(may_go):
                 retry_after = max(RETRY_MIN_S, round(_first_silent_end(left) - now, 2))
                 return Refusal(Code.SESSION_LIMIT, _FULL, retry_after)

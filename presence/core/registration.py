@@ -49,8 +49,8 @@ class RegistrationPolicy:
 
     def _is_recent_after_poll(self, session: Session, now: float) -> bool:
         """Read the connection first: a stale session's user may be reported offline before it is read."""
-        if session.link is not None and self.poll_before_expiry:
-            session.link.poll_now(session.handle)
+        if session.transport is not None and self.poll_before_expiry:
+            session.transport.poll_now(session.handle)
         return self._is_recent(session, now)
 
     def registrable_sessions(self) -> Iterator[SessionName]:

@@ -29,7 +29,7 @@ SessionKey: TypeAlias = str | tuple[str, str]
 """The uid itself for a user's default device, (uid, device) otherwise."""
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """A transport, as the engine uses it for one of its connections; no method waits."""
 
     def hang_up(self, handle: Any, goodbye: bytes) -> None:
@@ -55,7 +55,7 @@ class Link(Protocol):
 class Guest:
     """A connection that has not logged in."""
 
-    link: Link  # the transport of the connection
+    transport: Transport
     handle: Any  # the transport's name of the connection
     # What limits count the client's address by, see `networks.limit_key`; "": its transport has no addresses.
     # Kept from the accept to the login: the kernel forgets the address of a connection that is reset.
@@ -69,7 +69,7 @@ class Guest:
 class Session:
     """A logged-in connection, or one that was lost and is within its grace."""
 
-    link: Link | None  # as a guest's; None once the connection is lost
+    transport: Transport | None  # None once the connection is lost
     handle: Any
     key: SessionKey  # the session's key in registry and wheel
     number: int  # of the login, counted in this process; part of the session's id
@@ -169,7 +169,7 @@ class Registry:
             shows: what differs from a plain profile, which replaces the older session's.
         """
         self._numbers += 1
-        session = Session(guest.link, guest.handle, key, self._numbers, idle_timeout, arrived, now)
+        session = Session(guest.transport, guest.handle, key, self._numbers, idle_timeout, arrived, now)
         superseded = self._sessions.get(key)
         self._sessions[key] = session
         if superseded is not None:

@@ -85,8 +85,8 @@ class RequestHandler(Protocol):
 
 def send_packet(session: Session, packet: Packet) -> None:
     """Send a packet on a session's connection, if it still has one."""
-    if session.link is not None:
-        session.link.send(session.handle, protocol.encode(packet))
+    if session.transport is not None:
+        session.transport.send(session.handle, protocol.encode(packet))
 
 
 def send_ok(session: Session, id: int | None, payload: Mapping[str, Any]) -> None:

@@ -147,7 +147,7 @@ class Sessions:
         usual, extended, keys = self.idle_timeout, 0, []
         frequent: list[Session] = []
         for session in sessions:
-            if session.link is None:
+            if session.transport is None:
                 continue
             if session.last_seen > since:
                 frequent.append(session)

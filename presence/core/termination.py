@@ -38,18 +38,18 @@ class SessionTerminator:
         change = self.sessions.end(session, code, now)
         if change is None:
             return
-        if session.link is None and (grace_ms := self.flap_damping.extended_grace_ms(session.key)):
+        if session.transport is None and (grace_ms := self.flap_damping.extended_grace_ms(session.key)):
             change = change._replace(grace_ms=grace_ms)
         self.counters.ended[code.reason] = self.counters.ended.get(code.reason, 0) + 1
         self.outbox.append(change)
 
     def hang_up(self, session: Session, goodbye: bytes) -> None:
         """Close a session's connection after a last packet."""
-        link, handle = session.link, session.handle
-        session.link = session.handle = session.partial = None
-        if link is not None:
+        transport, handle = session.transport, session.handle
+        session.transport = session.handle = session.partial = None
+        if transport is not None:
             self.disconnected(session)
-            link.hang_up(handle, goodbye)
+            transport.hang_up(handle, goodbye)
 
     def evict_excess(self, sessions: list[Session], now: float) -> None:
         """End sessions beyond the user's quota, after the login was reported: the user stays online."""
@@ -67,13 +67,13 @@ class SessionTerminator:
         if session is None:
             return False
         now = self.clock.now()
-        if session.link is None:
+        if session.transport is None:
             self.flap_damping.reconnected(key, now)
             self.counters.returned_in_grace += 1
         else:
             self.counters.taken_over += 1
         self.end(session, Code.REPLACED, now)
-        if session.link is not None:
+        if session.transport is not None:
             self.hang_up(session, protocol.encode(protocol.goodbye(code)))
         return True
 
@@ -110,9 +110,9 @@ class SessionTerminator:
         Each connection is read first, because it may have sent a logout.
         """
         for session in sessions:
-            if session.link is not None:
-                session.link.poll_now(session.handle)
-            if session.link is not None:
+            if session.transport is not None:
+                session.transport.poll_now(session.handle)
+            if session.transport is not None:
                 self.hang_up(session, goodbye())
 
     def _end_named(

@@ -78,7 +78,7 @@ class ConnectionWrites:
 
     def add(self, session: Session, packet: bytes) -> bool:
         """Add a packet for a session's connection; return False if the connection is gone."""
-        if session.link is None:
+        if session.transport is None:
             return False
         self._packets.setdefault(session, []).append(packet)
         return True
@@ -86,9 +86,9 @@ class ConnectionWrites:
     def send(self) -> None:
         gathered, self._packets = self._packets, {}
         for session, packets in gathered.items():
-            if session.link is not None:  # an earlier write may have ended it
+            if session.transport is not None:  # an earlier write may have ended it
                 with self._faults.contained("message", partial(self._faults.disconnect, session)):
-                    session.link.send(session.handle, b"".join(packets))
+                    session.transport.send(session.handle, b"".join(packets))
 
 
 class FailingShards:
@@ -248,7 +248,7 @@ class MessageRouter:
             ages_ms = {
                 session.device: round((now - session.login_at) * 1000)
                 for session in self._sessions.sessions_of(to)
-                if session.link is not None
+                if session.transport is not None
             }
             if ages_ms:
                 here[to] = ages_ms
@@ -311,7 +311,7 @@ class MessageRouter:
         lost = [
             self._ends_at(session)
             for session in self._sessions.sessions_of(delivery.uid)
-            if session.link is None and session.device in delivery.devices
+            if session.transport is None and session.device in delivery.devices
         ]
         return round(max(MIN_RETURN_S, max(lost) - self._clock.now()), 2) if lost else 0.0
 
@@ -319,7 +319,7 @@ class MessageRouter:
         """Return when the last disconnected session here of a user ends; None if there is none to tell of."""
         if self._is_invisible_here(uid):
             return None
-        lost = [session for session in self._sessions.sessions_of(uid) if session.link is None]
+        lost = [session for session in self._sessions.sessions_of(uid) if session.transport is None]
         return max((self._ends_at(session) for session in lost), default=None)
 
     def _fail(self, batch: Iterable[PendingMessage]) -> None:

@@ -86,13 +86,13 @@ class SessionReporter:
     def _session(self, session: Session, now: float) -> dict[str, object]:
         clock, registry = self.clock, self.engine.registry
         at = self.engine.sessions.timers(session)
-        connected = None if session.link is None else self.connected(session.handle)
+        connected = None if session.transport is None else self.connected(session.handle)
         profile = registry.profiles.get(session.number)
         report: dict[str, object] = {
             "device": session.device,
             "session": registry.session_id(session),
             "node": self.node(),
-            "link": "lost" if session.link is None else "connected",
+            "link": "lost" if session.transport is None else "connected",
             "address": (connected.address or None) if connected else None,
             "transport": connected.transport if connected else None,
             "login_ms": clock.seen_ms(session.login_at),

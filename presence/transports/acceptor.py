@@ -33,7 +33,7 @@ from presence.common.rate_limit import RETRY_MIN_S, spread
 from presence.core.admission import FULL_RETRY_S, Admission
 from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
-from presence.core.registry import Guest, Link
+from presence.core.registry import Guest, Transport
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.accept_rotation import AcceptRotation
@@ -66,7 +66,7 @@ class Acceptor:
 
     Args:
         engine: is notified of new connections.
-        link: the transport, as the core addresses it.
+        transport: the transport, as the core addresses it.
         connections: where they are added.
         reader: reads their logins.
         listeners: bound, listening sockets, for plain TCP; owned by the acceptor from now on.
@@ -84,7 +84,7 @@ class Acceptor:
     def __init__(
         self,
         engine: Engine,
-        link: Link,
+        transport: Transport,
         connections: Connections,
         reader: ConnectionReader,
         listeners: Sequence[socket.socket],
@@ -96,7 +96,7 @@ class Acceptor:
         rotation: AcceptRotation | None = None,
     ) -> None:
         self._engine = engine
-        self._link = link
+        self._transport = transport
         self._connections = connections
         self._reader = reader
         self._admission = admission
@@ -246,7 +246,7 @@ class Acceptor:
         retry_after = self._admission.admit_connection(connections.counters.connections)
         if retry_after is None and len(self._unadmitted) >= MAX_UNADMITTED:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
-        guest = self._engine.opened(self._link, fd, networks.limit_key(address))
+        guest = self._engine.opened(self._transport, fd, networks.limit_key(address))
         connections.add(fd, guest, is_tls=is_tls)
         if retry_after is not None:
             self._refuse(fd, Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after))

@@ -200,7 +200,7 @@ class EpollTransport:
             addresses_kept=len(connections.addresses.known),
         )
 
-    # Link: called by the core
+    # Transport: called by the core
 
     def hang_up(self, handle: int, close_packet: bytes | bytearray) -> None:
         """Ignore input immediately; the last packet follows."""

@@ -168,10 +168,10 @@ class ConnectionReader:
         quiet_beats = connections.quiet_beats
         if latency_class == LatencyClass.SHORT:
             for session in answered:
-                if session.link is not None:
+                if session.transport is not None:
                     quiet_beats[session.handle] = 0
         for session in plain if latency_class == LatencyClass.SHORT else plain + answered:
-            if session.link is None:
+            if session.transport is None:
                 continue
             fd = session.handle
             quiet_beats[fd] += 1
@@ -179,7 +179,7 @@ class ConnectionReader:
                 self._reclassify(session, latency_class + 1)
 
     def _reclassify(self, session: Session, latency_class: int) -> None:
-        if session.link is None:
+        if session.transport is None:
             return
         fd = session.handle
         try:

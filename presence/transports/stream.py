@@ -195,7 +195,7 @@ class StreamTransport:
         connection.counted_address = address if refusal is None else ""
         return refusal
 
-    # Link
+    # Transport
 
     def hang_up(self, handle: _Connection, close_packet: bytes | bytearray) -> None:
         if handle.hung_up:

@@ -52,8 +52,8 @@ def encodable(state: WatchedState) -> WatchedState:
 
 def send(session: Session, packet: bytes) -> None:
     """Send an encoded packet; do nothing if the connection is gone."""
-    if session.link is not None:
-        session.link.send(session.handle, packet)
+    if session.transport is not None:
+        session.transport.send(session.handle, packet)
 
 
 def refuse_failed(session: Session, id: int | None) -> None:

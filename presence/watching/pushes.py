@@ -211,7 +211,7 @@ class Pushes:
     def _send_to(self, session: Session, frames: _Frames) -> None:
         deferred = self._deferred.get(session)
         taken = 0 if deferred is not None else self._offer(session, frames)
-        if taken == len(frames) or session.link is None:
+        if taken == len(frames) or session.transport is None:
             return
         if deferred is None:
             deferred = self._deferred[session] = {}
@@ -235,7 +235,7 @@ class Pushes:
             return
         frames = list(deferred.items())
         taken = self._offer(session, frames)
-        is_left = taken < len(frames) and session.link is not None
+        is_left = taken < len(frames) and session.transport is not None
         gone = frames[:taken] if is_left else frames
         self._deferred_bytes -= sum(len(frame) for _, frame in gone)
         if is_left:
@@ -244,7 +244,7 @@ class Pushes:
     def _offer(self, session: Session, frames: _Frames) -> int:
         """Offer packets to a connection, several per write; return how many it took."""
         taken = 0
-        while taken < len(frames) and session.link is not None:
+        while taken < len(frames) and session.transport is not None:
             joined: list[bytes] = []
             end, size = taken, 0
             while end < len(frames) and size < MAX_JOINED_BYTES:
@@ -252,7 +252,7 @@ class Pushes:
                 joined.append(frame or self._late_frame(session, uid))
                 size += len(joined[-1])
                 end += 1
-            if not session.link.try_send(session.handle, b"".join(joined)):
+            if not session.transport.try_send(session.handle, b"".join(joined)):
                 break
             taken = end
         self._statistics.sent += taken

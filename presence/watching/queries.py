@@ -129,7 +129,7 @@ class Queries:
             pending = self._queue.popleft()
             self._users -= pending.users
             self._bytes -= pending.size_bytes
-            if pending.is_settled or pending.session.link is None:
+            if pending.is_settled or pending.session.transport is None:
                 self._settle(pending)
                 continue
             size += len(pending.uids)

@@ -119,7 +119,7 @@ class Watching:
                 nursery.start_soon(self._expire_passes, self._visibility)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
-        if session.link is None:
+        if session.transport is None:
             return
         self.askers.add(session)
         now = trio.current_time()
@@ -280,7 +280,7 @@ class Watching:
 
     def _release(self, session: Session, uids: Iterable[str]) -> None:
         """Release users that a session does not watch, or no longer."""
-        if session.link is not None:
+        if session.transport is not None:
             watched, pending = self._watches.watched_by(session), self._pending.wanted_by(session)
             self._quota.set_count(session, len(watched | pending if pending else watched))
         self._drop_unwanted(uids)

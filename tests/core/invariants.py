@@ -120,8 +120,8 @@ def _each_session_has_a_deadline_and_its_record(world: World, desk: NotingDesk, 
         assert tick is not None, "it would never end"
         assert tick > wheel.cursor
         assert max(session.login_at, session.last_seen) <= world.now
-        assert (session.number in gone) == (session.link is None)
-        if session.link is None:
+        assert (session.number in gone) == (session.transport is None)
+        if session.transport is None:
             assert session.handle is session.partial is None, "state of a closed connection"
         else:
             assert world.sockets.peers[session.handle] is session
@@ -135,7 +135,7 @@ def _each_connection_is_a_guest_or_a_live_session(world: World) -> None:
     for handle, peer in enumerate(world.sockets.peers):
         if peer is None:
             continue
-        assert (peer.link, peer.handle) == (world.sockets, handle)
+        assert (peer.transport, peer.handle) == (world.sockets, handle)
         if isinstance(peer, Guest):
             assert peer.partial is not None
             assert len(peer.partial) < FRAME_LIMIT_BEFORE_LOGIN_BYTES + _HEADER_BYTES

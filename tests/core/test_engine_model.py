@@ -362,7 +362,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
     @rule(number=st.integers(0, 100))
     def transport_reports_a_close_late(self, number: int) -> None:
         """After a hang-up, or after the session was replaced: no session ends."""
-        gone = _one_of([session for session in self.sessions if session.link is None], number)
+        gone = _one_of([session for session in self.sessions if session.transport is None], number)
         if gone is not None:
             self.world.engine.closed(gone)
             self.world.engine.keepalives_received([gone])
@@ -555,7 +555,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         assert keys == set(self.live)
         for key in keys:
             session, known = self.world.session(key), self.live[key]
-            assert (session.link is None) == (known.lost is not None)
+            assert (session.transport is None) == (known.lost is not None)
             assert (session.partial is not None) == bool(known.rest)
         invariants.check(self.world, self.desk, self.records)
 
@@ -569,7 +569,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
             [*self.world.registry], lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
         )
         self.observe()
-        assert all(session.link is None for session in self.world.registry)
+        assert all(session.transport is None for session in self.world.registry)
         for _ in range(500):
             self.world.now += SLOT
             self.tick()

@@ -131,7 +131,7 @@ class RouterHarness:
 
     def disconnect(self, session: Session) -> None:
         """Lose the session's connection; it has its grace period."""
-        session.link = session.handle = None
+        session.transport = session.handle = None
 
     def end(self, session: Session) -> None:
         self.disconnect(session)

@@ -120,7 +120,7 @@ async def test_a_recipient_within_its_grace_is_waited_for(redis_server: Embedded
         bob = await pair.log_in(0, "bob")
         async with connect(*pair.addresses[0], uid="ann") as ann:
             bob.close()
-            await until(lambda: pair.servers[0].node.engine.registry.sessions_of("bob")[0].link is None)
+            await until(lambda: pair.servers[0].node.engine.registry.sessions_of("bob")[0].transport is None)
             assert (await ann.query(["bob"]))["bob"].status == "online"
             with pytest.raises(RecipientDisconnected) as refused:
                 await ann.send_message("bob", "now or never", retry=False)

@@ -88,7 +88,7 @@ async def test_a_recipient_within_the_grace_is_disconnected_until_it_returns(
     phone = await two_servers.log_in(0, "ann", "phone")
     phone.close()
     server = two_servers.servers[0]
-    await until(lambda: server.node.engine.registry.sessions_of("ann")[0].link is None)
+    await until(lambda: server.node.engine.registry.sessions_of("ann")[0].transport is None)
     (outcome,) = await sent(sender, Message("ann", 1))
     assert outcome.status == "disconnected"
     assert outcome.retry_after is not None

@@ -194,7 +194,7 @@ class Host:
             if not self.died_with_machine:
                 connection.reset()
 
-    # Link
+    # Transport
 
     def hang_up(self, handle: SimulatedConnection, farewell: bytes) -> None:
         handle.hang_up(farewell)

@@ -41,7 +41,7 @@ class FakeSockets:
         self.lain_s = 0.0
         self.certificates: dict[int, bytes] = {}
 
-    # Link
+    # Transport
 
     def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
         assert self.peers[handle] is not None, "hung up twice"

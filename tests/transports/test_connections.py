@@ -111,7 +111,7 @@ async def test_a_half_close_with_pending_answers(kind: TransportKind) -> None:
         await client.send(*(protocol.keepalive(number) for number in range(2000)))
         await client.tcp.send_eof()
         assert [each.id for each in await client.rest()] == list(range(2000))
-        assert server.session("ada").link is None, "lost, within its grace"
+        assert server.session("ada").transport is None, "lost, within its grace"
 
 
 @every_kind
@@ -301,7 +301,7 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
         assert [each["event"] for each in logs] == ["connection failed"]
         assert server.counted.failures == 1
-        assert when == "login" or server.session("ada").link is None, "within its grace"
+        assert when == "login" or server.session("ada").transport is None, "within its grace"
         for other in others:
             await other.beat()
 

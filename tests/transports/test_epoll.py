@@ -179,8 +179,8 @@ async def test_a_poll_reads_everything_in_the_socket(kind: TransportKind, record
             await client.stream.send_all(record)
         await trio.sleep(0.05)
         assert session.last_seen == seen
-        assert session.link is not None
-        assert session.link.poll_now(session.handle)
+        assert session.transport is not None
+        assert session.transport.poll_now(session.handle)
         after = server.engine.statistics()
         packets_read = after.frames - before.frames + after.beats - before.beats
         assert packets_read == b"".join(records).count(b"\x00\x00\x00")

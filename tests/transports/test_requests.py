@@ -51,18 +51,18 @@ async def asking(
 
 
 def link_send(session: Session, data: bytes) -> None:
-    assert session.link is not None
-    session.link.send(session.handle, data)
+    assert session.transport is not None
+    session.transport.send(session.handle, data)
 
 
 def link_offer(session: Session, data: bytes) -> bool:
-    assert session.link is not None
-    return session.link.try_send(session.handle, data)
+    assert session.transport is not None
+    return session.transport.try_send(session.handle, data)
 
 
 def queued(server: Harness, session: Session) -> int:
     """Return how many bytes are queued for a client."""
-    return server.transport.connected(session.handle).unsent_bytes if session.link is not None else 0
+    return server.transport.connected(session.handle).unsent_bytes if session.transport is not None else 0
 
 
 async def fill(server: Harness, session: Session) -> None:
@@ -227,7 +227,7 @@ async def test_an_error_while_flushing_ends_its_own_connection_only(
             await unlucky.rest()
         await other.beat()
         assert server.counted.failures == 1
-        assert session.link is None
+        assert session.transport is None
 
 
 # Slow readers
@@ -274,7 +274,7 @@ async def test_a_reader_cut_off_during_an_answer_gets_no_more_requests_handled(k
     async with asking(kind, Limits(unsent_bytes=8192), is_slow=True) as (server, desk, client, session):
 
         def overwhelm(session: Session, request: Request) -> None:
-            if session.link is not None:
+            if session.transport is not None:
                 link_send(session, bytes(3_000_000))
 
         desk.answer = overwhelm
@@ -299,7 +299,7 @@ async def test_one_large_answer_does_not_make_a_reader_slow(kind: TransportKind)
         assert [first.id, *(each.id for each in others)] == [2, 3, 4]
         send_ok(session, 5, large)
         send_ok(session, 6, large)
-        assert session.link is None, "two do"
+        assert session.transport is None, "two do"
 
 
 @every_kind
@@ -364,13 +364,13 @@ async def test_a_connection_closed_while_its_packets_are_handled_is_not_closed_a
         handle = server.engine._handle
 
         def send_too_much(*arguments: Any) -> None:
-            while session.link is not None:
+            while session.transport is not None:
                 link_send(session, BIG)
             handle(*arguments)
 
         monkeypatch.setattr(server.engine, "_handle", send_too_much)
         await client.send(Packet(9, 1), protocol.logout(id=2))
-        await server.until(lambda: session.link is None)
+        await server.until(lambda: session.transport is None)
         await trio.sleep(DRAIN_TIMEOUT_S + 0.2)  # until a second close would come
         assert (server.counted.connections, server.counted.closed) == (0, 1)
 
@@ -383,5 +383,5 @@ async def test_an_error_in_the_last_look_before_the_end_closes_that_connection_o
         other = await server.logged_in("bob")
         monkeypatch.setattr(server.epoll._reader, "poll", fail)
         assert server.epoll.poll_now(session.handle)
-        assert session.link is None
+        assert session.transport is None
         await other.beat()

@@ -182,7 +182,7 @@ async def test_a_corrupted_record_ends_the_connection_with_a_grace_period() -> N
         client = await server.logged_in()
         await client.tcp.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
         await server.remain(0)
-        assert server.session("ada").link is None
+        assert server.session("ada").transport is None
         assert server.ends() == []
 
 
@@ -253,7 +253,7 @@ async def test_both_sides_close_cleanly() -> None:
         with trio.fail_after(PATIENCE_S):
             client.stream, _ = await client.stream.unwrap()  # returns once the server has sent its close
         await server.remain(0)
-        assert server.session("ada").link is None
+        assert server.session("ada").transport is None
 
 
 async def test_a_close_with_the_last_packet_is_noticed() -> None:
@@ -266,5 +266,5 @@ async def test_a_close_with_the_last_packet_is_noticed() -> None:
         with suppress(trio.BrokenResourceError), trio.move_on_after(0.1):
             await client.stream.unwrap()  # would wait for the server's close, and gets the answer
         tcp_stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
-        await server.until(lambda: server.session("ada").link is None)
+        await server.until(lambda: server.session("ada").transport is None)
         client.stream = tcp_stream

@@ -145,7 +145,7 @@ def test_deferred_changes_are_dropped_with_the_watch() -> None:
 def test_nothing_is_deferred_for_a_closed_connection() -> None:
     desk = Watchers()
     desk.change("ann", 1)
-    desk.sessions[0].link = None
+    desk.sessions[0].transport = None
     desk.pushes.send_slice()
     assert desk.pushes.statistics().slow == 0
 

@@ -256,7 +256,7 @@ async def test_unwatched_users_are_unsubscribed_and_the_connection_is_closed_in_
 async def test_a_watcher_who_left_before_the_answer_is_not_watching(autojump_clock: MockClock) -> None:
     async with running() as node:
         watcher, line = node.watch("ann")
-        watcher.link = None
+        watcher.transport = None
         node.watching.left(watcher)
         await trio.sleep(1)
         assert line.packets() == []
