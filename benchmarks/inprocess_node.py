@@ -78,12 +78,12 @@ class InProcessNode(presence.server.node.Node):
         """Log users in, with turns for the relay in between, and wait until Redis has them."""
         transport, sessions = _NoSocket(), []
         for number, uid in enumerate(uids):
-            peer = self.engine.received(
+            client = self.engine.received(
                 self.engine.opened(transport, number), protocol.encode(protocol.login(uid))
-            ).peer
-            if not isinstance(peer, Session):
+            ).client
+            if not isinstance(client, Session):
                 raise TypeError("a login was refused")
-            sessions.append(peer)
+            sessions.append(client)
             if number % LOGINS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
         await self.settled()

@@ -23,7 +23,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
-from presence.core.registry import Guest, Peer, Registry, Session, Transport
+from presence.core.registry import Client, Guest, Registry, Session, Transport
 from presence.core.requests import Message, Request, RequestHandler, Watch
 from presence.core.server_protocol import Answered, Event, Login, Logout, Outcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
@@ -96,29 +96,29 @@ class Engine:
         """Handle an accepted connection."""
         return Guest(transport, handle, address)
 
-    def received(self, peer: Peer, data: bytes, max_packets: int = sys.maxsize) -> Outcome:
+    def received(self, client: Client, data: bytes, max_packets: int = sys.maxsize) -> Outcome:
         """Handle bytes that were read from a connection.
 
         The caller then sends the reply, hangs up if there is an end code, and calls `dispatch_requests`.
         Effects of packets before an internal error stand, such as a login in the same bytes.
 
         Args:
-            peer: the connection they came from.
+            client: the connection they came from.
             data: the bytes; b"" continues an unfinished outcome.
             max_packets: maximum of packets to handle; see `Outcome.unfinished`.
         """
         now = self.clock.now()
-        outcome = Outcome(peer)
+        outcome = Outcome(client)
         packets = 0
         try:
             for event in self._protocol.receive(outcome, data, max_packets):
                 packets += 1
                 self._handle(event, outcome, now)
-            after = outcome.peer
+            after = outcome.client
             if isinstance(after, Session):
-                if packets and after is peer and after in self.registry:  # a login has set its deadline
+                if packets and after is client and after in self.registry:  # a login has set its deadline
                     self.sessions.packet_received(after, now)
-                after_login = packets if after is peer else packets - 1
+                after_login = packets if after is client else packets - 1
                 if self.packet_rate is not None and outcome.end_code is None and (after_login or not packets):
                     self._count_packets(after.uid, after_login, outcome, now)
             if outcome.end_code is not None:
@@ -127,7 +127,7 @@ class Engine:
                 self.closed(after, outcome.end_code)
         except Exception as error:  # reported with the outcome
             _count(self._counters.refused, Code.SERVER_ERROR)
-            self.closed(outcome.peer, Code.SERVER_ERROR)
+            self.closed(outcome.client, Code.SERVER_ERROR)
             outcome.failure, outcome.end_code = error, Code.SERVER_ERROR
             outcome.reply += _FAILED_GOODBYE
             outcome.unfinished = False
@@ -138,7 +138,7 @@ class Engine:
             self._counters.beats += 1
             return
         self._counters.frames += 1
-        session = outcome.peer
+        session = outcome.client
         if not isinstance(session, Session):
             if isinstance(event, Login):
                 self._log_in(session, event, outcome, now)
@@ -178,7 +178,7 @@ class Engine:
             status_ends_at=status_ends_at,
             expires_at=grant.expires_at,
         )
-        outcome.peer = session
+        outcome.client = session
         if self.visibility is not None:
             self.visibility.set_sight(session, grant.sight)
         self.outbox.append(change)
@@ -296,23 +296,23 @@ class Engine:
                 self.count_refusal(Code.RATE_LIMITED)
                 self._hang_up(session, Code.RATE_LIMITED, goodbye)
 
-    def closed(self, peer: Peer, code: Code = Code.CLOSED) -> None:
+    def closed(self, client: Client, code: Code = Code.CLOSED) -> None:
         """Handle the loss of a connection, or that its transport is about to close it with `code`.
 
         A client that may reconnect has its grace period; after other codes the session ends immediately.
         """
-        if not isinstance(peer, Session) or peer.transport is None:
+        if not isinstance(client, Session) or client.transport is None:
             return
-        peer.transport = peer.handle = peer.partial = None
-        self._disconnected(peer)
-        if peer not in self.registry:
+        client.transport = client.handle = client.partial = None
+        self._disconnected(client)
+        if client not in self.registry:
             return
         now = self.clock.now()
         if not code.reconnect or not self.disconnect_grace:
-            self.terminator.end(peer, code, now)
+            self.terminator.end(client, code, now)
             return
-        peer.end_code = code
-        self.sessions.connection_lost(peer, self.flap_damping.connection_lost(peer.key, now), now)
+        client.end_code = code
+        self.sessions.connection_lost(client, self.flap_damping.connection_lost(client.key, now), now)
 
     def _disconnected(self, session: Session) -> None:
         if self.visibility is not None:
@@ -337,7 +337,7 @@ class Engine:
         Returns:
             What the handler raised: an internal error, which closes this connection and no other.
         """
-        session = outcome.peer
+        session = outcome.client
         if self._request_handler is None or not isinstance(session, Session):
             return None
         try:

@@ -21,7 +21,7 @@ from presence.core.authenticator import (
     Sight,
 )
 from presence.core.bans import BanList
-from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
+from presence.core.registry import Client, Guest, Registry, Session, SessionKey
 from presence.core.server_protocol import Login
 from presence.protocol import Code
 
@@ -137,11 +137,11 @@ class LoginPolicy:
         uid = login.uid if certified is None else certified.uid
         return _first_to_expire(certified, self.authenticator.login(login.token, uid, guest.address, now))
 
-    def _certified(self, peer: Peer, uid: str | None, now: float) -> AuthResult | None:
+    def _certified(self, client: Client, uid: str | None, now: float) -> AuthResult | None:
         """Return whom the certificate of a client names; None without one."""
-        if self.certificates is None or peer.transport is None:
+        if self.certificates is None or client.transport is None:
             return None
-        certificate = peer.transport.certificate(peer.handle)
+        certificate = client.transport.certificate(client.handle)
         return None if certificate is None else self.certificates.login(certificate, uid, now)
 
     def _claimed(self, login: Login) -> tuple[str, None, Sight] | Refusal:

@@ -89,7 +89,7 @@ class Session:
         return "" if isinstance(self.key, str) else self.key[1]
 
 
-Peer: TypeAlias = Guest | Session
+Client: TypeAlias = Guest | Session
 
 
 class LoginResult(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from presence import protocol
 from presence.common import meta_json
 from presence.core.profiles import UNCHANGED, ProfileChange
-from presence.core.registry import Guest, Peer, Session
+from presence.core.registry import Client, Guest, Session
 from presence.core.requests import REQUEST_KINDS, Request, parse_request
 from presence.protocol import Code, Kind, Packet, ProtocolError
 
@@ -73,7 +73,7 @@ Event: TypeAlias = Login | Update | Logout | Request | Answered
 class Outcome:
     """The effects of some bytes of one connection, for its transport to perform."""
 
-    peer: Peer  # the connection from now on: a guest, or the session that it logged in to
+    client: Client  # the connection from now on: a guest, or the session that it logged in to
     reply: bytearray = field(default_factory=bytearray)  # to send; mutable: one read may have 1,000 answers
     end_code: Code | None = None  # reason to hang up after the reply; None: stay connected
     requests: list[Request] | None = None  # for the request handler, in order
@@ -93,23 +93,23 @@ class ServerProtocol:
         """Yield what a client said, and write the protocol's own answers to the outcome.
 
         The caller handles each event before it takes the next, because a granted login replaces
-        `outcome.peer`, and an `end_code` means that further packets are dropped.
+        `outcome.client`, and an `end_code` means that further packets are dropped.
 
         Args:
             outcome: a new one, of the connection that was read.
             data: what was read; b"" continues an unfinished outcome.
             max_packets: maximum of packets to handle; see `Outcome.unfinished`.
         """
-        if outcome.peer.partial:
-            data = outcome.peer.partial + data
+        if outcome.client.partial:
+            data = outcome.client.partial + data
         start, size, packets = 0, len(data), 0
         try:
             while start < size and outcome.end_code is None:
                 if packets >= max_packets:
                     outcome.unfinished = True
                     break
-                peer = outcome.peer
-                logged_in = isinstance(peer, Session)
+                client = outcome.client
+                logged_in = isinstance(client, Session)
                 limit = protocol.FRAME_LIMIT_BYTES if logged_in else protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES
                 end = protocol.frame_end(data, start, limit)
                 if not end:
@@ -125,7 +125,7 @@ class ServerProtocol:
         except ProtocolError as error:
             _refuse(outcome, error)
         rest = data[start:] if outcome.end_code is None else b""
-        outcome.peer.partial = rest or (None if isinstance(outcome.peer, Session) else b"")
+        outcome.client.partial = rest or (None if isinstance(outcome.client, Session) else b"")
 
     def _session_packet(self, packet: Packet, outcome: Outcome) -> Event:
         """Return the event of a packet of a logged-in connection."""
@@ -190,7 +190,7 @@ def _misplaced(packet: Packet, outcome: Outcome, message: str, code: Code = Code
 def _refuse(outcome: Outcome, error: ProtocolError) -> None:
     """Report bad input to the client, then hang up."""
     outcome.end_code = error.code
-    if isinstance(outcome.peer, Guest) or error.kind is not None:
+    if isinstance(outcome.client, Guest) or error.kind is not None:
         refusal = protocol.error(error.id, error.code, error.message)
     else:
         refusal = protocol.goodbye(error.code, error.message)

@@ -1,7 +1,7 @@
 """The descriptors of the epoll transport: the state of each, its unsent bytes, and its time-out.
 
 `reader.py` reads connections; everything else that happens to them is here. A connection has an entry in
-`unsent` only while its peer reads slowly.
+`unsent` only while its client reads slowly.
 
 Each connection is watched by one of three epoll sets, its *latency class*. What the client sends moves it.
 `DEMOTE_AFTER_BEATS` keepalives in a row move it to the next slower class, which would have served them too:
@@ -42,7 +42,7 @@ from presence.common.clock import Clock
 from presence.core.admission import Admission
 from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
-from presence.core.registry import Guest, Peer, Session
+from presence.core.registry import Client, Guest, Session
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 from presence.transports import sockets
@@ -103,7 +103,7 @@ class Closing:
         self.drained = 0
 
 
-FdState: TypeAlias = Peer | Closing | None
+FdState: TypeAlias = Client | Closing | None
 
 
 class Addresses:
@@ -206,7 +206,7 @@ class Connections:
 
     Attributes:
         sets: the epoll sets, by latency class.
-        fd_states: the peer, close or absence of a connection, by descriptor.
+        fd_states: the client, close or absence of a connection, by descriptor.
         latency_class: the set that watches a descriptor.
         quiet_beats: consecutive keepalives that the next slower class would have served as well.
         unsent: bytes waiting for slow readers.
@@ -323,7 +323,7 @@ class Connections:
                 self.send(fd, data)
 
     def deliver(self, fd: int, packet: bytes) -> None:
-        """Send one packet after the pending replies; its size alone does not make the peer a slow reader."""
+        """Send one packet after the pending replies; its size alone makes no slow reader."""
         if fd in self.pending_replies:
             self.send(fd, self.pending_replies.pop(fd))
             if not isinstance(self.fd_states[fd], Session):
@@ -334,7 +334,7 @@ class Connections:
             self.largest_packet.pop(fd, None)
 
     def send(self, fd: int, data: bytes | bytearray) -> None:
-        """Send, or keep what the kernel does not take; a peer with too many unsent bytes is dropped."""
+        """Send, or keep what the kernel does not take; a client with too many unsent bytes is dropped."""
         unsent = self.unsent.get(fd)
         if unsent is not None:
             unsent += data
@@ -375,15 +375,15 @@ class Connections:
         del self.unsent[fd]
         self.largest_packet.pop(fd, None)
         self.unsent_progress.pop(fd, None)
-        peer = self.fd_states[fd]
+        client = self.fd_states[fd]
         self.watch(fd, READ)
-        if isinstance(peer, Closing) and peer.state is CloseState.QUEUED:
+        if isinstance(client, Closing) and client.state is CloseState.QUEUED:
             self.send_close(fd)
-        elif isinstance(peer, Closing):
-            self._half_close(fd, peer)
-        elif isinstance(peer, Session):
+        elif isinstance(client, Closing):
+            self._half_close(fd, client)
+        elif isinstance(client, Session):
             self.deadlines.cancel(fd)
-            self._engine.drained(peer)
+            self._engine.drained(client)
 
     def hang_up(self, fd: int, close_packet: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""
@@ -455,12 +455,12 @@ class Connections:
             data = b""
         closing.drained += len(data)
         if not data and closing.state is not CloseState.HALF_CLOSED:
-            self.watch(fd, WRITE)  # the peer sends nothing more, but still reads
+            self.watch(fd, WRITE)  # the client sends nothing more, but still reads
         elif not data or closing.drained > MAX_DRAIN_BYTES:
             self.close(fd)
 
     def unsent_timed_out(self, fd: int) -> None:
-        """Drop a peer that reads too slowly, or renew its time-out if it has taken `MIN_PROGRESS_BYTES`."""
+        """Drop a client that reads too slowly, or renew its time-out if it has taken `MIN_PROGRESS_BYTES`."""
         if self.unsent_progress.pop(fd, 0) >= MIN_PROGRESS_BYTES:
             self.deadlines.set(fd, self._limits.unsent_timeout)
         else:
@@ -468,10 +468,10 @@ class Connections:
 
     def drop_slow_reader(self, fd: int) -> None:
         """Close the connection of a slow reader; its unsent bytes are lost."""
-        peer = self.fd_states[fd]
+        client = self.fd_states[fd]
         self.counters.slow_readers += 1
-        if isinstance(peer, Guest | Session):
-            self._engine.closed(peer, Code.SLOW_CONSUMER)
+        if isinstance(client, Guest | Session):
+            self._engine.closed(client, Code.SLOW_CONSUMER)
         self.close(fd)
 
     def close(self, fd: int) -> None:

@@ -218,10 +218,10 @@ class EpollTransport:
         return True
 
     def poll_now(self, handle: int) -> bool:
-        peer = self._connections.fd_states[handle]
-        if isinstance(peer, Session):
+        client = self._connections.fd_states[handle]
+        if isinstance(client, Session):
             with self._acceptor.contained(handle):
-                self._reader.poll(handle, peer)
+                self._reader.poll(handle, client)
         return True
 
     def receive_queue_age_s(self, handle: int, now: float) -> float:
@@ -243,10 +243,10 @@ class EpollTransport:
         return ConnectionInfo(transport, address, len(connections.unsent.get(handle, b"")))
 
     def _timed_out(self, fd: int) -> None:
-        peer = self._connections.fd_states[fd]
-        if isinstance(peer, Guest):
-            self._acceptor.login_timed_out(fd, peer)
-        elif isinstance(peer, Session):
+        client = self._connections.fd_states[fd]
+        if isinstance(client, Guest):
+            self._acceptor.login_timed_out(fd, client)
+        elif isinstance(client, Session):
             self._connections.unsent_timed_out(fd)
-        elif peer is not None:
+        elif client is not None:
             self._connections.close(fd)

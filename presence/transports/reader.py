@@ -16,7 +16,7 @@ import trio
 from presence.common.logs import RateLimited
 from presence.common.scarcity import fault_fields
 from presence.core.engine import Engine
-from presence.core.registry import Peer, Session
+from presence.core.registry import Client, Session
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
 from presence.transports.connections import (
     DEMOTE_AFTER_BEATS,
@@ -56,7 +56,7 @@ class ConnectionReader:
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         # By descriptor, in this order: read, with packets still to handle.
-        self._deferred: dict[int, Peer] = {}
+        self._deferred: dict[int, Client] = {}
         self._has_deferred = trio.Event()
         self.late_answer_seen = False
         self.costly_reads = 0
@@ -70,34 +70,34 @@ class ConnectionReader:
         """
         until = perf_counter() + TURN_BUDGET_S
         connections, read = self._connections, os.read
-        peers, send, tls = connections.fd_states, connections.send, connections.tls
+        clients, send, tls = connections.fd_states, connections.send, connections.tls
         plain: list[Session] = []
         answered: list[Session] = []
         costly_reads = 0
         fd = -1
         try:
             for fd, mask in events:
-                peer = peers[fd]
+                client = clients[fd]
                 known = mask == READ or mask == TLS_READ  # noqa: PLR1714 - a tuple would cost more
-                if known and isinstance(peer, Session) and peer.partial is None:
+                if known and isinstance(client, Session) and client.partial is None:
                     try:
                         data = read(fd, QUICK_READ_BYTES) if mask == READ else tls[fd].read(READ_BYTES)
                     except OSError as error:
-                        self._read_failed(fd, peer, error)
+                        self._read_failed(fd, client, error)
                         continue
                     if data == KEEPALIVE:
-                        plain.append(peer)
+                        plain.append(client)
                         continue
                     if answer := keepalive_answer(data):
                         send(fd, answer)
-                        if peers[fd] is peer:  # not dropped as a slow reader
-                            answered.append(peer)
+                        if clients[fd] is client:  # not dropped as a slow reader
+                            answered.append(client)
                         continue
                     costly_reads += 1
                     # There may be more, and in this set the next read would come a window later.
                     if mask == READ and len(data) == QUICK_READ_BYTES:
                         data += _read_rest(fd)
-                    self._receive(fd, peer, data)
+                    self._receive(fd, client, data)
                 else:
                     costly_reads += 1
                     self.serve_other(fd, mask)
@@ -132,18 +132,18 @@ class ConnectionReader:
 
     def _resume(self, fd: int) -> None:
         """Handle some of the deferred packets of a connection."""
-        peer = self._deferred.pop(fd)
-        if self._connections.fd_states[fd] is peer:
-            self._handle(fd, peer, b"")
+        client = self._deferred.pop(fd)
+        if self._connections.fd_states[fd] is client:
+            self._handle(fd, client, b"")
 
-    def poll(self, fd: int, peer: Session) -> None:
+    def poll(self, fd: int, client: Session) -> None:
         """Read a connection before its session expires; one complete packet keeps the session alive."""
         for _ in range(MAX_READS_PER_POLL if fd in self._connections.tls else 1):
-            if fd not in self._deferred and not self.read(fd, peer):
+            if fd not in self._deferred and not self.read(fd, client):
                 break
             if fd in self._deferred:
                 self._resume(fd)
-            if peer.partial is None or fd in self._deferred:
+            if client.partial is None or fd in self._deferred:
                 break
         self._connections.flush_replies()
 
@@ -191,15 +191,15 @@ class ConnectionReader:
         """Handle any event but plain input of a logged-in connection."""
         if mask & WRITE:
             self._connections.flush(fd)
-        peer = self._connections.fd_states[fd]
-        if peer is None or not mask & ~WRITE:
+        client = self._connections.fd_states[fd]
+        if client is None or not mask & ~WRITE:
             return
-        if isinstance(peer, Closing):
-            self._connections.drain(fd, peer)
+        if isinstance(client, Closing):
+            self._connections.drain(fd, client)
         else:
-            self.read(fd, peer)
+            self.read(fd, client)
 
-    def read(self, fd: int, peer: Peer) -> bool:
+    def read(self, fd: int, client: Client) -> bool:
         """Read a connection once, ready or not; answers are queued until `Connections.flush_replies`.
 
         A connection with deferred packets is not read: the kernel keeps its input, and makes the sender wait.
@@ -210,39 +210,39 @@ class ConnectionReader:
         if fd in self._deferred:
             return False
         tls = self._connections.tls.get(fd)
-        limit = READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES
+        limit = READ_BYTES if isinstance(client, Session) else GUEST_READ_BYTES
         try:
             data = tls.read(limit) if tls is not None else os.read(fd, limit)
         except OSError as error:
-            self._read_failed(fd, peer, error)
+            self._read_failed(fd, client, error)
             return False
-        self._receive(fd, peer, data)
-        return self._connections.fd_states[fd] is peer
+        self._receive(fd, client, data)
+        return self._connections.fd_states[fd] is client
 
-    def _read_failed(self, fd: int, peer: Peer, error: OSError) -> None:
+    def _read_failed(self, fd: int, client: Client, error: OSError) -> None:
         if isinstance(error, ssl.SSLWantWriteError):
             self._connections.watch(fd, WRITE)
         elif error.errno not in (errno.EAGAIN, errno.EINTR):
-            self._peer_closed(fd, peer)
+            self._client_closed(fd, client)
 
-    def _receive(self, fd: int, peer: Peer, data: bytes) -> None:
+    def _receive(self, fd: int, client: Client, data: bytes) -> None:
         if not data:
-            self._peer_closed(fd, peer)
-        elif len(data) < QUICK_READ_BYTES or not isinstance(peer, Session):
-            self._handle(fd, peer, data)
+            self._client_closed(fd, client)
+        elif len(data) < QUICK_READ_BYTES or not isinstance(client, Session):
+            self._handle(fd, client, data)
         else:
-            peer.partial = peer.partial + data if peer.partial else data
-            self._defer(fd, peer)
+            client.partial = client.partial + data if client.partial else data
+            self._defer(fd, client)
 
-    def _handle(self, fd: int, peer: Peer, data: bytes) -> None:
+    def _handle(self, fd: int, client: Client, data: bytes) -> None:
         """Give bytes to the core and apply the outcome."""
-        outcome = self._engine.received(peer, data, MAX_PACKETS_PER_SLICE)
+        outcome = self._engine.received(client, data, MAX_PACKETS_PER_SLICE)
         if outcome.failure is not None:
             self._log_failure(outcome.failure)
-        if self._connections.fd_states[fd] is not peer:
+        if self._connections.fd_states[fd] is not client:
             return  # an effect of its own packets has closed it: the descriptor may be another's by now
-        peer_after = outcome.peer
-        if isinstance(peer_after, Session) and peer_after is not peer and not self._log_in(fd, peer_after):
+        after = outcome.client
+        if isinstance(after, Session) and after is not client and not self._log_in(fd, after):
             return
         if outcome.end_code is not None:
             if outcome.end_code in _LOGOUTS and 0 < len(data) < QUICK_READ_BYTES:  # nothing is unread
@@ -253,22 +253,22 @@ class ConnectionReader:
             if outcome.reply:
                 self._connections.queue_reply(fd, outcome.reply)
             if (
-                peer_after is peer
-                and isinstance(peer_after, Session)
+                after is client
+                and isinstance(after, Session)
                 and (latency_class := self._connections.latency_class[fd]) != LatencyClass.IMMEDIATE
             ):
                 self.late_answer_seen |= latency_class == LatencyClass.BATCHED
-                self._reclassify(peer_after, LatencyClass.IMMEDIATE)
+                self._reclassify(after, LatencyClass.IMMEDIATE)
         if (outcome.requests or outcome.sight_changed) and (
             failure := self._engine.dispatch_requests(outcome)
         ) is not None:
             self._log_failure(failure)
-        if outcome.unfinished and self._connections.fd_states[fd] is peer_after:
-            self._defer(fd, peer_after)
+        if outcome.unfinished and self._connections.fd_states[fd] is after:
+            self._defer(fd, after)
 
-    def _defer(self, fd: int, peer: Peer) -> None:
+    def _defer(self, fd: int, client: Client) -> None:
         """Handle the rest of what was read later, after what is deferred already."""
-        self._deferred[fd] = peer
+        self._deferred[fd] = client
         self._has_deferred.set()
 
     def _log_in(self, fd: int, session: Session) -> bool:
@@ -288,10 +288,10 @@ class ConnectionReader:
     def connection_failed(self, fd: int, error: Exception) -> None:
         """Close a connection because of an error in this server."""
         self._log_failure(error)
-        peer = self._connections.fd_states[fd]
-        if isinstance(peer, Session):
-            self._engine.closed(peer, Code.SERVER_ERROR)
-        if peer is not None:
+        client = self._connections.fd_states[fd]
+        if isinstance(client, Session):
+            self._engine.closed(client, Code.SERVER_ERROR)
+        if client is not None:
             self._connections.close(fd)
 
     def _log_failure(self, error: Exception) -> None:
@@ -299,9 +299,9 @@ class ConnectionReader:
         counters.failures += 1
         self._log.error("connection failed", failures=counters.failures, **fault_fields(error))
 
-    def _peer_closed(self, fd: int, peer: Peer) -> None:
+    def _client_closed(self, fd: int, client: Client) -> None:
         """Handle the end of input: the client closed its side or reset the connection."""
-        self._engine.closed(peer)
+        self._engine.closed(client)
         if fd in self._connections.unsent or fd in self._connections.pending_replies:
             self._connections.hang_up(fd, b"")  # the client may still read what is unsent
         else:

@@ -21,7 +21,7 @@ from presence.common.scarcity import fault_fields
 from presence.core.admission import Admission
 from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
-from presence.core.registry import ConnectionInfo, Guest, Peer, Session
+from presence.core.registry import Client, ConnectionInfo, Guest, Session
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.limits import (
@@ -41,7 +41,7 @@ from presence.transports.tls import TlsListening
 
 
 class _Connection:
-    """One stream: its peer, its unsent bytes, and the state of its close.
+    """One stream: its client, its unsent bytes, and the state of its close.
 
     Attributes:
         address: what limits count the client's address by; "" if the stream has no addresses.
@@ -58,7 +58,7 @@ class _Connection:
         self.read_scope = trio.CancelScope()
         self.lifetime = trio.CancelScope()
         self.read_done = trio.Event()
-        self.peer: Peer | None = None
+        self.client: Client | None = None
         self.unsent = bytearray()
         self.counted_address = ""
         self.largest_packet = 0
@@ -149,12 +149,12 @@ class StreamTransport:
     async def serve(
         self, stream: Stream, login_until: float | None = None, address: str | None = None
     ) -> None:
-        """Serve one connection to its end; never raises for what the peer does or a handler raises.
+        """Serve one connection to its end; never raises for what the client does or a handler raises.
 
         Args:
             stream: is closed at the end.
             login_until: when the login times out, on trio's clock; None for a full time-out from now.
-            address: of the peer, as the kernel writes it; None: ask the kernel, if it is a TCP connection.
+            address: of the client, as the kernel writes it; None: ask the kernel, if it is a TCP connection.
         """
         if address is None:
             address = sockets.peer_address(stream.socket) if isinstance(stream, trio.SocketStream) else None
@@ -165,7 +165,7 @@ class StreamTransport:
         refusal = self._admit(connection)
         self._counters.accepted += 1
         self._counters.connections += 1
-        connection.peer = self._engine.opened(self, connection, connection.address)
+        connection.client = self._engine.opened(self, connection, connection.address)
         connection.read_scope.deadline = login_until or trio.current_time() + self._limits.login_timeout
         try:
             with connection.lifetime:
@@ -182,8 +182,8 @@ class StreamTransport:
             self._counters.closed += 1
             if connection.counted_address:
                 self._admission.remove_connection(connection.counted_address)
-            if connection.peer is not None:
-                self._engine.closed(connection.peer)
+            if connection.client is not None:
+                self._engine.closed(connection.client)
             await trio.aclose_forcefully(stream)
 
     def _admit(self, connection: _Connection) -> Refusal | None:
@@ -201,7 +201,7 @@ class StreamTransport:
         if handle.hung_up:
             return
         handle.hung_up = True
-        handle.peer = None
+        handle.client = None
         handle.send(close_packet)
         handle.read_scope.cancel()
 
@@ -249,43 +249,43 @@ class StreamTransport:
     # The two tasks
 
     async def _read_to_the_end(self, connection: _Connection) -> None:
-        while connection.peer is not None:
+        while connection.client is not None:
             with connection.read_scope:
                 await self._read(connection)
             self._after_reading(connection)
         connection.read_done.set()
 
     async def _read(self, connection: _Connection) -> None:
-        """Read until the peer closes, or the connection is hung up."""
-        while (peer := connection.peer) is not None:
+        """Read until the client closes, or the connection is hung up."""
+        while (client := connection.client) is not None:
             try:
                 data = await connection.stream.receive_some(READ_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                connection.peer = None
-                self._engine.closed(peer)
+                connection.client = None
+                self._engine.closed(client)
                 connection.lifetime.cancel()
                 return
             if not data:
-                connection.peer = None
-                self._engine.closed(peer)
+                connection.client = None
+                self._engine.closed(client)
                 connection.hung_up = True
                 connection.wake.set()
                 return
-            if connection.peer is not None:
-                is_unfinished = self._receive(connection, peer, bytes(data))
-                while is_unfinished and connection.peer is not None:
+            if connection.client is not None:
+                is_unfinished = self._receive(connection, client, bytes(data))
+                while is_unfinished and connection.client is not None:
                     await trio.lowlevel.checkpoint()
-                    if connection.peer is not None:
-                        is_unfinished = self._receive(connection, connection.peer, b"")
+                    if connection.client is not None:
+                        is_unfinished = self._receive(connection, connection.client, b"")
 
-    def _receive(self, connection: _Connection, peer: Peer, data: bytes) -> bool:
+    def _receive(self, connection: _Connection, client: Client, data: bytes) -> bool:
         """Give bytes to the core; return whether packets are left for another call."""
-        outcome = self._engine.received(peer, data, MAX_PACKETS_PER_SLICE)
+        outcome = self._engine.received(client, data, MAX_PACKETS_PER_SLICE)
         if outcome.failure is not None:
             self._log_failure(outcome.failure)
-        if outcome.peer is not peer:
+        if outcome.client is not client:
             connection.read_scope.deadline = math.inf
-            connection.peer = outcome.peer
+            connection.client = outcome.client
         if outcome.end_code is not None:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
@@ -302,7 +302,7 @@ class StreamTransport:
 
     def _after_reading(self, connection: _Connection) -> None:
         """Handle the end of the reader: a guest that is neither hung up nor lost has timed out."""
-        if isinstance(connection.peer, Guest):
+        if isinstance(connection.client, Guest):
             self._counters.login_timeouts += 1
             self._engine.count_refusal(Code.LOGIN_TIMEOUT)
             self.hang_up(connection, LOGIN_TIMED_OUT)
@@ -324,8 +324,8 @@ class StreamTransport:
                     del connection.unsent[: len(data)]
                     if not connection.unsent:
                         connection.largest_packet = 0
-                        if isinstance(connection.peer, Session):
-                            self._engine.drained(connection.peer)
+                        if isinstance(connection.client, Session):
+                            self._engine.drained(connection.client)
                 if connection.hung_up:
                     break
                 connection.wake = trio.Event()
@@ -350,17 +350,17 @@ class StreamTransport:
     def _drop_slow_reader(self, connection: _Connection) -> None:
         """Drop the connection of a slow reader; its unsent bytes are lost."""
         self._counters.slow_readers += 1
-        if isinstance(connection.peer, Session):
-            self._engine.closed(connection.peer, Code.SLOW_CONSUMER)
-        connection.peer = None
+        if isinstance(connection.client, Session):
+            self._engine.closed(connection.client, Code.SLOW_CONSUMER)
+        connection.client = None
         connection.lifetime.cancel()
 
 
 async def _say_goodbye(tls_stream: "trio.SSLStream[Stream]") -> Stream:
     """End the sending side of TLS; return the stream below it, whose input is dropped.
 
-    If the peer had more to send, trio gives up before it sends TLS's close notification.
+    If the client had more to send, trio gives up before it sends TLS's close notification.
     """
     with suppress(trio.BrokenResourceError):
-        await tls_stream.unwrap()  # returns when the peer has closed its side, too
+        await tls_stream.unwrap()  # returns when the client has closed its side, too
     return tls_stream.transport_stream

@@ -124,7 +124,7 @@ def _each_session_has_a_deadline_and_its_record(world: World, desk: NotingDesk, 
         if session.transport is None:
             assert session.handle is session.partial is None, "state of a closed connection"
         else:
-            assert world.sockets.peers[session.handle] is session
+            assert world.sockets.clients[session.handle] is session
     for uid, number in users.items():
         assert registry.has_user(uid)
         assert len(registry.sessions_of(uid)) == number
@@ -132,16 +132,16 @@ def _each_session_has_a_deadline_and_its_record(world: World, desk: NotingDesk, 
 
 
 def _each_connection_is_a_guest_or_a_live_session(world: World) -> None:
-    for handle, peer in enumerate(world.sockets.peers):
-        if peer is None:
+    for handle, client in enumerate(world.sockets.clients):
+        if client is None:
             continue
-        assert (peer.transport, peer.handle) == (world.sockets, handle)
-        if isinstance(peer, Guest):
-            assert peer.partial is not None
-            assert len(peer.partial) < FRAME_LIMIT_BEFORE_LOGIN_BYTES + _HEADER_BYTES
+        assert (client.transport, client.handle) == (world.sockets, handle)
+        if isinstance(client, Guest):
+            assert client.partial is not None
+            assert len(client.partial) < FRAME_LIMIT_BEFORE_LOGIN_BYTES + _HEADER_BYTES
         else:
-            assert peer in world.registry, "its session has ended, and it was not told"
-            assert peer.partial is None or 0 < len(peer.partial) < FRAME_LIMIT_BYTES + _HEADER_BYTES
+            assert client in world.registry, "its session has ended, and it was not told"
+            assert client.partial is None or 0 < len(client.partial) < FRAME_LIMIT_BYTES + _HEADER_BYTES
 
 
 def _tables_hold_live_sessions_only(world: World) -> None:

@@ -282,7 +282,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
     @SOMEBODY_IS_THERE
     @rule()
     def everything_is_read(self) -> None:
-        for handle in range(len(self.world.sockets.peers)):
+        for handle in range(len(self.world.sockets.clients)):
             self.world.sockets.read(handle)
         self.world.engine.keepalives_received([])
         self.observe()

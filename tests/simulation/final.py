@@ -107,7 +107,7 @@ def _check_clients(world: SimulatedWorld, judge: SimulationJudge, live: set[tupl
         for host in _running_hosts(world)
         for connection in host.connections
         if connection.life and connection.is_open and not connection.device.is_cut(host)
-        if isinstance(connection.peer, Session)
+        if isinstance(connection.client, Session)
     }
     for session in sorted(beating ^ sessions):
         what = "a client beats without a session" if session in beating else "a session without a client"
@@ -177,7 +177,7 @@ def _check_profile(
     world: SimulatedWorld, judge: SimulationJudge, host: Host, connection: SimulatedConnection
 ) -> None:
     """Compare how a session shows itself with what its client last sent, and when."""
-    session, status, sessions = connection.peer, connection.arrived_status, host.node.engine.registry
+    session, status, sessions = connection.client, connection.arrived_status, host.node.engine.registry
     if not isinstance(session, Session) or status is None or session not in sessions:
         return
     profile, settings = sessions.profiles.get(session.number), world.plan.settings

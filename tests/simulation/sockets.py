@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from presence import protocol
-from presence.core.registry import Peer, Session
+from presence.core.registry import Client, Session
 from presence.protocol import KEEPALIVE, Code, Decoder, Kind, Packet
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class SimulatedConnection:
         self.host = host
         self.device = device
         self._random = random
-        self.peer: Peer | None = None  # who it belongs to at the server; None once hung up there
+        self.client: Client | None = None  # who it belongs to at the server; None once hung up there
         self.is_open = True  # whether the client has not closed it
         self.life: TrueSession | None = None  # its session, once there is one
         self.unread = b""  # bytes that were not read
@@ -99,7 +99,7 @@ class SimulatedConnection:
     def _wake_reader(self) -> None:
         if not self._read_due:
             self._read_due = True
-            window_s = WINDOW_S if isinstance(self.peer, Session) else 0.002
+            window_s = WINDOW_S if isinstance(self.client, Session) else 0.002
             delay = self._random.uniform(0.0, window_s)
             self.agenda.after(delay, lambda: self.host.machine.post(self.read))
 
@@ -113,32 +113,32 @@ class SimulatedConnection:
         """Read all bytes that have arrived, and handle them."""
         self._read_due = False
         data, self.unread = self.unread, b""
-        if self.peer is None:
+        if self.client is None:
             return
         engine = self.host.node.engine
-        if data == KEEPALIVE and isinstance(self.peer, Session) and self.peer.partial is None:
-            engine.keepalives_received([self.peer])
+        if data == KEEPALIVE and isinstance(self.client, Session) and self.client.partial is None:
+            engine.keepalives_received([self.client])
         elif data:
             self.host.connection_being_read = self
-            outcome = engine.received(self.peer, data)
+            outcome = engine.received(self.client, data)
             if outcome.failure is not None:
                 raise outcome.failure
             if (
-                self.peer is not None
+                self.client is not None
             ):  # a login of its own device on another connection does not come from here
-                self.peer = outcome.peer
+                self.client = outcome.client
             if outcome.end_code is not None:
                 self.hang_up(bytes(outcome.reply))
             elif outcome.reply:
                 self._to_client(bytes(outcome.reply))
-        if self.has_fin and self.peer is not None:
-            engine.closed(self.peer)
-            self.peer = None
+        if self.has_fin and self.client is not None:
+            engine.closed(self.client)
+            self.client = None
             self.is_hung_up = True
 
     def hang_up(self, farewell: bytes) -> None:
         """Send the last bytes and close the server's end."""
-        self.peer = None
+        self.client = None
         self.is_hung_up = True
         for packet in _packets(farewell):
             if packet.payload.get("code") == Code.BANNED:

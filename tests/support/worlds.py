@@ -12,7 +12,7 @@ from presence.core.changes import Change, Op
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
 from presence.core.login import NO_LIMIT, LoginPolicy, SessionQuota
-from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
+from presence.core.registry import Client, Guest, Registry, Session, SessionKey
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
@@ -33,7 +33,7 @@ class FakeSockets:
 
     def __init__(self) -> None:
         self.engine: Engine
-        self.peers: list[Peer | None] = []
+        self.clients: list[Client | None] = []
         self.waiting: list[bytes] = []
         self.sent: list[bytearray] = []
         self.failures: list[Exception] = []
@@ -44,9 +44,9 @@ class FakeSockets:
     # Transport
 
     def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
-        assert self.peers[handle] is not None, "hung up twice"
+        assert self.clients[handle] is not None, "hung up twice"
         self.sent[handle] += farewell
-        self.peers[handle] = None
+        self.clients[handle] = None
 
     def send(self, handle: int, data: bytes) -> None:
         self.sent[handle] += data
@@ -69,8 +69,8 @@ class FakeSockets:
     # What a transport does by itself
 
     def connect(self) -> int:
-        handle = len(self.peers)
-        self.peers.append(self.engine.opened(self, handle, "127.0.0.1"))
+        handle = len(self.clients)
+        self.clients.append(self.engine.opened(self, handle, "127.0.0.1"))
         self.waiting.append(b"")
         self.sent.append(bytearray())
         return handle
@@ -81,13 +81,13 @@ class FakeSockets:
 
     def read(self, handle: int) -> None:
         data, self.waiting[handle] = self.waiting[handle], b""
-        peer = self.peers[handle]
-        if not data or peer is None:
+        client = self.clients[handle]
+        if not data or client is None:
             return
-        outcome = self.engine.received(peer, data)
+        outcome = self.engine.received(client, data)
         if outcome.failure is not None:
             self.failures.append(outcome.failure)
-        self.peers[handle] = outcome.peer
+        self.clients[handle] = outcome.client
         if outcome.end_code is not None:
             self.hang_up(handle, outcome.reply)
         else:
@@ -100,9 +100,9 @@ class FakeSockets:
 
     def close(self, handle: int) -> None:
         """The client's FIN or RST was read."""
-        if (peer := self.peers[handle]) is not None:
-            self.engine.closed(peer)
-            self.peers[handle] = None
+        if (client := self.clients[handle]) is not None:
+            self.engine.closed(client)
+            self.clients[handle] = None
 
     def answers(self, handle: int) -> list[Packet]:
         """Return what was sent on a connection since the last call."""
@@ -218,10 +218,10 @@ class World:
         """Keepalives, the way a transport hands on plain ones."""
         sessions = []
         for handle in handles:
-            peer = self.sockets.peers[handle]
-            assert isinstance(peer, Session)
-            assert peer.partial is None
-            sessions.append(peer)
+            client = self.sockets.clients[handle]
+            assert isinstance(client, Session)
+            assert client.partial is None
+            sessions.append(client)
         self.engine.keepalives_received(sessions)
 
     def begin_tick(self) -> float:
@@ -257,10 +257,10 @@ class World:
         return [(each.op, each.uid, each.device, each.code) for each in self.changes]
 
     def is_guest(self, handle: int) -> bool:
-        return isinstance(self.sockets.peers[handle], Guest)
+        return isinstance(self.sockets.clients[handle], Guest)
 
     def is_hung_up(self, handle: int) -> bool:
-        return self.sockets.peers[handle] is None
+        return self.sockets.clients[handle] is None
 
 
 LOGIN = (Op.LOGIN, "ada", "", int(Code.LOGIN))
