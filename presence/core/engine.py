@@ -24,8 +24,8 @@ from presence.core.login import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
 from presence.core.registry import Client, Guest, Registry, Session, Transport
-from presence.core.requests import Message, Request, RequestHandler, Watch
-from presence.core.server_protocol import Answered, Event, Login, Logout, Outcome, ServerProtocol, Update
+from presence.core.requests import MessageRequest, Request, RequestHandler, WatchRequest
+from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
 from presence.core.stall_guard import StallGuard
 from presence.core.termination import SessionTerminator
@@ -96,7 +96,7 @@ class Engine:
         """Handle an accepted connection."""
         return Guest(transport, handle, address)
 
-    def received(self, client: Client, data: bytes, max_packets: int = sys.maxsize) -> Outcome:
+    def received(self, client: Client, data: bytes, max_packets: int = sys.maxsize) -> ReadOutcome:
         """Handle bytes that were read from a connection.
 
         The caller then sends the reply, hangs up if there is an end code, and calls `dispatch_requests`.
@@ -105,10 +105,10 @@ class Engine:
         Args:
             client: the connection they came from.
             data: the bytes; b"" continues an unfinished outcome.
-            max_packets: maximum of packets to handle; see `Outcome.unfinished`.
+            max_packets: maximum of packets to handle; see `ReadOutcome.unfinished`.
         """
         now = self.clock.now()
-        outcome = Outcome(client)
+        outcome = ReadOutcome(client)
         packets = 0
         try:
             for event in self._protocol.receive(outcome, data, max_packets):
@@ -133,7 +133,7 @@ class Engine:
             outcome.unfinished = False
         return outcome
 
-    def _handle(self, event: Event, outcome: Outcome, now: float) -> None:
+    def _handle(self, event: Event, outcome: ReadOutcome, now: float) -> None:
         if event is Answered.KEEPALIVE:
             self._counters.beats += 1
             return
@@ -158,7 +158,7 @@ class Engine:
         if outcome.end_code is None and session in self.registry:
             self._report_update(self.sessions.user_active(session, now))
 
-    def _log_in(self, guest: Guest, login: Login, outcome: Outcome, now: float) -> None:
+    def _log_in(self, guest: Guest, login: Login, outcome: ReadOutcome, now: float) -> None:
         """Make a guest a session, and close the connection of the session that it supersedes."""
         grant = self.login_policy.decide(guest, login, now)
         if isinstance(grant, Refusal):
@@ -201,7 +201,7 @@ class Engine:
             )
         )
 
-    def _update(self, session: Session, update: Update, outcome: Outcome, now: float) -> None:
+    def _update(self, session: Session, update: Update, outcome: ReadOutcome, now: float) -> None:
         answer = protocol.ok(update.id)
         if wait_s := self.registry.profiles.admit_update(session.number, now):
             wait_s = math.ceil(wait_s * 1000) / 1000
@@ -229,7 +229,7 @@ class Engine:
         return shows._replace(status=None, until_ms=None), None
 
     def _renew_token(
-        self, session: Session, token: str | None, outcome: Outcome, now: float
+        self, session: Session, token: str | None, outcome: ReadOutcome, now: float
     ) -> Refusal | None:
         result = None if token is None else self.login_policy.renew(session, token, now)
         if result is None or isinstance(result, Refusal):
@@ -242,7 +242,7 @@ class Engine:
         return None
 
     def _is_allowed(
-        self, visibility: Visibility, session: Session, request: Request, outcome: Outcome, now: float
+        self, visibility: Visibility, session: Session, request: Request, outcome: ReadOutcome, now: float
     ) -> bool:
         """Whether a client may make a request; if not, it is answered.
 
@@ -250,9 +250,9 @@ class Engine:
         refused here: answers to watches and queries say which users are hidden.
         """
         refusal = None
-        if isinstance(request, Message) and not visibility.allows(session, request.to):
+        if isinstance(request, MessageRequest) and not visibility.allows(session, request.to):
             refusal = Refusal(Code.NOT_ALLOWED, NOT_ALLOWED)
-        elif isinstance(request, Watch) and request.visibility_pass is not None:
+        elif isinstance(request, WatchRequest) and request.visibility_pass is not None:
             refusal = visibility.take_pass(session, request.visibility_pass, now)
         if refusal is None:
             return True
@@ -264,7 +264,7 @@ class Engine:
             self.outbox.append(change)
             self._counters.updates += 1
 
-    def _count_packets(self, uid: str, packets: int, outcome: Outcome, now: float) -> None:
+    def _count_packets(self, uid: str, packets: int, outcome: ReadOutcome, now: float) -> None:
         """Close a connection that exceeds its rate. Its changes stand; its requests are dropped."""
         packets = max(1, packets)  # a read that completes no packet costs as much as one that does
         goodbye = self.packet_rate.count_packets(uid, packets, now) if self.packet_rate else None
@@ -331,7 +331,7 @@ class Engine:
             self.closed(session, code)
             transport.hang_up(handle, goodbye)
 
-    def dispatch_requests(self, outcome: Outcome) -> Exception | None:
+    def dispatch_requests(self, outcome: ReadOutcome) -> Exception | None:
         """Pass the requests of an outcome to the request handler, after its reply was sent.
 
         Returns:
@@ -345,7 +345,7 @@ class Engine:
                 self._request_handler.sight_changed(session)
             for request in outcome.requests or ():
                 # A lost connection needs no answers, but a message sent before the loss is still delivered.
-                if session.transport is not None or isinstance(request, Message):
+                if session.transport is not None or isinstance(request, MessageRequest):
                     self._request_handler.handle(session, request)
         except Exception as error:
             self.fail(session)

@@ -14,7 +14,7 @@ from presence.protocol import Code, Kind, Packet
 REQUEST_KINDS: Final = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
 
 
-class Message(NamedTuple):
+class MessageRequest(NamedTuple):
     """Deliver `body` to all sessions of the user `to`. `id` is that of the packet, here and below."""
 
     id: int | None
@@ -22,7 +22,7 @@ class Message(NamedTuple):
     body: Any
 
 
-class Query(NamedTuple):
+class QueryRequest(NamedTuple):
     """Return the states of some users."""
 
     id: int | None
@@ -30,7 +30,7 @@ class Query(NamedTuple):
     detail: bool = False  # with those of their devices
 
 
-class Watch(NamedTuple):
+class WatchRequest(NamedTuple):
     """Return the states of some users, and send each change from now on."""
 
     id: int | None
@@ -39,14 +39,14 @@ class Watch(NamedTuple):
     visibility_pass: str | None = None  # lets the client see more users; see `presence.core.visibility`
 
 
-class Unwatch(NamedTuple):
+class UnwatchRequest(NamedTuple):
     """Stop sending changes of some users; None: of all."""
 
     id: int | None
     uids: list[str] | None
 
 
-Request: TypeAlias = Message | Query | Watch | Unwatch
+Request: TypeAlias = MessageRequest | QueryRequest | WatchRequest | UnwatchRequest
 
 
 def parse_request(packet: Packet) -> Request:
@@ -54,13 +54,13 @@ def parse_request(packet: Packet) -> Request:
     id, payload = packet.id, packet.payload
     match packet.kind:
         case Kind.MESSAGE:
-            return Message(id, payload["to"], payload["body"])
+            return MessageRequest(id, payload["to"], payload["body"])
         case Kind.QUERY:
-            return Query(id, payload["uids"], payload.get("detail", False))
+            return QueryRequest(id, payload["uids"], payload.get("detail", False))
         case Kind.WATCH:
-            return Watch(id, payload["uids"], payload.get("detail", False), payload.get("pass"))
+            return WatchRequest(id, payload["uids"], payload.get("detail", False), payload.get("pass"))
         case _:
-            return Unwatch(id, payload.get("uids"))
+            return UnwatchRequest(id, payload.get("uids"))
 
 
 class RequestHandler(Protocol):

@@ -70,7 +70,7 @@ Event: TypeAlias = Login | Update | Logout | Request | Answered
 
 
 @dataclass(slots=True, eq=False)
-class Outcome:
+class ReadOutcome:
     """The effects of some bytes of one connection, for its transport to perform."""
 
     client: Client  # the connection from now on: a guest, or the session that it logged in to
@@ -89,7 +89,7 @@ class ServerProtocol:
     checks_tokens: bool = False  # else new tokens are not supported
     handles_requests: bool = False  # whether there is a request handler; else requests are not supported
 
-    def receive(self, outcome: Outcome, data: bytes, max_packets: int = sys.maxsize) -> Iterator[Event]:
+    def receive(self, outcome: ReadOutcome, data: bytes, max_packets: int = sys.maxsize) -> Iterator[Event]:
         """Yield what a client said, and write the protocol's own answers to the outcome.
 
         The caller handles each event before it takes the next, because a granted login replaces
@@ -98,7 +98,7 @@ class ServerProtocol:
         Args:
             outcome: a new one, of the connection that was read.
             data: what was read; b"" continues an unfinished outcome.
-            max_packets: maximum of packets to handle; see `Outcome.unfinished`.
+            max_packets: maximum of packets to handle; see `ReadOutcome.unfinished`.
         """
         if outcome.client.partial:
             data = outcome.client.partial + data
@@ -127,7 +127,7 @@ class ServerProtocol:
         rest = data[start:] if outcome.end_code is None else b""
         outcome.client.partial = rest or (None if isinstance(outcome.client, Session) else b"")
 
-    def _session_packet(self, packet: Packet, outcome: Outcome) -> Event:
+    def _session_packet(self, packet: Packet, outcome: ReadOutcome) -> Event:
         """Return the event of a packet of a logged-in connection."""
         kind, payload = packet.kind, packet.payload
         if kind == Kind.KEEPALIVE:
@@ -146,14 +146,14 @@ class ServerProtocol:
         what = f"{Kind(kind).name.lower()} packets" if kind in REQUEST_KINDS else f"packets of kind {kind}"
         return _unsupported(packet, outcome, f"this server does not handle {what}")
 
-    def _update(self, packet: Packet, outcome: Outcome) -> Event:
+    def _update(self, packet: Packet, outcome: ReadOutcome) -> Event:
         payload = packet.payload
         if "token" in payload and not self.checks_tokens:
             return _unsupported(packet, outcome, "this server checks no tokens")
         return Update(packet.id, _shows(payload), payload.get("token"), payload.get("idle_timeout"))
 
 
-def _first_packet(packet: Packet, outcome: Outcome) -> Event:
+def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
     """Return the event of the first packet of a connection, which must be a login."""
     if packet.kind != Kind.LOGIN:
         return _misplaced(packet, outcome, "the first packet must be a login", Code.NOT_LOGGED_IN)
@@ -175,19 +175,19 @@ def _shows(payload: Mapping[str, Any], device_class: str | None = None) -> Profi
     )
 
 
-def _unsupported(packet: Packet, outcome: Outcome, message: str) -> Event:
+def _unsupported(packet: Packet, outcome: ReadOutcome, message: str) -> Event:
     """Answer a packet that this server does not handle; the connection stays."""
     outcome.reply += protocol.encode(protocol.error(packet.id, Code.UNSUPPORTED, message))
     return Answered.UNSUPPORTED
 
 
-def _misplaced(packet: Packet, outcome: Outcome, message: str, code: Code = Code.PROTOCOL_ERROR) -> Event:
+def _misplaced(packet: Packet, outcome: ReadOutcome, message: str, code: Code = Code.PROTOCOL_ERROR) -> Event:
     """Refuse a packet that is not allowed in this state, and close the connection."""
     _refuse(outcome, ProtocolError(code, message, id=packet.id, kind=packet.kind))
     return Answered.REFUSED
 
 
-def _refuse(outcome: Outcome, error: ProtocolError) -> None:
+def _refuse(outcome: ReadOutcome, error: ProtocolError) -> None:
     """Report bad input to the client, then hang up."""
     outcome.end_code = error.code
     if isinstance(outcome.client, Guest) or error.kind is not None:

@@ -31,7 +31,7 @@ from presence.common.errors import StoreInterrupted, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
-from presence.core.requests import Message
+from presence.core.requests import MessageRequest
 from presence.messaging.letters import Answer, Delivery, MessageBus, OutgoingMessage, Report, RouteResult
 from presence.messaging.queue import MessageQueue, PendingMessage, QueueBounds
 from presence.protocol import Code, Packet
@@ -163,7 +163,7 @@ class MessageRouter:
         self._failing_shards = FailingShards(shard_of)
         self._counters = RouterStatistics()
 
-    def submit(self, sender: Session, message: Message) -> None:
+    def submit(self, sender: Session, message: MessageRequest) -> None:
         """Accept a message of a client; its answer follows, quickly if the queue is full or Redis
         unreachable."""
         now = self._clock.now()
@@ -362,7 +362,7 @@ class MessageRouter:
         self._queue.remove(pending)
         writes.add(pending.sender, encoded)
 
-    def _refuse_now(self, sender: Session, refused: Message, message: str) -> None:
+    def _refuse_now(self, sender: Session, refused: MessageRequest, message: str) -> None:
         """Refuse a message that was not queued, in the next turn.
 
         A flooding client gets thousands of refusals in one turn, and each by itself would cost a write.

@@ -6,7 +6,7 @@ from functools import partial
 
 from presence.common.faults import Faults
 from presence.core.registry import Session
-from presence.core.requests import Message, Request
+from presence.core.requests import MessageRequest, Request
 from presence.watching.service import Watching
 
 
@@ -15,11 +15,11 @@ class RequestRouter:
     """The `RequestHandler` of the engine: hands each request to the service that answers it."""
 
     watching: Watching  # answers queries, watches and unwatches
-    route_message: Callable[[Session, Message], None]
+    route_message: Callable[[Session, MessageRequest], None]
     faults: Faults  # contains errors where there is no request that could be refused
 
     def handle(self, session: Session, request: Request) -> None:
-        if isinstance(request, Message):
+        if isinstance(request, MessageRequest):
             self.route_message(session, request)
         else:
             self.watching.take(session, request)

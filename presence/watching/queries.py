@@ -17,7 +17,7 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core import requests
 from presence.core.registry import Session
-from presence.core.requests import Query
+from presence.core.requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.protocol import Code
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
@@ -62,7 +62,7 @@ class QueryStatistics:
 @dataclass(eq=False, slots=True)
 class _PendingQuery:
     session: Session
-    query: Query
+    query: QueryRequest
     uids: list[str]
     hidden: list[str]  # users whom the client may not see
     users: int  # number of `uids`, which are emptied with the answer
@@ -89,7 +89,7 @@ class Queries:
         self._arrived = trio.Event()
         self.statistics = QueryStatistics()
 
-    def take(self, session: Session, query: Query) -> None:
+    def take(self, session: Session, query: QueryRequest) -> None:
         """Queue a query, or refuse it."""
         self.statistics.taken += 1
         uids, hidden = list(dict.fromkeys(query.uids)), []

@@ -26,7 +26,7 @@ from presence.common.rate_limit import KeyedRateLimiter
 from presence.common.runtime import Runtime, TrioRuntime, TrioWakeEvent
 from presence.core import requests
 from presence.core.registry import Session
-from presence.core.requests import Query, Unwatch, Watch
+from presence.core.requests import QueryRequest, UnwatchRequest, WatchRequest
 from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
 from presence.protocol import UIDS_MAX, Code, EncodeError, encode, presence
 from presence.watching.answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
@@ -118,12 +118,12 @@ class Watching:
             if self._visibility is not None:
                 nursery.start_soon(self._expire_passes, self._visibility)
 
-    def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
+    def take(self, session: Session, request: QueryRequest | WatchRequest | UnwatchRequest) -> None:
         if session.transport is None:
             return
         self.askers.add(session)
         now = trio.current_time()
-        if isinstance(request, Unwatch):
+        if isinstance(request, UnwatchRequest):
             self._budget.charge(session.uid, now, 1 + len(request.uids or ()))
             self._unwatch(session, request)
             return
@@ -133,7 +133,7 @@ class Watching:
             message = "too many users asked about in a short time"
             retry_after = round(self._budget.wait_s(session.uid, now, cost) + 0.01, 2)
             requests.send_error(session, request.id, Code.RATE_LIMITED, message, retry_after)
-        elif isinstance(request, Query):
+        elif isinstance(request, QueryRequest):
             self._queries.take(session, request)
         else:
             self._watch(session, request)
@@ -182,7 +182,7 @@ class Watching:
 
     # Watches
 
-    def _watch(self, session: Session, request: Watch) -> None:
+    def _watch(self, session: Session, request: WatchRequest) -> None:
         self._taken += 1
         uids, hidden = list(dict.fromkeys(request.uids)), []
         if self._visibility is not None and (hidden := self._visibility.hidden(session, uids)):
@@ -266,7 +266,7 @@ class Watching:
         self._release(watch.session, watch.uids)
         refuse_failed(watch.session, watch.id)
 
-    def _unwatch(self, session: Session, request: Unwatch) -> None:
+    def _unwatch(self, session: Session, request: UnwatchRequest) -> None:
         self._pending.unwatch(session, request.uids)
         self._pushes.discard(session, request.uids)
         self._release(session, self._watches.remove(session, request.uids))

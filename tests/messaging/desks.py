@@ -11,7 +11,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.core.registry import Guest, Registry, Session
-from presence.core.requests import Message
+from presence.core.requests import MessageRequest
 from presence.messaging.letters import OutgoingMessage, RouteResult
 from presence.messaging.queue import QueueBounds
 from presence.messaging.router import MessageRouter
@@ -138,7 +138,7 @@ class RouterHarness:
         self.registry.end(session, protocol.Code.LOGOUT, self.clock.now())
 
     def send(self, sender: Session, to: str, body: Any = "hello", id: int | None = 1) -> None:
-        self.router.submit(sender, Message(id, to, body))
+        self.router.submit(sender, MessageRequest(id, to, body))
 
     def packets(self, uid: str, device: str = "") -> list[Packet]:
         return self.wire.packets_of((uid, device))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from presence.core.registry import Session
-from presence.core.requests import Message, Request, send_error, send_ok
+from presence.core.requests import MessageRequest, Request, send_error, send_ok
 from presence.protocol import Code
 
 
@@ -38,7 +38,7 @@ class NotingDesk:
 
 def nobody_is_there(session: Session, request: Request) -> None:
     """Answer as if no other user were online."""
-    if isinstance(request, Message):
+    if isinstance(request, MessageRequest):
         send_error(session, request.id, Code.RECIPIENT_OFFLINE, "the recipient has no session")
     else:
         send_ok(session, request.id, {})

@@ -14,7 +14,7 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.core.login import ARRIVAL_ERROR_S
 from presence.core.registry import ConnectionInfo
-from presence.core.server_protocol import Event, Outcome, ServerProtocol
+from presence.core.server_protocol import Event, ReadOutcome, ServerProtocol
 from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer
 from presence.transports import connections, sockets, stream
 from presence.transports.connections import Connections
@@ -289,7 +289,9 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             await victim.login("ada")
             receive = ServerProtocol.receive
 
-            def poisoned(rules: ServerProtocol, outcome: Outcome, data: bytes, most: int) -> Iterator[Event]:
+            def poisoned(
+                rules: ServerProtocol, outcome: ReadOutcome, data: bytes, most: int
+            ) -> Iterator[Event]:
                 if b"boo" in data or (when == "later slice" and not data):
                     raise ZeroDivisionError
                 return receive(rules, outcome, data, most)

@@ -11,7 +11,7 @@ import trio
 from presence import protocol
 from presence.core.admission import PacketRate
 from presence.core.registry import Session
-from presence.core.requests import Message, Query, Request, send_ok
+from presence.core.requests import MessageRequest, QueryRequest, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from presence.transports.connections import LatencyClass
 from presence.transports.limits import (
@@ -179,7 +179,7 @@ async def test_requests_before_the_end_are_handled_and_watches_end_with_it(
         await client.stream.send_all(b"".join(map(protocol.encode, requests)) + last)
         (answer,) = await client.rest()
         assert answer.id in (9, None), "the answer to the logout; the others have no recipient"
-        assert desk.requests == [Message(2, "bob", "bye")]
+        assert desk.requests == [MessageRequest(2, "bob", "bye")]
         assert desk.gone == [session]
 
 
@@ -282,7 +282,7 @@ async def test_a_reader_cut_off_during_an_answer_gets_no_more_requests_handled(k
             protocol.query(["bob"], id=1), protocol.watch(["bob"], id=2), protocol.message("bob", 1, id=3)
         )
         await server.until(lambda: len(desk.taken) == 2)
-        assert desk.requests == [Query(1, ["bob"]), Message(3, "bob", 1)]
+        assert desk.requests == [QueryRequest(1, ["bob"]), MessageRequest(3, "bob", 1)]
         assert desk.gone == [session]
 
 

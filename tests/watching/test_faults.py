@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.common.faults import Faults
-from presence.core.requests import Query
+from presence.core.requests import QueryRequest
 from presence.protocol import Code, Kind, Packet
 from presence.watching.service import WATCH_TIMEOUT_S
 from presence.watching.user_states import ShardSnapshot, WatchedState
@@ -37,10 +37,10 @@ async def test_only_the_failing_query_is_refused(autojump_clock: MockClock) -> N
     async with running(node):
         asker, line = session()
         for id, uids in enumerate([["ann"], ["poison", "bob"], ["cy"]]):
-            node.watching.take(asker, Query(id, uids))
+            node.watching.take(asker, QueryRequest(id, uids))
         await trio.sleep(1)
         assert sorted(codes(line.packets()), key=str) == [(0, None), (1, Code.SERVER_ERROR), (2, None)]
-        node.watching.take(asker, Query(7, ["ann"]))
+        node.watching.take(asker, QueryRequest(7, ["ann"]))
         await trio.sleep(1)
         assert codes(line.packets()) == [(7, None)]
     assert node.faults.counts == {"query": 1}

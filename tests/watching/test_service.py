@@ -16,7 +16,7 @@ from presence.common.faults import Faults
 from presence.common.runtime import Caller, Linger, TrioWakeEvent
 from presence.core.authenticator import Sight
 from presence.core.registry import Session
-from presence.core.requests import Query, Unwatch, Watch
+from presence.core.requests import QueryRequest, UnwatchRequest, WatchRequest
 from presence.core.visibility import Visibility
 from presence.protocol import UIDS_MAX, Code, Kind
 from presence.watching import queries, service
@@ -105,7 +105,7 @@ class Node:
 
     def watch(self, *uids: str, line: Line | None = None) -> tuple[Session, Line]:
         watcher, line = session(line=line)
-        self.watching.take(watcher, Watch(1, list(uids)))
+        self.watching.take(watcher, WatchRequest(1, list(uids)))
         return watcher, line
 
     async def watched(self, *uids: str) -> tuple[Session, Line]:
@@ -238,7 +238,7 @@ async def test_unwatched_users_are_unsubscribed_and_the_connection_is_closed_in_
     async with running() as node:
         watcher, line = await node.watched("ann", "bob")
         other, _ = await node.watched("bob")
-        node.watching.take(watcher, Unwatch(2, None))
+        node.watching.take(watcher, UnwatchRequest(2, None))
         await trio.sleep(0.1)
         assert [packet.id for packet in line.packets()] == [2]
         assert node.shard.subscribed == {"bob"}
@@ -268,7 +268,7 @@ async def test_a_user_unwatched_before_the_answer_is_answered_and_not_watched(
 ) -> None:
     async with running() as node:
         watcher, line = node.watch("ann", "bob")
-        node.watching.take(watcher, Unwatch(2, ["ann"]))
+        node.watching.take(watcher, UnwatchRequest(2, ["ann"]))
         await trio.sleep(0.1)
         unwatched, answer = line.packets()
         assert (unwatched.id, sorted(answer.payload["presence"])) == (2, ["ann", "bob"])
@@ -281,8 +281,8 @@ async def test_a_user_unwatched_before_the_answer_is_answered_and_not_watched(
 async def test_a_user_watched_again_immediately_is_answered_from_memory(autojump_clock: MockClock) -> None:
     async with running() as node:
         watcher, line = await node.watched("ann")
-        node.watching.take(watcher, Unwatch(2, ["ann"]))
-        node.watching.take(watcher, Watch(3, ["ann"]))
+        node.watching.take(watcher, UnwatchRequest(2, ["ann"]))
+        node.watching.take(watcher, WatchRequest(3, ["ann"]))
         await trio.sleep(0.1)
         assert [(packet.kind, packet.id) for packet in line.packets()] == [(Kind.OK, 2), (Kind.OK, 3)]
         await node.watched("ann")
@@ -313,14 +313,14 @@ async def test_a_rate_limited_client_is_granted_after_retry_after(autojump_clock
     async with running() as node:
         asker, line = session()
         for number in range(20):
-            node.watching.take(asker, Query(number, [f"user-{each}" for each in range(500)]))
+            node.watching.take(asker, QueryRequest(number, [f"user-{each}" for each in range(500)]))
         await trio.sleep(1)
         packets = line.packets()
         refused = [packet for packet in packets if packet.kind == Kind.ERROR]
         assert {packet.payload["code"] for packet in refused} == {Code.RATE_LIMITED}
         assert 0 < len(refused) < 20
         await trio.sleep(max(packet.payload["retry_after"] for packet in refused))
-        node.watching.take(asker, Query(99, ["ann"]))
+        node.watching.take(asker, QueryRequest(99, ["ann"]))
         await trio.sleep(1)
         assert [packet.kind for packet in line.packets()] == [Kind.OK]
 
@@ -331,13 +331,13 @@ async def test_a_reconnect_or_another_device_renews_no_share(autojump_clock: Moc
         for number in range(20):
             asker, line = session()
             for _ in range(4):
-                node.watching.take(asker, Query(number, [f"user-{n}" for n in range(UIDS_MAX)]))
+                node.watching.take(asker, QueryRequest(number, [f"user-{n}" for n in range(UIDS_MAX)]))
             codes += [packet.payload["code"] for packet in line.packets()]
             node.watching.left(asker)
         assert set(codes) == {Code.RATE_LIMITED}
         assert len(codes) > 60
         other, line = session("other")
-        node.watching.take(other, Query(1, ["ann"]))
+        node.watching.take(other, QueryRequest(1, ["ann"]))
         await trio.sleep(1)
         assert [packet.kind for packet in line.packets()] == [Kind.OK]
 
@@ -352,9 +352,9 @@ async def test_a_user_who_was_hidden_while_a_watch_waited_is_hidden_in_its_answe
         node.channel.is_up = False
         watcher, line = session()
         visibility.set_sight(watcher, Sight(frozenset({"ann", "bob"})))
-        node.watching.take(watcher, Watch(1, ["ann", "bob"]))
+        node.watching.take(watcher, WatchRequest(1, ["ann", "bob"]))
         if is_unwatched:
-            node.watching.take(watcher, Unwatch(None, ["ann"]))
+            node.watching.take(watcher, UnwatchRequest(None, ["ann"]))
             line.packets()
         for sight in (Sight(frozenset({"bob"})), Sight(frozenset({"ann", "bob"}))):
             visibility.set_sight(watcher, sight)
@@ -408,7 +408,7 @@ async def test_pending_queries_are_bounded_by_the_memory_of_names(
     async with running() as node:
         lines = [session(f"asker-{number}") for number in range(2)]
         for asker, _ in lines:
-            node.watching.take(asker, Query(7, [f"{uid[:-2]}{number:02}" for number in range(60)]))
+            node.watching.take(asker, QueryRequest(7, [f"{uid[:-2]}{number:02}" for number in range(60)]))
         refused = [bool(line.packets()) for _, line in lines]
         assert refused == [False, is_long]
 
@@ -419,7 +419,7 @@ async def test_queries_are_batched_into_one_read(autojump_clock: MockClock) -> N
         lines = []
         for number in range(5):
             asker, line = session(f"asker-{number}")
-            node.watching.take(asker, Query(7, ["ann", f"user-{number}"]))
+            node.watching.take(asker, QueryRequest(7, ["ann", f"user-{number}"]))
             lines.append(line)
         await trio.sleep(1)
         assert len(node.records.reads) == 1
@@ -435,14 +435,14 @@ async def test_a_full_table_refuses_all_but_each_clients_own_few_watches(
     async with running() as node:
         greedy, _ = await node.watched(*names(OWN_WATCHES + SHARED // 2))
         other, line = await node.watched(*names(OWN_WATCHES + SHARED // 2))
-        node.watching.take(other, Watch(2, ["one-more"]))
+        node.watching.take(other, WatchRequest(2, ["one-more"]))
         (refusal,) = line.packets()
         assert (refusal.id, refusal.payload["code"]) == (2, Code.BUSY)
         assert "10 are each one's own" in refusal.payload["message"]
         assert refusal.payload["retry_after"] > 5, "not before some watchers may have left"
         modest, _ = await node.watched(*names(OWN_WATCHES))
-        node.watching.take(greedy, Unwatch(3, names(1)))
-        node.watching.take(other, Watch(4, ["one-more"]))
+        node.watching.take(greedy, UnwatchRequest(3, names(1)))
+        node.watching.take(other, WatchRequest(4, ["one-more"]))
         await trio.sleep(0.1)
         (granted,) = line.packets()
         assert (granted.id, granted.kind) == (4, Kind.OK)
@@ -460,7 +460,7 @@ async def test_shared_watches_equal_those_watched_and_pending(autojump_clock: Mo
         for _ in range(120):
             watcher = rng.choice(watchers)
             uids = [f"{rng.choice(['', 'far'])}{n}" for n in rng.sample(range(60), rng.randrange(1, 30))]
-            request = Unwatch(1, uids) if rng.random() < 0.5 else Watch(1, uids)
+            request = UnwatchRequest(1, uids) if rng.random() < 0.5 else WatchRequest(1, uids)
             node.far.is_up = rng.random() > 0.3
             node.watching.take(watcher, request)
             await trio.sleep(6 if rng.random() < 0.1 else 0.05)
@@ -477,7 +477,7 @@ async def test_a_query_and_a_watch_agree_about_an_offline_user(autojump_clock: M
         node.shard.write("ann", "offline")
         await trio.sleep(0.1)
         watcher, line = node.watch("ann")
-        node.watching.take(watcher, Query(2, ["ann"]))
+        node.watching.take(watcher, QueryRequest(2, ["ann"]))
         await trio.sleep(1)
         watched, queried = (packet.payload["presence"]["ann"] for packet in line.packets())
         assert watched == queried
@@ -497,9 +497,9 @@ class Steps(trio.abc.Instrument):
         self.most, self.refused = max(self.most, refused - self.refused), refused
 
 
-@pytest.mark.parametrize("request_of", [Watch, Query])
+@pytest.mark.parametrize("request_of", [WatchRequest, QueryRequest])
 async def test_other_tasks_run_while_all_pending_requests_are_refused(
-    autojump_clock: MockClock, request_of: type[Watch | Query]
+    autojump_clock: MockClock, request_of: type[WatchRequest | QueryRequest]
 ) -> None:
     async with running() as node:
         node.channel.is_up = node.records.is_up = False
@@ -529,7 +529,7 @@ async def test_a_query_does_not_wait_for_a_redis_that_hangs(autojump_clock: Mock
         started = trio.current_time()
         asker, line = session()
         for number in range(2):
-            node.watching.take(asker, Query(number, ["ann"]))
+            node.watching.take(asker, QueryRequest(number, ["ann"]))
             await trio.sleep(1)
         await trio.sleep_until(started + QUERY_PATIENCE_S + 0.1)
         refused = [packet.id for packet in line.packets()]

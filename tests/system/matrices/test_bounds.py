@@ -25,7 +25,7 @@ from presence.common.runtime import TrioRuntime
 from presence.core import visibility
 from presence.core.authenticator import Granted, Sight
 from presence.core.bans import Ban, BanList
-from presence.core.requests import Query
+from presence.core.requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.followups.keys import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
 from presence.followups.planned import FollowUps
@@ -188,7 +188,7 @@ def _pending_queries(users: int) -> float:
         asker = session()[0]
         with grown() as bytes_kept:
             while not waiting.statistics.refused:
-                waiting.take(asker, Query(7 + number, [uid(number + each) for each in range(users)]))
+                waiting.take(asker, QueryRequest(7 + number, [uid(number + each) for each in range(users)]))
                 number += users
             return bytes_kept()
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from presence.core.registry import Session
-from presence.core.requests import Watch
+from presence.core.requests import WatchRequest
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Packet
 from presence.store.keys import Keys
@@ -41,7 +41,7 @@ async def packets(line: Line, count: int) -> list[Packet]:
 
 def watch(watching: Watching, *uids: str) -> tuple[Session, Line]:
     watcher, line = session()
-    watching.take(watcher, Watch(1, list(uids)))
+    watching.take(watcher, WatchRequest(1, list(uids)))
     return watcher, line
 
 
