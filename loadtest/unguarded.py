@@ -97,9 +97,9 @@ def _changed(source: Callable[[str], str], changes: Changes) -> Any:
 def _expire_unread() -> None:
     collect_expired = Engine.collect_expired
 
-    def collect_expired_unread(engine: Engine, tick: int) -> bool:
+    def collect_expired_unread(engine: Engine, slot: int) -> bool:
         engine.expiry.poll_before_expiry = False
-        return collect_expired(engine, tick)
+        return collect_expired(engine, slot)
 
     Engine.collect_expired = collect_expired_unread  # type: ignore[assignment,method-assign]
 

@@ -50,7 +50,7 @@ class PacketRate:
         return protocol.encode(protocol.goodbye(Code.RATE_LIMITED, retry_after=spread_over(self._calm_s)))
 
     def tidy(self, now: float) -> None:
-        """Drop full buckets; called at each tick."""
+        """Drop full buckets; called in each slot."""
         self._buckets.tidy(now)
 
 
@@ -173,7 +173,7 @@ class Admission:
         return None
 
     def tidy(self) -> None:
-        """Drop full buckets; called at each tick."""
+        """Drop full buckets; called in each slot."""
         now = self._clock.now()
         self._by_address.tidy(now)
         self._by_uid.tidy(now)

@@ -1,7 +1,7 @@
 """The synchronous core: handles what clients say, and what becomes due.
 
-Transports pass it received bytes and lost connections, the ticker passes it ticks. It changes `Sessions`,
-appends every change to the outbox in order, and has transports close connections.
+Transports pass it received bytes and lost connections, the ticker passes it slots that have begun. It changes
+`Sessions`, appends every change to the outbox in order, and has transports close connections.
 No method waits, so each is atomic and none needs a lock.
 """
 
@@ -363,9 +363,9 @@ class Engine:
 
     # What the ticker calls
 
-    def collect_expired(self, tick: int) -> bool:
+    def collect_expired(self, slot: int) -> bool:
         """Collect a batch of what is due and read its connections; return whether more may be due."""
-        return self.expiry.collect(tick, self.clock.now())
+        return self.expiry.collect(slot, self.clock.now())
 
     def expire_idle(self, now: float) -> int:
         """End the sessions of the batch that stayed idle; return how many. A touch has rescued the others.
@@ -396,7 +396,7 @@ class Engine:
             self._counters.tokens_expired += 1
             self._hang_up(session, Code.AUTH_EXPIRED, _EXPIRED_GOODBYE)
 
-    def tick_done(self, now: float) -> None:
+    def slot_done(self, now: float) -> None:
         """Register stale sessions that became active again, and tidy tables."""
         self.registration.register_recovered(now, self.outbox.append)
         self.login_policy.admission.tidy()

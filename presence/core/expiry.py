@@ -29,10 +29,10 @@ class ExpiryBatch:
         self._registry = self.sessions.registry
         self._batch = NOTHING_DUE
 
-    def collect(self, tick: int, now: float) -> bool:
+    def collect(self, slot: int, now: float) -> bool:
         """Collect the next batch, and read its connections; return whether more may be due."""
         self.needs_reader_turn = False
-        batch = self._batch = self.sessions.pop_due(tick, now, MAX_EXPIRED_PER_TURN)
+        batch = self._batch = self.sessions.pop_due(slot, now, MAX_EXPIRED_PER_TURN)
         if self.poll_before_expiry:
             for session in [*batch.idle, *batch.inattentive, *batch.token_expired]:
                 if session.transport is not None and not session.transport.poll_now(session.handle):

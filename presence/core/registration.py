@@ -27,7 +27,7 @@ class RegistrationPolicy:
 
         A session that has ended meanwhile is registered too; its end follows in the outbox. A registration
         has the profile of the moment at which it is made, so it covers every earlier update.
-        A session without a packet for longer than its time-out and a tick, even after its connection was
+        A session without a packet for longer than its time-out and a `tick`, even after its connection was
         polled, is stale (`Op.STALE`): it is registered with its next packet.
 
         Args:
@@ -40,7 +40,7 @@ class RegistrationPolicy:
             if self._is_recent(session, now) or self._is_recent_after_poll(session, now):
                 yield self.registry.registration(session, now)
             else:
-                self._stale[session] = None  # if it has ended meanwhile, the next tick discards it
+                self._stale[session] = None  # if it has ended meanwhile, the next slot discards it
                 yield self.registry.registration(session, now)._replace(op=Op.STALE)
 
     def _is_recent(self, session: Session, now: float) -> bool:

@@ -178,7 +178,7 @@ class Sessions:
 
     def connection_lost(self, session: Session, grace: float, now: float) -> None:
         """Have a live session end in `grace` seconds, unless its idle time-out comes first."""
-        idle_deadline = self._wheel.tick_of(session.key)
+        idle_deadline = self._wheel.slot_of(session.key)
         if idle_deadline is not None:  # None: it has expired, and is in the batch that ends now
             self._wheel.touch(session.key, min(idle_deadline, self._slot_clock.at_or_after(now + grace)))
 
@@ -195,14 +195,14 @@ class Sessions:
                 self._status_ends.discard(session.key)
         return change
 
-    def pop_due(self, tick: int, now: float, limit: int) -> DueSessions:
-        """Take sessions that are due at `tick` out of the wheels, at most `limit` of each kind.
+    def pop_due(self, slot: int, now: float, limit: int) -> DueSessions:
+        """Take sessions that are due in `slot` out of the wheels, at most `limit` of each kind.
 
         Before the caller acts on one it asks again, with `is_idle` and the like: a packet or a token that has
         arrived since has put the session back into its wheel.
         """
-        idle = self._wheel.pop_due(tick, limit)
-        inattentive = self._auto_away.pop_due(tick, limit)
+        idle = self._wheel.pop_due(slot, limit)
+        inattentive = self._auto_away.pop_due(slot, limit)
         expired, more_expired = self._token_expiry.pop_expired(now, limit)
         ended, more_ended = self._status_ends.pop_expired(now, limit)
         more = bool(idle or inattentive) or more_expired or more_ended
@@ -251,11 +251,11 @@ class Sessions:
 
     def ends_at(self, session: Session) -> float:
         """Return when a session ends if nothing more is received from its client."""
-        slot = self._wheel.tick_of(session.key)
+        slot = self._wheel.slot_of(session.key)
         return self._slot_clock.start_of(self._wheel.cursor if slot is None else slot)
 
     def timers(self, session: Session) -> SessionTimers:
-        slot, away = self._wheel.tick_of(session.key), self._auto_away.tick_of(session.key)
+        slot, away = self._wheel.slot_of(session.key), self._auto_away.slot_of(session.key)
         return SessionTimers(
             slot,
             self._wheel.cursor,

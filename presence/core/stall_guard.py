@@ -1,10 +1,10 @@
 """The stall policy: pure, time is an argument.
 
 In one pass, trio handles I/O, then expired deadlines, then runs tasks in random order.
-After a pause the tick may run before pending reads. So
+After a pause the ticker may run before pending reads. So
 
 1. before a session ends, its own connection is read (`ExpiryBatch.collect`); a complete packet rescues it;
-2. time in which no connection was read, beyond one tick, is credited to every deadline, so that packets
+2. time in which no connection was read, beyond one `tick`, is credited to every deadline, so that packets
    in flight can arrive. At most T per credit and one credit per T, so that a machine that is merely busy
    does not stop detection.
 """
@@ -19,7 +19,7 @@ class StallGuard:
 
     tick_s: float  # gaps up to one tick are normal: the ticker alone wakes twice as often
     idle_timeout: float  # T, seconds: maximum of one credit, and minimum time between two
-    last: float  # when the loop last read connections or ticked, monotonic seconds
+    last: float  # when the loop last read connections or drove the wheel, monotonic seconds
     credited_s: float = 0.0  # sum of all credits
     stalled_s: float = 0.0  # sum of all gaps that were longer than a tick
     _last_credit: float = -math.inf
@@ -30,7 +30,7 @@ class StallGuard:
         self.last = now
 
     def loop_ran(self, now: float) -> None:
-        """Record that the loop has just read connections, or ticked."""
+        """Record that the loop has just read connections, or driven the wheel."""
         gap = now - self.last
         if gap > self.tick_s:
             self._pending_s += gap

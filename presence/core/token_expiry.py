@@ -51,7 +51,7 @@ class TokenExpiry(Generic[K]):
 
     def expires_at(self, key: K) -> float | None:
         """Return the deadline of `key`, rounded up to a slot; None without one."""
-        slot = self._wheel.tick_of(key)
+        slot = self._wheel.slot_of(key)
         return None if slot is None else self._far.get(key, slot * SLOT_S)
 
     def discard(self, key: K) -> None:

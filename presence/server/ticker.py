@@ -1,4 +1,4 @@
-"""The task that drives the timing wheel: absolute ticks, slices, and credit for stalls.
+"""The task that drives the timing wheel: absolute slots, slices, and credit for stalls.
 
 The arithmetic of slots and the stall policy, which need no task, are in `presence/core/slots.py`.
 """
@@ -26,21 +26,21 @@ class Expiring(Protocol):
     def needs_reader_turn(self) -> bool:
         """Whether some connection of the slice could not be read immediately: its reader needs a turn."""
 
-    def collect_expired(self, tick: int) -> bool:
+    def collect_expired(self, slot: int) -> bool:
         """Take a slice of what is due and look at its connections; False: nothing is due."""
 
     def expire_idle(self, now: float) -> int:
         """End those of the slice that stayed silent; return how many."""
 
-    def tick_done(self, now: float) -> None:
-        """A tick is done: nothing that was due at it is left."""
+    def slot_done(self, now: float) -> None:
+        """A slot is done: nothing that was due in it is left."""
 
 
 @dataclass(slots=True)
 class TickerStatistics:
-    """What the ticker has seen: ticks run, sessions ended, and how late it was, in seconds."""
+    """What the ticker has seen: slots driven, sessions ended, and how late it was, in seconds."""
 
-    ticks: int = 0
+    slots: int = 0
     ended: int = 0
     overrun_s: float = 0.0
     overrun_max_s: float = 0.0
@@ -55,14 +55,14 @@ class Ticker:
     # A reader whose bytes have arrived runs within the pass after next; a TLS stream takes a few more.
     READER_TURNS = 4
 
-    expiring: Expiring  # expires sessions that are due at a tick
+    expiring: Expiring  # expires sessions that are due in a slot
     slot_clock: SlotClock  # the slots, shared with the code that sets deadlines
     guard: StallGuard  # the stall policy
     clock: Clock  # monotonic time
     _: KW_ONLY
     credit: bool = True  # whether stalls are credited; tests switch it off to show that it matters
     runtime: Runtime = field(default_factory=TrioRuntime)  # runs the task
-    # record how late each tick begins, and how late the loop ran this task; see `LatencyHistograms`
+    # record how late each slot begins, and how late the loop ran this task; see `LatencyHistograms`
     lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
     loop_lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
 
@@ -73,12 +73,12 @@ class Ticker:
         return replace(self._counted, stall_credit_s=self.guard.credited_s, stalled_s=self.guard.stalled_s)
 
     async def run(self) -> None:
-        """Tick until cancelled, on absolute deadlines: a late tick does not delay the next one."""
+        """Drive the wheel until cancelled, slot by slot; a late one does not delay the next one."""
         now = self.clock.now()
         self.guard.start(now)
-        tick = self.slot_clock.at_or_before(now)
+        slot = self.slot_clock.at_or_before(now)
         while True:
-            due = self.slot_clock.start_of(tick + 1)
+            due = self.slot_clock.start_of(slot + 1)
             # A credit may have moved the deadline by up to T. Sleeping that long would count as the next
             # stall, and the lease of a node with few clients would expire.
             now = self.clock.now()
@@ -91,9 +91,9 @@ class Ticker:
             credit = self.guard.take_credit(now)
             if self.credit and credit:
                 self.slot_clock.credit(credit)
-            # A credit can move the clock back before the tick that was due: then nothing is due.
-            tick = max(tick, self.slot_clock.at_or_before(now))
-            await self._expire(tick)
+            # A credit can move the clock back before the slot that was due: then nothing is due.
+            slot = max(slot, self.slot_clock.at_or_before(now))
+            await self._expire(slot)
 
     def _note_lag(self, lag_s: float) -> None:
         self.loop_lags.observe(lag_s)
@@ -101,16 +101,16 @@ class Ticker:
             _log.warning("event loop stalled", seconds=round(lag_s, 1))
 
     def _note_overrun(self, overrun_s: float) -> None:
-        self._counted.ticks += 1
+        self._counted.slots += 1
         self.lags.observe(overrun_s)
         self._counted.overrun_s = overrun_s
         self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
 
-    async def _expire(self, tick: int) -> None:
-        """Expire what is due at `tick` in slices, and let other tasks run between them."""
-        while self.expiring.collect_expired(tick):
+    async def _expire(self, slot: int) -> None:
+        """Expire what is due in `slot`, in slices, and let other tasks run between them."""
+        while self.expiring.collect_expired(slot):
             for _ in range(self.READER_TURNS if self.expiring.needs_reader_turn else 0):
                 await self.runtime.sleep(0)
             self._counted.ended += self.expiring.expire_idle(self.clock.now())
             await self.runtime.sleep(0)
-        self.expiring.tick_done(self.clock.now())
+        self.expiring.slot_done(self.clock.now())

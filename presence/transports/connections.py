@@ -163,7 +163,7 @@ class Deadlines:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._wheel: TimingWheel[int] = TimingWheel(256, self._tick())
+        self._wheel: TimingWheel[int] = TimingWheel(256, self._current_slot())
         self.armed = trio.Event()
 
     def __len__(self) -> int:
@@ -175,7 +175,7 @@ class Deadlines:
     def set(self, fd: int, seconds: float) -> None:
         """Set the deadline of a descriptor, replacing an earlier one."""
         if not self._wheel:  # the wheel was not advanced meanwhile
-            self._wheel.pop_due(self._tick(), 0)
+            self._wheel.pop_due(self._current_slot(), 0)
         self._wheel.touch(fd, int((self._clock.now() + seconds) / TIMEOUT_RESOLUTION_S) + 1)
         self.armed.set()
 
@@ -183,7 +183,7 @@ class Deadlines:
         self._wheel.discard(fd)
 
     def pop_expired(self, limit: int) -> list[int]:
-        return self._wheel.pop_due(self._tick(), limit)
+        return self._wheel.pop_due(self._current_slot(), limit)
 
     async def wait(self) -> None:
         """Wait until a deadline may have passed."""
@@ -192,7 +192,7 @@ class Deadlines:
             await self.armed.wait()
         await trio.sleep(TIMEOUT_RESOLUTION_S)
 
-    def _tick(self) -> int:
+    def _current_slot(self) -> int:
         return int(self._clock.now() / TIMEOUT_RESOLUTION_S)
 
 

@@ -89,12 +89,12 @@ def check(world: World, desk: NotingDesk, records: Records) -> None:
     _counters_agree_with_changes(world, records)
 
 
-def check_after_tick(world: World) -> None:
-    """Check what holds after a tick: nothing that is due is left, in no wheel and in no batch."""
+def check_after_slot(world: World) -> None:
+    """Check what holds after a slot: nothing that is due is left, in no wheel and in no batch."""
     engine: Any = world.engine
     assert engine.expiry._batch == NOTHING_DUE
     for wheel in (engine.sessions._wheel, engine.sessions._auto_away):
-        assert wheel.cursor >= world.tick
+        assert wheel.cursor >= world.slot
     for session in engine.registration._stale:
         silent_s = world.now - session.last_seen
         assert session in world.registry
@@ -116,9 +116,9 @@ def _each_session_has_a_deadline_and_its_record(world: World, desk: NotingDesk, 
         assert record.session == registry.session_id(session)
         assert record.profile == registry.profiles.get(session.number)
         assert abs(record.idle_timeout - session.idle_timeout) <= ROUNDING_S
-        tick = wheel.tick_of(key)
-        assert tick is not None, "it would never end"
-        assert tick > wheel.cursor
+        slot = wheel.slot_of(key)
+        assert slot is not None, "it would never end"
+        assert slot > wheel.cursor
         assert max(session.login_at, session.last_seen) <= world.now
         assert (session.number in gone) == (session.transport is None)
         if session.transport is None:
@@ -150,10 +150,10 @@ def _tables_hold_live_sessions_only(world: World) -> None:
     profiles = registry.profiles
     keys = registry._sessions.keys()
     for wheel in (sessions._wheel, sessions._auto_away):
-        assert wheel._tick_of.keys() <= keys, "a deadline without a session"
+        assert wheel._slot_of.keys() <= keys, "a deadline without a session"
     for expiry in (sessions._token_expiry, sessions._status_ends):
-        assert expiry._wheel._tick_of.keys() <= keys, "a deadline without a session"
-        assert expiry._far.keys() <= expiry._wheel._tick_of.keys()
+        assert expiry._wheel._slot_of.keys() <= keys, "a deadline without a session"
+        assert expiry._far.keys() <= expiry._wheel._slot_of.keys()
     numbers = {session.number for session in registry}
     assert profiles._updates._full_at.keys() <= numbers
     assert profiles._returns_to.keys() <= numbers

@@ -107,7 +107,7 @@ def test_upcoming_expirations_are_by_slot_bounded_and_include_overdue_ones(
 
 
 def until_due(world: World) -> None:
-    """Let time pass until sessions from the start are due at the next tick."""
+    """Let time pass until sessions from the start are due in the next slot."""
     world.pass_time(T - SLOT)
     world.now += SLOT
 
@@ -145,7 +145,7 @@ def test_a_packet_read_during_expiry_rescues_its_session(
         assert world.engine.needs_reader_turn
         action(world)
 
-    world.run_tick(between=run_reader)
+    world.run_slot(between=run_reader)
     assert world.history() == changes
 
 
@@ -164,7 +164,7 @@ async def test_a_mass_expiry_lets_other_tasks_run() -> None:
     for number in range(users):
         world.login(f"user-{number}")
     world.now += T + TICK
-    ticker = Ticker(world.engine, world.ticks, world.guard, world.clock, credit=False)
+    ticker = Ticker(world.engine, world.slot_clock, world.guard, world.clock, credit=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         before = users
@@ -258,7 +258,7 @@ def silent_through_a_stall(world: World) -> int:
     handle = world.login()
     world.pass_time(T - 5)
     world.now += 20.0
-    world.run_tick()
+    world.run_slot()
     assert len(world.registry) == 1
     return handle
 
@@ -266,11 +266,11 @@ def silent_through_a_stall(world: World) -> int:
 def test_a_stale_session_registers_with_its_next_packet(world: World) -> None:
     handle = silent_through_a_stall(world)
     assert [each.op for each in world.engine.registration.registrations([*world.registry])] == [Op.STALE]
-    world.run_tick()
+    world.run_slot()
     assert world.history() == [LOGIN], "still silent"
     world.beat(handle)
-    world.run_tick()
-    world.run_tick()
+    world.run_slot()
+    world.run_slot()
     assert world.history() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "one registration"
 
 

@@ -431,7 +431,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
                 self.beat_in_a_batch(ALL)
             elif meanwhile == "unread":
                 self.bytes_arrive_unread(0, is_whole=True)
-            self.tick()
+            self.run_slot()
 
     @rule(seconds=st.floats(1.1, 90.0), first=st.sampled_from(["ticker", "reads", "resync"]))
     def stall(self, seconds: float, first: str) -> None:
@@ -442,7 +442,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         elif first == "resync":
             self.begin_resync()
             self.register_again(len(self.live))
-        self.tick()
+        self.run_slot()
 
     @SOMEBODY_IS_THERE
     @rule(
@@ -463,14 +463,14 @@ class CoreAgainstModel(RuleBasedStateMachine):
         }
         for _ in range(round(2 * T / SLOT)):
             self.world.now += SLOT
-            if self.tick(actions[action]):
+            if self.run_slot(actions[action]):
                 break
 
-    def tick(self, between: Callable[[], object] | None = None) -> bool:
+    def run_slot(self, between: Callable[[], object] | None = None) -> bool:
         """Tick; `between` is called before what is due ends. Return whether anything was."""
-        self.credits += self.world.begin_tick()
+        self.credits += self.world.begin_slot()
         was_due = False
-        while self.world.engine.collect_expired(self.world.tick):
+        while self.world.engine.collect_expired(self.world.slot):
             if self.world.engine.needs_reader_turn:
                 self.everything_is_read()
             self.observe()
@@ -479,7 +479,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
             was_due = True
             self.world.engine.expire_idle(self.world.now)
             self.observe()
-        self.world.engine.tick_done(self.world.now)
+        self.world.engine.slot_done(self.world.now)
         self.observe()
         self.nothing_is_overdue()
         return was_due
@@ -531,8 +531,8 @@ class CoreAgainstModel(RuleBasedStateMachine):
         known.changed = self.wheel_now
 
     def nothing_is_overdue(self) -> None:
-        """After a tick nothing is left whose deadline was more than a slot ago, apart from credits."""
-        invariants.check_after_tick(self.world)
+        """After a slot nothing is left whose deadline was more than a slot ago, apart from credits."""
+        invariants.check_after_slot(self.world)
         now, wheel_now = self.world.now, self.wheel_now
         longest_grace = MAX_GRACE if self.scene.returns else self.scene.grace
         for key, known in self.live.items():
@@ -572,7 +572,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         assert all(session.transport is None for session in self.world.registry)
         for _ in range(500):
             self.world.now += SLOT
-            self.tick()
+            self.run_slot()
         self.wheel_registry_and_model_agree()
         assert not self.live
 

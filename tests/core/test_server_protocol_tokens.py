@@ -133,8 +133,8 @@ def test_without_a_grace_the_session_ends_with_its_token(authenticator: WordAuth
 def test_a_stall_does_not_extend_a_token(world: World) -> None:
     handle = login(world, "ada:20")
     world.now += 25.0
-    assert world.begin_tick() > 0, "idle deadlines are extended"
-    world.run_tick()
+    assert world.begin_slot() > 0, "idle deadlines are extended"
+    world.run_slot()
     assert world.is_hung_up(handle)
     assert world.history() == [LOGIN]
 
@@ -151,9 +151,9 @@ def test_a_lost_connection_keeps_its_own_grace(world: World) -> None:
 def test_many_tokens_that_expire_together_are_handled_in_batches(world: World) -> None:
     handles = [login(world, f"user-{number}:5") for number in range(2 * MAX_EXPIRED_PER_TURN + 10)]
     world.now += 5 + SLOT_S
-    world.begin_tick()
+    world.begin_slot()
     gone = []
-    while world.engine.collect_expired(world.tick):
+    while world.engine.collect_expired(world.slot):
         world.engine.expire_idle(world.now)
         gone.append(sum(map(world.is_hung_up, handles)))
     assert gone == [MAX_EXPIRED_PER_TURN, 2 * MAX_EXPIRED_PER_TURN, len(handles)]

@@ -25,7 +25,7 @@ def test_a_token_ends_at_its_time_or_a_slot_later(at: float) -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     expiries.set("ann", at)
     now, step = START, 7 * HOUR / 4
-    while now + step < at:  # as often as its caller ticks
+    while now + step < at:  # as often as its caller asks
         now += step
         assert pop_due(expiries, now) == []
     assert pop_due(expiries, at - 1e-6) == []

@@ -11,7 +11,7 @@ AHEAD = st.one_of(st.integers(-3, 40), st.integers(0, 500))
 
 
 class WheelAgainstDict(RuleBasedStateMachine):
-    """Every operation is applied to the wheel and to a dict of key to tick; they must agree."""
+    """Every operation is applied to the wheel and to a dict of key to slot; they must agree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,28 +21,28 @@ class WheelAgainstDict(RuleBasedStateMachine):
 
     @rule(key=KEYS, ahead=AHEAD)
     def touch(self, key: int, ahead: int) -> None:
-        tick = self.swept + ahead
-        self.wheel.touch(key, tick)
-        self.model[key] = self.due_at(key, tick)
+        slot = self.swept + ahead
+        self.wheel.touch(key, slot)
+        self.model[key] = self.due_at(key, slot)
 
     @rule(keys=st.lists(KEYS), ahead=AHEAD)
     def touch_all(self, keys: list[int], ahead: int) -> None:
-        tick = self.swept + ahead
-        self.wheel.touch_all(keys, tick)
+        slot = self.swept + ahead
+        self.wheel.touch_all(keys, slot)
         for key in keys:
-            self.model[key] = self.due_at(key, tick)
+            self.model[key] = self.due_at(key, slot)
 
-    def due_at(self, key: int, tick: int) -> int:
+    def due_at(self, key: int, slot: int) -> int:
         cursor = self.wheel.cursor
-        return max(tick, cursor + 1)
+        return max(slot, cursor + 1)
 
     @rule(key=KEYS)
     def forget(self, key: int) -> None:
         assert self.wheel.discard(key) == (self.model.pop(key, None) is not None)
 
-    @rule(ticks=st.one_of(st.integers(0, 5), st.integers(0, 600)), limit=st.integers(1, 10))
-    def expire_a_slice(self, ticks: int, limit: int) -> None:
-        now = self.wheel.cursor + ticks
+    @rule(slots=st.one_of(st.integers(0, 5), st.integers(0, 600)), limit=st.integers(1, 10))
+    def expire_a_slice(self, slots: int, limit: int) -> None:
+        now = self.wheel.cursor + slots
         taken = self.wheel.pop_due(now, limit)
         due = sorted(self.model.values())[: len(taken)]
         assert len(set(taken)) == len(taken) <= limit
@@ -51,14 +51,14 @@ class WheelAgainstDict(RuleBasedStateMachine):
         for key in taken:
             del self.model[key]
         if len(taken) < limit:
-            assert all(tick > now for tick in self.model.values()), "everything due was taken"
+            assert all(slot > now for slot in self.model.values()), "everything due was taken"
             self.swept = max(self.swept, now)
         self.swept = max(self.swept, self.wheel.cursor)
 
     @invariant()
     def same_content(self) -> None:
         assert len(self.wheel) == len(self.model)
-        assert all(self.wheel.tick_of(key) == tick for key, tick in self.model.items())
+        assert all(self.wheel.slot_of(key) == slot for key, slot in self.model.items())
         assert all((key in self.wheel) == (key in self.model) for key in range(31))
 
     @invariant()

@@ -127,7 +127,7 @@ def test_session_that_is_ending_has_no_slot(world: World) -> None:
     world.now += T + TICK
     world.guard.loop_ran(world.now)
     world.credits = False
-    world.run_tick(lambda: seen.append(only(world)))
+    world.run_slot(lambda: seen.append(only(world)))
     assert [(s["slot"], s["slots_from_hand"], s["due_in_s"]) for s in seen] == [(None, None, None)]
 
 

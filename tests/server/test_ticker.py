@@ -20,19 +20,19 @@ from presence.server.ticker import Ticker
 def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
     origin: float, slot_s: float, after_s: float
 ) -> None:
-    ticks, at = SlotClock(slot_s, origin), origin + after_s
-    due, last_started = ticks.at_or_after(at), ticks.at_or_before(at)
-    assert ticks.start_of(due - 1) < at <= ticks.start_of(due)
-    assert ticks.start_of(last_started) <= at < ticks.start_of(last_started + 1)
-    assert ticks.at_or_before(ticks.start_of(due)) == due
+    slots, at = SlotClock(slot_s, origin), origin + after_s
+    due, last_started = slots.at_or_after(at), slots.at_or_before(at)
+    assert slots.start_of(due - 1) < at <= slots.start_of(due)
+    assert slots.start_of(last_started) <= at < slots.start_of(last_started + 1)
+    assert slots.at_or_before(slots.start_of(due)) == due
 
 
 def test_credit_delays_existing_deadlines_and_not_later_ones() -> None:
-    ticks = SlotClock(0.5, 0.0)
-    before = ticks.at_or_after(10.0)
-    ticks.credit(4.0)
-    assert ticks.start_of(before) == 14.0
-    assert ticks.start_of(ticks.at_or_after(20.0)) == 20.0
+    slots = SlotClock(0.5, 0.0)
+    before = slots.at_or_after(10.0)
+    slots.credit(4.0)
+    assert slots.start_of(before) == 14.0
+    assert slots.start_of(slots.at_or_after(20.0)) == 20.0
 
 
 def test_a_stall_is_credited_no_matter_which_part_notices_it_first() -> None:
@@ -58,7 +58,7 @@ def test_at_most_t_is_credited_and_once_per_t() -> None:
 
 
 class Ticking:
-    """A ticker without due sessions, and the times of its ticks."""
+    """A ticker without due sessions, and the times of its slots."""
 
     needs_reader_turn = False
 
@@ -69,13 +69,13 @@ class Ticking:
         clock = Clock(trio.current_time, lambda: 0.0)
         self.ticker = Ticker(self, SlotClock(0.5, clock.now()), self.guard, clock, lags=self.lags)
 
-    def collect_expired(self, tick: int) -> bool:
+    def collect_expired(self, slot: int) -> bool:
         return False
 
     def expire_idle(self, now: float) -> int:
         return 0
 
-    def tick_done(self, now: float) -> None:
+    def slot_done(self, now: float) -> None:
         self.done.append(now)
 
 
@@ -90,7 +90,7 @@ async def test_ticks_have_absolute_deadlines_and_time_before_the_first_is_no_sta
     assert [round(at - start, 6) for at in ticking.done] == [0.5 * n for n in range(1, 21)]
     assert ticking.lags.report()["counts"] == [20, 0, 0]
     statistics = ticking.ticker.statistics()
-    assert (statistics.ticks, statistics.stall_credit_s) == (20, 0.0)
+    assert (statistics.slots, statistics.stall_credit_s) == (20, 0.0)
     assert statistics.overrun_max_s < 1e-6
 
 

@@ -52,9 +52,9 @@ _accept = shard_writer.ShardWriter.accept_reply
 _fenced = failure_detector.FailureDetector.fence_seen
 
 
-def _collect_expired_unread(engine: Engine, tick: int) -> bool:
+def _collect_expired_unread(engine: Engine, slot: int) -> bool:
     engine.expiry.poll_before_expiry = False
-    return _collect_expired(engine, tick)
+    return _collect_expired(engine, slot)
 
 
 async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter]) -> list[Any]:

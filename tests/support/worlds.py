@@ -140,7 +140,7 @@ class World:
         self.sockets = FakeSockets()
         self.delays = Histogram((0.0, TICK / SLOTS_PER_TICK, TICK))
         self.clock = Clock(lambda: self.now, wall)
-        self.ticks = SlotClock(TICK / SLOTS_PER_TICK, self.now)
+        self.slot_clock = SlotClock(TICK / SLOTS_PER_TICK, self.now)
         self.guard = StallGuard(TICK, idle_timeout, self.now)
         self.registry = Registry("boot", self.clock)
 
@@ -150,7 +150,7 @@ class World:
         self.engine = self.sockets.engine = Engine(
             Sessions(
                 self.registry,
-                self.ticks,
+                self.slot_clock,
                 self.now,
                 idle_timeout=idle_timeout,
                 max_idle_timeout=MAX_IDLE_TIMEOUT,
@@ -179,7 +179,7 @@ class World:
             else None,
         )
         self.credits = credit
-        self.tick = self.ticks.at_or_before(self.now)
+        self.slot = self.slot_clock.at_or_before(self.now)
 
     def append(self, change: Change) -> None:
         """The outbox."""
@@ -224,32 +224,32 @@ class World:
             sessions.append(client)
         self.engine.keepalives_received(sessions)
 
-    def begin_tick(self) -> float:
+    def begin_slot(self) -> float:
         """Do what the ticker does before it expires anything; return the credit that was given."""
         self.guard.loop_ran(self.now)
         credit = self.guard.take_credit(self.now) if self.credits else 0.0
-        self.ticks.credit(credit)
-        self.tick = max(self.tick, self.ticks.at_or_before(self.now))
+        self.slot_clock.credit(credit)
+        self.slot = max(self.slot, self.slot_clock.at_or_before(self.now))
         return credit
 
-    def run_tick(self, between: Callable[[], object] | None = None) -> None:
-        """Tick now; `between` is called in the first slice, after the look and before the end."""
-        self.begin_tick()
-        while self.engine.collect_expired(self.tick):
+    def run_slot(self, between: Callable[[], object] | None = None) -> None:
+        """Drive the wheel now; `between` is called in the first slice, after the look and before the end."""
+        self.begin_slot()
+        while self.engine.collect_expired(self.slot):
             if between is not None:
                 between()
                 between = None
             self.engine.expire_idle(self.now)
         assert between is None, "nothing was due: the test has missed its moment"
-        self.engine.tick_done(self.now)
+        self.engine.slot_done(self.now)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass with a tick at every slot boundary."""
+        """Let time pass and drive the wheel at every slot boundary."""
         until = self.now + seconds
         step = TICK / SLOTS_PER_TICK
         while self.now + step <= until:
             self.now += step
-            self.run_tick()
+            self.run_slot()
         self.now = until
 
     def history(self) -> list[tuple[Op, str, str, int]]:

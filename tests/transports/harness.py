@@ -144,7 +144,7 @@ class Harness:
         self.clock = Clock(lambda: trio.current_time() + CLOCK_AHEAD_S, lambda: 0.0)
         now = self.clock.now()
         tick = idle_timeout / 10
-        ticks = SlotClock(tick / SLOTS_PER_TICK, now)
+        slots = SlotClock(tick / SLOTS_PER_TICK, now)
         guard = StallGuard(tick, idle_timeout, now)
         self.registry = Registry("boot", self.clock)
 
@@ -165,7 +165,7 @@ class Harness:
         self.engine = Engine(
             Sessions(
                 self.registry,
-                ticks,
+                slots,
                 now,
                 idle_timeout=idle_timeout,
                 max_idle_timeout=max(idle_timeout, 300.0),
@@ -178,7 +178,7 @@ class Harness:
             flap_damping=FlapDamping(grace),
             packet_rate=packet_rate,
         )
-        self.ticker = Ticker(self.engine, ticks, guard, self.clock)
+        self.ticker = Ticker(self.engine, slots, guard, self.clock)
         self.transport: EpollTransport | StreamTransport
         self.address: tuple[str, int]
         self.nursery: trio.Nursery

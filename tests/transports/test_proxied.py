@@ -187,7 +187,7 @@ async def test_a_header_does_not_extend_the_login_timeout() -> None:
     async with serving("epoll", proxies=PROXIES) as server:
         client = await server.dial()
         await server.until(lambda: server.counted.awaiting_proxy_headers == 1)
-        due = server.epoll._connections.deadlines._wheel._tick_of
+        due = server.epoll._connections.deadlines._wheel._slot_of
         before = dict(due)
         await trio.sleep(0.3)
         await client.tcp.send_all(of_client(CLIENT))
