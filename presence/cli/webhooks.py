@@ -28,10 +28,10 @@ from presence.cli.options import (
 from presence.cli.redis_errors import printed_log, subscriber_errors, with_redis
 from presence.common.files import SecretFileError, read_secret_file
 from presence.common.scarcity import scarcity
+from presence.webhooks.http_client import WebhookClient
 from presence.webhooks.metrics import RunnerMetrics
-from presence.webhooks.receiver import Receiver
 from presence.webhooks.runner import Runner
-from presence.webhooks.sender import SendOptions
+from presence.webhooks.shard_sender import SendOptions
 
 TYPES: Final = ("online", "offline", "away", "update", "device")
 DEFAULT_TYPES: Final = ("online", "offline")
@@ -92,8 +92,8 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
     async def send() -> None:
-        receiver = Receiver(args.url, signing, args.timeout)
-        runner = Runner(place.redis_url, place.prefix, options, receiver, metrics=metrics, name=name)
+        client = WebhookClient(args.url, signing, args.timeout)
+        runner = Runner(place.redis_url, place.prefix, options, client, metrics=metrics, name=name)
         stop = anyio.Event()
 
         async def stop_on_signal() -> None:
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
                 try:
                     await runner.run(stop)
                 finally:
-                    await receiver.close()
+                    await client.close()
                 tasks.cancel_scope.cancel()
 
     with ExitStack() as stack:

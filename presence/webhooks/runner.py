@@ -11,10 +11,10 @@ from anyio.abc import TaskGroup
 
 from presence.common.async_threads import call_in_thread
 from presence.common.scarcity import scarcity
+from presence.webhooks.http_client import WebhookClient
 from presence.webhooks.metrics import RunnerMetrics
-from presence.webhooks.receiver import Receiver
-from presence.webhooks.sender import SendOptions, ShardSender
 from presence.webhooks.shard_locks import RETRIED, ShardLock, ShardLocks
+from presence.webhooks.shard_sender import SendOptions, ShardSender
 
 LOCK_REQUESTS: Final = 3  # a lock lasts for the time of so many; it is renewed after a third of that
 MIN_LOCK_S: Final = 15.0
@@ -41,14 +41,14 @@ class Runner:
         redis_url: str,
         prefix: str,
         options: SendOptions,
-        receiver: Receiver,
+        client: WebhookClient,
         *,
         metrics: RunnerMetrics,
         name: str,
     ) -> None:
         self._metrics = metrics
-        self._sender = partial(ShardSender, redis_url, prefix, options, receiver, metrics=metrics)
-        self._lock_s = max(MIN_LOCK_S, LOCK_REQUESTS * receiver.timeout_s)
+        self._sender = partial(ShardSender, redis_url, prefix, options, client, metrics=metrics)
+        self._lock_s = max(MIN_LOCK_S, LOCK_REQUESTS * client.timeout_s)
         self._locks = ShardLocks(redis_url, prefix, options.group, name, lock_s=self._lock_s)
         self._share: set[int] = set()
         self._sending: dict[int, _Sending] = {}

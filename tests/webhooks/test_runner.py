@@ -12,11 +12,11 @@ import trio
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.webhooks import runner as runner_module
-from presence.webhooks import sender
+from presence.webhooks import shard_sender
+from presence.webhooks.http_client import WebhookClient
 from presence.webhooks.metrics import RunnerMetrics
-from presence.webhooks.receiver import Receiver
 from presence.webhooks.runner import Runner
-from presence.webhooks.sender import SendOptions
+from presence.webhooks.shard_sender import SendOptions
 from tests.subscriber.streams import Streams
 from tests.support.webhook_receiver import Event, WebhookReceiver
 
@@ -26,7 +26,7 @@ DEADLINE_S = 10.0
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(shard_sender, "RETRY_FIRST_S", 0.01)
 
 
 @dataclass
@@ -47,10 +47,10 @@ class Setup:
             "attempts": 3,
             "after": "0",
         }
-        receiver = Receiver(self.receiver.url, [SECRET], timeout_s)
+        client = WebhookClient(self.receiver.url, [SECRET], timeout_s)
         metrics = RunnerMetrics()
         runner = Runner(
-            self.url, "presence", SendOptions(**(chosen | options)), receiver, metrics=metrics, name="a"
+            self.url, "presence", SendOptions(**(chosen | options)), client, metrics=metrics, name="a"
         )
         await runner.join()
         running = Running(metrics, anyio.Event())
@@ -58,7 +58,7 @@ class Setup:
             nursery.start_soon(runner.run, running.stop)
             yield running
             running.stop.set()
-        await receiver.close()
+        await client.close()
 
 
 @dataclass
@@ -201,7 +201,7 @@ async def test_a_lack_of_threads_ends_no_runner(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runner_module, "MIN_LOCK_S", 0.9)  # it is renewed after a third of that
-    monkeypatch.setattr(sender, "REDIS_RETRY_S", 0.01)
+    monkeypatch.setattr(shard_sender, "REDIS_RETRY_S", 0.01)
     streams = Streams(setup.client)
     streams.write("a")
     async with setup.runner(timeout_s=0.3):

@@ -1,4 +1,4 @@
-"""Sends signed requests to the receiver, and classifies its answers."""
+"""The HTTP client of webhooks: sends signed requests to the receiver, and classifies its answers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Failure:
     retry_after_s: float = 0.0
 
 
-class Receiver:
+class WebhookClient:
     """Sends requests to one URL. Redirects are not followed.
 
     Args:

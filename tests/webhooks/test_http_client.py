@@ -11,7 +11,7 @@ import trio
 
 from presence.subscriber.events import Entry, Gap
 from presence.webhooks import SIGNATURE_HEADER, verify
-from presence.webhooks.receiver import Failure, Receiver
+from presence.webhooks.http_client import Failure, WebhookClient
 from tests.support.webhook_receiver import Event, WebhookReceiver
 
 SECRET = b"a secret of the test"
@@ -21,11 +21,11 @@ Handler = Callable[[httpx2.Request], Coroutine[None, None, httpx2.Response]]
 
 
 async def post(handler: Handler, *items: Entry | Gap) -> Failure | None:
-    receiver = Receiver(URL, [SECRET], 10.0, transport=httpx2.MockTransport(handler), wall=lambda: 1000.5)
+    client = WebhookClient(URL, [SECRET], 10.0, transport=httpx2.MockTransport(handler), wall=lambda: 1000.5)
     try:
-        return await receiver.post(items or [ITEM])
+        return await client.post(items or [ITEM])
     finally:
-        await receiver.close()
+        await client.close()
 
 
 def answering(status: int, headers: dict[str, str] | None = None) -> Handler:
@@ -108,16 +108,16 @@ async def test_each_of_many_shards_has_a_connection() -> None:
 
     target = WebhookReceiver(SECRET, answer)
     with target.running():
-        receiver = Receiver(target.url, [SECRET], 15.0)
+        client = WebhookClient(target.url, [SECRET], 15.0)
         failures: list[Failure | None] = []
 
         async def send() -> None:
-            failures.append(await receiver.post([ITEM]))
+            failures.append(await client.post([ITEM]))
 
         async with trio.open_nursery() as nursery:
             for _ in range(shards):
                 nursery.start_soon(send)
-        await receiver.close()
+        await client.close()
     assert failures == [None] * shards
 
 

@@ -20,8 +20,8 @@ from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Entry, Item
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
+from presence.webhooks.http_client import Failure, WebhookClient
 from presence.webhooks.metrics import RunnerMetrics
-from presence.webhooks.receiver import Failure, Receiver
 from presence.webhooks.shard_locks import RETRIED, ShardLock
 
 # The same for every runner: the next holder of a lock continues with what the last one left unacknowledged.
@@ -68,7 +68,7 @@ class ShardSender:
         redis_url: str,
         prefix: str,
         options: SendOptions,
-        receiver: Receiver,
+        client: WebhookClient,
         *,
         metrics: RunnerMetrics,
         lock: ShardLock,
@@ -78,7 +78,7 @@ class ShardSender:
         self._redis_url = redis_url
         self._prefix = prefix
         self._lock = lock
-        self._receiver = receiver
+        self._client = client
         self._options = options
         self._metrics = metrics
         self._clock = clock
@@ -134,11 +134,11 @@ class ShardSender:
 
     async def _attempt(self, events: Subscription[Item], items: list[Item]) -> Failure | None:
         """Send one request; acknowledge its events if it is accepted."""
-        while self._lock.until < self._clock() + self._receiver.timeout_s:  # noqa: ASYNC110 - a thread renews it
+        while self._lock.until < self._clock() + self._client.timeout_s:  # noqa: ASYNC110 - a thread renews it
             await anyio.sleep(LOCK_POLL_S)
         with anyio.CancelScope(shield=True):
             begun = self._clock()
-            failure = await self._receiver.post(items)
+            failure = await self._client.post(items)
             self._metrics.note_request(failure, self._clock() - begun)
             if failure is None:
                 # If Redis fails here, they are acknowledged before the next events are read.
