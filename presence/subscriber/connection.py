@@ -203,7 +203,7 @@ def unless_missing(answer: Any) -> Any:
     return answer
 
 
-class _Lines:
+class _RedisLog:
     """Writes events to `log`, after the name of Redis; see `presence.common.outage.EventLog`."""
 
     def __init__(self, redis: str) -> None:
@@ -227,7 +227,7 @@ class Retry:
     def __init__(self, name: str) -> None:
         self._has_succeeded = self._was_redirected = False
         self._outage = Outage(
-            _Lines(name),
+            _RedisLog(name),
             unreachable="lost Redis at %s, retrying: %s",
             refused="Redis at %s now refuses calls, retrying: %s",
             failed_otherwise="cannot call Redis at %s, retrying: %s",

@@ -96,7 +96,7 @@ class _Handler(WSGIRequestHandler):
         """Log nothing."""
 
 
-class _Server(WSGIServer):
+class _ScrapeServer(WSGIServer):
     """A thread for each of a few requests."""
 
     request_queue_size = 128  # connections not accepted yet
@@ -148,9 +148,9 @@ class _Server(WSGIServer):
         """Print nothing: the request is closed."""
 
 
-class _Server6(_Server):
+class _ScrapeServer6(_ScrapeServer):
     address_family = socket.AF_INET6
 
 
-def _server_class(host: str) -> type[_Server]:
-    return _Server6 if ":" in host else _Server
+def _server_class(host: str) -> type[_ScrapeServer]:
+    return _ScrapeServer6 if ":" in host else _ScrapeServer
