@@ -52,7 +52,7 @@ def script_keys(keys: Keys, shard: int) -> list[str]:
 
 
 def packed_rules(rules: Iterable[Rule] | None) -> bytes:
-    """Return rules packed for turn.lua; None: keep those stored by others."""
+    """Return rules packed for run.lua; None: keep those stored by others."""
     if rules is None:
         return b""
     packed: bytes = msgpack.packb(
@@ -70,7 +70,7 @@ def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun:
     begun = "1" if has_begun else ""
     bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD, MAX_PENDING_BYTES_PER_SHARD]
     arguments = ["", scheduler, RUN_LEASE_MS, rules, begun, *bounds]
-    return Call("followups/turn", script_keys(keys, shard), arguments)
+    return Call("followups/run", script_keys(keys, shard), arguments)
 
 
 def reindex_call(keys: Keys, shard: int, cursor: str) -> Call:

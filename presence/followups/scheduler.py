@@ -1,6 +1,6 @@
 """The scheduler of follow-ups: runs a script per shard when something may be due there. Calls block.
 
-The script `followups/turn.lua` does all the work; the scheduler only decides when to call it. Any number of
+The script `followups/run.lua` does all the work; the scheduler only decides when to call it. Any number of
 processes may run schedulers; one at a time is active per shard, and the others check whether it is alive.
 """
 
@@ -43,7 +43,7 @@ _WAITING_EVENT: Final = "follow-ups waiting for Redis"
 class SchedulerCounters:
     """Counters of the runs of this process."""
 
-    turns: int = 0  # answered calls
+    runs: int = 0  # answered calls
     busy: int = 0  # of these, those that found another scheduler active
     events: int = 0  # entries read from the event streams
     planned: int = 0
@@ -56,7 +56,7 @@ class SchedulerCounters:
     failures: int = 0  # failed calls
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Add the numbers of an answer of turn.lua, in its order."""
+        """Add the numbers of an answer of run.lua, in its order."""
         for name, number in zip(_COUNTED_BY_SCRIPT, numbers, strict=True):
             setattr(self, name, getattr(self, name) + number)
 
@@ -188,7 +188,7 @@ class FollowUpScheduler:
         if isinstance(answer, Exception):
             self._note_failure(answer)
             return self._retry_s()
-        self.counters.turns += 1
+        self.counters.runs += 1
         self._started.add(shard)
         status, ms, *rest = msgpack.unpackb(answer)
         if status == "busy":

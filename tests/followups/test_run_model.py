@@ -12,12 +12,12 @@ from presence.followups import keys
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 
-AFTER_MS, STEP_MS, EVENTS_A_TURN = 60_000, 40_000, 3
+AFTER_MS, STEP_MS, EVENTS_A_RUN = 60_000, 40_000, 3
 USERS = ("ann", "bob", "cy")
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("moves"), st.sampled_from(USERS)),
-        st.tuples(st.sampled_from(["turn", "time"]), st.none()),
+        st.tuples(st.sampled_from(["run", "time"]), st.none()),
     ),
     max_size=25,
 )
@@ -31,11 +31,11 @@ class Model:
         self.waiting: dict[str, tuple[str, int]] = {}  # by user: the event, and the time that is left
         self.delivered: Counter[str] = Counter()
 
-    def turn(self, online: set[str]) -> None:
-        read, self.unread = self.unread[:EVENTS_A_TURN], self.unread[EVENTS_A_TURN:]
+    def run(self, online: set[str]) -> None:
+        read, self.unread = self.unread[:EVENTS_A_RUN], self.unread[EVENTS_A_RUN:]
         due = (
             []
-            if len(read) == EVENTS_A_TURN
+            if len(read) == EVENTS_A_RUN
             else [u for u, (_, left_ms) in self.waiting.items() if left_ms <= 0]
         )
         for uid, event in read:
@@ -58,7 +58,7 @@ def test_the_script_delivers_what_the_model_does(
 ) -> None:
     client.flushall()
     shard, model, online = Shard(client, url, [Rule("mail", AFTER_MS / 1000)]), Model(), set(USERS)
-    size, keys.MAX_EVENTS_PER_RUN = keys.MAX_EVENTS_PER_RUN, EVENTS_A_TURN  # type: ignore[misc] # restored below
+    size, keys.MAX_EVENTS_PER_RUN = keys.MAX_EVENTS_PER_RUN, EVENTS_A_RUN  # type: ignore[misc] # restored below
     try:
         with closing(shard.scheduler()) as one, closing(shard.scheduler()) as other:
             one.run_once()
@@ -78,7 +78,7 @@ def test_the_script_delivers_what_the_model_does(
                     scheduler._due.clear()
                     scheduler.run_once()
                     assert scheduler.failure is None
-                    model.turn(online)
+                    model.run(online)
                     assert (
                         Counter(followup["offline_id"] for followup in shard.delivered()) == model.delivered
                     )

@@ -31,7 +31,7 @@ def test_a_quiet_shard_is_polled_once_a_second(shard: Shard) -> None:
         shard.release_runner()
         assert POLL_INTERVAL_S - 0.5 < scheduler.run_once() <= POLL_INTERVAL_S
         scheduler.run_once()
-        assert scheduler.counters.turns == 1, "an earlier call does nothing"
+        assert scheduler.counters.runs == 1, "an earlier call does nothing"
 
 
 def test_a_rule_with_a_short_delay_is_polled_more_often(shard: Shard) -> None:
@@ -45,7 +45,7 @@ def test_all_shards_are_scheduled(client: Redis, url: str) -> None:
     client.hset(keys.meta, "shards", 16)
     with closing(FollowUpScheduler(url, rules=[Rule("x", 0)])) as scheduler:
         scheduler.run_once()
-        assert scheduler.counters.turns == 16
+        assert scheduler.counters.runs == 16
         for shard in range(16):
             client.xadd(keys.events(shard), {"type": "offline", "uid": f"u{shard}", "last_seen_ms": 1})
         for _ in range(2):
@@ -60,7 +60,7 @@ def test_the_scheduler_waits_until_a_server_has_stored_the_number_of_shards(clie
         assert client.dbsize() == 0
         client.hset(Keys().meta, "shards", 2)
         scheduler.run_once()
-        assert scheduler.counters.turns == 2
+        assert scheduler.counters.runs == 2
 
 
 def test_retries_during_an_outage_back_off_and_it_is_logged_once() -> None:
@@ -140,7 +140,7 @@ async def test_a_lack_of_threads_to_connect_in_is_logged_once(
                 context.setattr(trio.to_thread, "run_sync", refuse)
                 nursery.start_soon(task.run)
                 await until(lambda: len(refused) >= 3)
-            await until(lambda: task.report()["turns"] > 0)
+            await until(lambda: task.report()["runs"] > 0)
             await until(lambda: len(lines) > 1)
             task.stop()
     assert [line["event"] for line in lines] == ["follow-ups waiting for Redis", "follow-ups resumed"]

@@ -123,12 +123,12 @@ RULES: Final = msgpack.packb(
 )  # one is due at once: the clock stands
 
 
-def _turn(a: Hand, _: Hand) -> Call:
+def _run(a: Hand, _: Hand) -> Call:
     a.apply(login("u", "s1"), end("u", "s1"), login("w", "s2"), end("w", "s2"))
-    turn = keys.run_call(SHAPE.keys, 0, "s", RULES, has_begun=True, kept=1000)
-    a.store.evaluate([turn])
+    run = keys.run_call(SHAPE.keys, 0, "s", RULES, has_begun=True, kept=1000)
+    a.store.evaluate([run])
     a.apply(login("u", "s3"), login("v", "s4"), end("v", "s4"))
-    return turn
+    return run
 
 
 def caught(scripting: Scripting, operation: Callable[[], object]) -> Call:
@@ -439,7 +439,7 @@ def on_wheel(
 
 
 SCENES: Final = (
-    Scene("follow-ups: turn", _turn),
+    Scene("follow-ups: run", _run),
     Scene("follow-ups: add", _add_followup),
     Scene("follow-ups: cancel", _cancel_followups),
     Scene("follow-ups: reindex", _reindex_followups),
