@@ -25,9 +25,9 @@ from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common import threads
 from presence.common.text import json_line, named, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
-from presence.followups.handlers import HandlerError
-from presence.followups.handlers import load as load_handler
-from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, scheduler_outage
+from presence.followups.handler_loader import HandlerError
+from presence.followups.handler_loader import load as load_handler
+from presence.followups.run_scheduler import RETRY_MAX_S, FollowUpScheduler, scheduler_outage
 from presence.ops.explain_text import moment
 from presence.timers.interface import TimerError
 

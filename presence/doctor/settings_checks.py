@@ -9,7 +9,7 @@ import trio
 from presence.config.loader import exposures
 from presence.config.settings import FIELDS, Settings, is_url
 from presence.doctor.results import CheckResult, fail, not_tried, ok, warn
-from presence.followups.handlers import HandlerError, load
+from presence.followups.handler_loader import HandlerError, load
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
 

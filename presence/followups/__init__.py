@@ -8,7 +8,7 @@ See `docs/followups.md`.
 """
 
 from presence.config.followup_rules import Rule
-from presence.followups.consumer import FollowUp, due, due_sync
+from presence.followups.due_stream import FollowUp, due, due_sync
 from presence.followups.planned import Added, FollowUps, PlannedFollowUp
 from presence.subscriber.events import Gap
 

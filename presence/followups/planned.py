@@ -9,7 +9,7 @@ import msgpack
 
 from presence.common.errors import StoreError
 from presence.config.followup_rules import MAX_AFTER_S, MAX_NAME_CHARS, MAX_PAYLOAD_BYTES, is_name
-from presence.followups.keys import Addition, add_call, cancel_call, script_keys
+from presence.followups.script_calls import Addition, add_call, cancel_call, script_keys
 from presence.protocol.schema import uid_complaint
 from presence.store.keys import Keys
 from presence.store.records import number_of_shards

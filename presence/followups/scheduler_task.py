@@ -6,7 +6,7 @@ import structlog
 import trio
 
 from presence.common.runtime import LoopCaller
-from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, scheduler_outage
+from presence.followups.run_scheduler import RETRY_MAX_S, FollowUpScheduler, scheduler_outage
 
 log = structlog.get_logger("presence.followups")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-from presence.followups.keys import FollowupKeys, cancel_call
+from presence.followups.script_calls import cancel_call
+from presence.followups.stream_keys import FollowupKeys
 from presence.outbox.replies import Erasure
 from presence.store.keys import Keys
 from presence.store.script_arguments import Shape, erasure_text, unpacked

@@ -10,7 +10,7 @@ from presence.common.errors import StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.common.runtime import LoopCaller
 from presence.config.settings import Settings
-from presence.followups.scheduler import FollowUpScheduler
+from presence.followups.run_scheduler import FollowUpScheduler
 from presence.followups.scheduler_task import SchedulerTask
 from presence.server.node import Node
 from presence.store import privileges

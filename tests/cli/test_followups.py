@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from presence.cli import followups
-from presence.followups.scheduler import FollowUpScheduler
+from presence.followups.run_scheduler import FollowUpScheduler
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from tests.cli.conftest import Command

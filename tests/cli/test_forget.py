@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from presence.followups import FollowUps
-from presence.followups.scheduler import FollowUpScheduler
+from presence.followups.run_scheduler import FollowUpScheduler
 from presence.ops import forget
 from presence.ops.forget import Eraser
 from presence.store.client import Redis

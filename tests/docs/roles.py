@@ -18,8 +18,8 @@ from presence.config.followup_rules import Rule
 from presence.core.changes import Op, SessionName
 from presence.core.profiles import PLAIN, Profile
 from presence.followups import FollowUps
-from presence.followups.keys import script_keys
-from presence.followups.scheduler import FollowUpScheduler
+from presence.followups.run_scheduler import FollowUpScheduler
+from presence.followups.script_calls import script_keys
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.ops.ban import ban, unban
 from presence.ops.explain import Explainer

@@ -44,10 +44,10 @@ CONSTANTS = {
     "presence.subscriber.pending.MAX_DEAD_LETTERS": "dead letters kept per shard",
     "presence.subscriber.consumers.IDLE_CONSUMER_KEPT_S": "seconds until a dead and idle consumer is removed",
     "presence.subscriber.consumers.NAME_LOCK_S": "seconds until two consumers of one name are noticed",
-    "presence.followups.keys.MAX_PENDING_PER_SHARD": "pending follow-ups per shard",
-    "presence.followups.keys.MAX_PENDING_BYTES_PER_SHARD": "approximate bytes of Redis for them, per shard",
-    "presence.followups.keys.MAX_PENDING_PER_USER": "pending follow-ups per user",
-    "presence.followups.keys.MAX_DUE_PER_RUN": "follow-ups delivered per shard in one call",
+    "presence.followups.script_calls.MAX_PENDING_PER_SHARD": "pending follow-ups per shard",
+    "presence.followups.script_calls.MAX_PENDING_BYTES_PER_SHARD": "approximate bytes in Redis, per shard",
+    "presence.followups.script_calls.MAX_PENDING_PER_USER": "pending follow-ups per user",
+    "presence.followups.script_calls.MAX_DUE_PER_RUN": "follow-ups delivered per shard in one call",
     "presence.config.followup_rules.MAX_PAYLOAD_BYTES": "bytes of a follow-up's payload",
 }
 

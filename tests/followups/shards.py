@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 from presence.config.followup_rules import Rule
-from presence.followups.scheduler import FollowUpScheduler
+from presence.followups.run_scheduler import FollowUpScheduler
 from presence.store.client import Redis
 from presence.store.keys import Keys
 

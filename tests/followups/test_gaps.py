@@ -7,7 +7,7 @@ import pytest
 
 from presence.config.followup_rules import Rule
 from presence.followups import FollowUps
-from presence.followups.keys import script_keys
+from presence.followups.script_calls import script_keys
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 

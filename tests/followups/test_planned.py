@@ -9,8 +9,8 @@ import pytest
 
 from presence.common.errors import StoreError
 from presence.config.followup_rules import MAX_PAYLOAD_BYTES
-from presence.followups import FollowUps, keys, scheduler
-from presence.followups.scheduler import REINDEX_INTERVAL_S, FollowUpScheduler
+from presence.followups import FollowUps, run_scheduler, script_calls
+from presence.followups.run_scheduler import REINDEX_INTERVAL_S, FollowUpScheduler
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
@@ -142,8 +142,8 @@ def test_invalid_follow_ups_are_refused(
 def test_pending_follow_ups_are_limited_per_user_and_per_shard(
     shard: Shard, followups: FollowUps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "MAX_PENDING_PER_USER", 1)
-    monkeypatch.setattr(keys, "MAX_PENDING_PER_SHARD", 2)
+    monkeypatch.setattr(script_calls, "MAX_PENDING_PER_USER", 1)
+    monkeypatch.setattr(script_calls, "MAX_PENDING_PER_SHARD", 2)
     followups.add("ann", after=1, name="x", key="1")
     with pytest.raises(TimerFull, match="1 follow-ups"):
         followups.add("ann", after=1, name="x", key="2")
@@ -157,7 +157,7 @@ def test_pending_follow_ups_are_limited_per_user_and_per_shard(
 def test_the_memory_of_pending_follow_ups_is_limited_per_shard(
     shard: Shard, followups: FollowUps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "MAX_PENDING_BYTES_PER_SHARD", 12_000)
+    monkeypatch.setattr(script_calls, "MAX_PENDING_BYTES_PER_SHARD", 12_000)
     large = "p" * MAX_PAYLOAD_BYTES
     first = followups.add("ann", after=60, name="x", payload=large)
     followups.add("bob", after=60, name="x", payload=large)
@@ -266,8 +266,8 @@ def test_a_follow_up_is_found_although_what_leads_to_it_was_lost(
 def test_a_wrong_count_of_the_memory_is_corrected(
     shard: Shard, client: Redis, followups: FollowUps, monkeypatch: pytest.MonkeyPatch, counted: str | None
 ) -> None:
-    monkeypatch.setattr(scheduler, "REINDEX_INTERVAL_S", 0.0)
-    monkeypatch.setattr(keys, "REINDEXED_PER_CALL", 20)
+    monkeypatch.setattr(run_scheduler, "REINDEX_INTERVAL_S", 0.0)
+    monkeypatch.setattr(script_calls, "REINDEXED_PER_CALL", 20)
     for number in range(200):  # too many to be read in one call
         followups.add(f"u{number}", after=60, name="cart", payload="x" * number)
     state = f"{shard.keys.followup_queue(0)}:state"
@@ -288,7 +288,7 @@ def test_two_schedulers_correct_the_memory_once(
     state = f"{shard.keys.followup_queue(0)}:state"
     client.hincrby(state, "bytes", 1000)
     right: Any = client.hget(state, "bytes")
-    call = keys.recount_call(shard.keys, 0, -1000, 0)  # as both have found
+    call = script_calls.recount_call(shard.keys, 0, -1000, 0)  # as both have found
     with closing(Scripting(url)) as scripting:
         assert [msgpack.unpackb(scripting.one(call)) for _ in range(2)] == [True, False]
     corrected: Any = client.hget(state, "bytes")

@@ -7,8 +7,8 @@ import msgpack
 import pytest
 
 from presence.config.followup_rules import Rule
-from presence.followups import keys
-from presence.followups.scheduler import FollowUpScheduler
+from presence.followups import script_calls
+from presence.followups.run_scheduler import FollowUpScheduler
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 
@@ -44,7 +44,7 @@ def test_offline_periods_with_equal_times_are_distinct(shard: Shard) -> None:
 def test_due_follow_ups_are_delivered_in_bounded_slices(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "MAX_DUE_PER_RUN", 2)
+    monkeypatch.setattr(script_calls, "MAX_DUE_PER_RUN", 2)
     for uid in "abcde":
         shard.go_offline(uid)
     shard.run_scheduler()
@@ -145,7 +145,7 @@ def test_new_rules_hold_also_while_a_scheduler_without_rules_is_active(shard: Sh
 def test_plans_beyond_the_limit_are_refused_and_counted(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "MAX_PENDING_PER_SHARD", 2)
+    monkeypatch.setattr(script_calls, "MAX_PENDING_PER_SHARD", 2)
     for uid in "abc":
         shard.go_offline(uid)
     assert shard.run_scheduler().counters.refused == 1
@@ -155,7 +155,7 @@ def test_plans_beyond_the_limit_are_refused_and_counted(
 def test_plans_beyond_the_memory_are_refused_and_counted(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "MAX_PENDING_BYTES_PER_SHARD", 1_000)
+    monkeypatch.setattr(script_calls, "MAX_PENDING_BYTES_PER_SHARD", 1_000)
     for uid in "abc":
         shard.go_offline(uid)
     assert shard.run_scheduler().counters.refused == 1

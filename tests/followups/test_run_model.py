@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from presence.config.followup_rules import Rule
-from presence.followups import keys
+from presence.followups import script_calls
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 
@@ -58,7 +58,7 @@ def test_the_script_delivers_what_the_model_does(
 ) -> None:
     client.flushall()
     shard, model, online = Shard(client, url, [Rule("mail", AFTER_MS / 1000)]), Model(), set(USERS)
-    size, keys.MAX_EVENTS_PER_RUN = keys.MAX_EVENTS_PER_RUN, EVENTS_A_RUN  # type: ignore[misc] # restored below
+    size, script_calls.MAX_EVENTS_PER_RUN = script_calls.MAX_EVENTS_PER_RUN, EVENTS_A_RUN  # type: ignore[misc] # restored below
     try:
         with closing(shard.scheduler()) as one, closing(shard.scheduler()) as other:
             one.run_once()
@@ -83,6 +83,6 @@ def test_the_script_delivers_what_the_model_does(
                         Counter(followup["offline_id"] for followup in shard.delivered()) == model.delivered
                     )
     finally:
-        keys.MAX_EVENTS_PER_RUN = size  # type: ignore[misc] # see above
+        script_calls.MAX_EVENTS_PER_RUN = size  # type: ignore[misc] # see above
     waiting: Any = client.hlen("presence:{0}:followup:work")
     assert waiting == len(model.waiting) == client.zcard("presence:{0}:followup:due")

@@ -27,8 +27,8 @@ from presence.core.authenticator import Granted, Sight
 from presence.core.bans import Ban, BanList
 from presence.core.requests import QueryRequest
 from presence.core.visibility import Visibility
-from presence.followups.keys import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
 from presence.followups.planned import FollowUps
+from presence.followups.script_calls import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
 from presence.messaging.letters import OutgoingMessage, ReplyAddress, Report
 from presence.messaging.queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
 from presence.outbox.replies import ReplyStatus

@@ -19,7 +19,7 @@ import msgpack
 import pytest
 
 from loadtest.servers import redis_binary
-from presence.followups import keys
+from presence.followups import script_calls
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Opening, Reindex, Retirement, Step, Sweep
 from presence.store import script_runner
@@ -125,7 +125,7 @@ RULES: Final = msgpack.packb(
 
 def _run(a: Hand, _: Hand) -> Call:
     a.apply(login("u", "s1"), end("u", "s1"), login("w", "s2"), end("w", "s2"))
-    run = keys.run_call(SHAPE.keys, 0, "s", RULES, has_begun=True, kept=1000)
+    run = script_calls.run_call(SHAPE.keys, 0, "s", RULES, has_begun=True, kept=1000)
     a.store.evaluate([run])
     a.apply(login("u", "s3"), login("v", "s4"), end("v", "s4"))
     return run
@@ -232,27 +232,27 @@ def _claim_removal(a: Hand, _: Hand) -> Call:
 
 def _add_followup(a: Hand, _: Hand) -> Call:
     a.apply(login("u", "s1"))
-    return keys.add_call(SHAPE.keys, keys.Addition("mail:u:1", "u", "mail", 60.0, "text"))
+    return script_calls.add_call(SHAPE.keys, script_calls.Addition("mail:u:1", "u", "mail", 60.0, "text"))
 
 
 def _cancel_followups(a: Hand, b: Hand) -> Call:
     a.store.evaluate([_add_followup(a, b)])
     for number, uid in enumerate(["u", "w"]):
-        what = keys.Addition(f"call:{uid}:{number}", uid, "call", 60.0, "")
-        a.store.evaluate([keys.add_call(SHAPE.keys, what)])
-    return keys.cancel_call(SHAPE.keys, 0, ["u", "w"])
+        what = script_calls.Addition(f"call:{uid}:{number}", uid, "call", 60.0, "")
+        a.store.evaluate([script_calls.add_call(SHAPE.keys, what)])
+    return script_calls.cancel_call(SHAPE.keys, 0, ["u", "w"])
 
 
 def _reindex_followups(a: Hand, b: Hand) -> Call:
     _cancel_followups(a, b)
-    lost = keys.script_keys(SHAPE.keys, 0)
+    lost = script_calls.script_keys(SHAPE.keys, 0)
     a.store.commands(lost[1], [("DEL", lost[1], lost[6])])
-    return keys.reindex_call(SHAPE.keys, 0, "0")
+    return script_calls.reindex_call(SHAPE.keys, 0, "0")
 
 
 def _recount_followups(a: Hand, b: Hand) -> Call:
     _cancel_followups(a, b)
-    return keys.recount_call(SHAPE.keys, 0, 1000, 0)
+    return script_calls.recount_call(SHAPE.keys, 0, 1000, 0)
 
 
 # Timers of each kind. Nothing is due later than now, because the clock stands.

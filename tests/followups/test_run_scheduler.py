@@ -10,9 +10,9 @@ from structlog.testing import CapturingLogger
 
 from presence.common.errors import StoreUnavailable
 from presence.config.followup_rules import Rule
-from presence.followups import scheduler
+from presence.followups import run_scheduler
 from presence.followups import scheduler_task as task_room
-from presence.followups.scheduler import (
+from presence.followups.run_scheduler import (
     META_POLL_INTERVAL_S,
     POLL_INTERVAL_S,
     FollowUpScheduler,
@@ -79,7 +79,7 @@ def test_retries_during_an_outage_back_off_and_it_is_logged_once() -> None:
 
 
 async def test_the_task_continues_after_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "RETRY_MAX_S", 0.02)
+    monkeypatch.setattr(run_scheduler, "RETRY_MAX_S", 0.02)
     shard.go_offline("ann")
     shard.release_runner()
     shard.client.rename("presence:{0}:events", "elsewhere")

@@ -1,9 +1,12 @@
-"""Reads due follow-ups: at least once, shared by the consumers of a group."""
+"""The stream of due follow-ups, as programs read it: at least once, shared by the consumers of a group.
+
+The script `presence/store/scripts/followups/run.lua` writes it; delivery is that of `presence.subscriber`.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from presence.followups.keys import FollowupKeys
+from presence.followups.stream_keys import FollowupKeys
 from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.blocking import BlockingSubscription, seconds
 from presence.subscriber.connection import RedisConnections

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.followups.handlers import HandlerError, load
+from presence.followups.handler_loader import HandlerError, load
 
 MODULE = """
 import functools

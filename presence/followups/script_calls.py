@@ -1,4 +1,8 @@
-"""Key names of follow-ups, and the calls of their scripts."""
+"""Calls of the scripts of follow-ups: a run of a scheduler, adding, cancelling, and the walk over all.
+
+The rules are in the scripts, `presence/store/scripts/followups/`: `run.lua` plans a follow-up when its user
+goes offline, cancels it when the user returns, and delivers it when it is due.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,27 +23,6 @@ REINDEXED_PER_CALL: Final = 100  # follow-ups, below 1 ms of Redis' time: a mill
 # Above the longest pause of a runner: who holds it is only followed when it has died.
 RUN_LEASE_MS: Final = 1500
 STREAM_MAXLEN: Final = 1_000_000  # entries of a shard's stream of follow-ups, roughly
-
-
-@dataclass(frozen=True, slots=True)
-class FollowupKeys(Keys):
-    """Key names for consumer groups of follow-ups: `events` is the stream of follow-ups."""
-
-    def events(self, shard: int) -> str:
-        """Stream of due follow-ups."""
-        return self.followups(shard)
-
-    def dead(self, shard: int) -> str:
-        """Stream of dead letters."""
-        return f"{self.followups(shard)}:dead"
-
-    def errors(self, shard: int, group: str) -> str:
-        """Hash: entry id to its last error in a consumer group; only unhandled entries."""
-        return f"{self.followups(shard)}:errors:{group}"
-
-    def consumer(self, shard: int, group: str, consumer: str) -> str:
-        """String: which process has the name of a consumer; expires."""
-        return f"{self.followups(shard)}:consumer:{group}:{consumer}"
 
 
 def script_keys(keys: Keys, shard: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Handlers of follow-ups: plain functions, named as ``module:function``."""
+"""Imports handlers of follow-ups: plain functions, named as ``module:function``."""
 
 import inspect
 import os

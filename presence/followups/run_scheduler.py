@@ -1,7 +1,7 @@
-"""The scheduler of follow-ups: runs a script per shard when something may be due there. Calls block.
+"""The scheduler of follow-ups: decides when the script runs in each shard. Calls block.
 
-The script `followups/run.lua` does all the work; the scheduler only decides when to call it. Any number of
-processes may run schedulers; one at a time is active per shard, and the others check whether it is alive.
+What a run does is in the script, `presence/store/scripts/followups/run.lua`. Any number of processes may run
+schedulers; one at a time is active per shard, and the others check whether it is alive.
 """
 
 import random
@@ -17,7 +17,7 @@ from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.outage import EventLog, Outage
 from presence.config.followup_rules import Rule
-from presence.followups.keys import (
+from presence.followups.script_calls import (
     STREAM_MAXLEN,
     packed_rules,
     recount_call,
