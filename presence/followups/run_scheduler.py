@@ -41,17 +41,21 @@ _WAITING_EVENT: Final = "follow-ups waiting for Redis"
 
 @dataclass(slots=True)
 class SchedulerCounters:
-    """Counters of the runs of this process."""
+    """Counters of the runs of this process.
+
+    Outside, `delivered` is called ``fired`` (the metric) and ``done`` (stored in Redis), and `gaps` is stored
+    as ``holes``.
+    """
 
     runs: int = 0  # answered calls
     busy: int = 0  # of these, those that found another scheduler active
     events: int = 0  # entries read from the event streams
     planned: int = 0
     cancelled: int = 0
-    told: int = 0
+    delivered: int = 0
     dropped: int = 0  # when due, the user was or had been back
     refused: int = 0  # the limit was reached
-    holes: int = 0  # times that events were missing
+    gaps: int = 0  # times that events were missing
     restored: int = 0  # follow-ups that nothing led to any more
     failures: int = 0  # failed calls
 
@@ -61,7 +65,7 @@ class SchedulerCounters:
             setattr(self, name, getattr(self, name) + number)
 
 
-_COUNTED_BY_SCRIPT: Final = ("events", "planned", "cancelled", "told", "dropped", "refused", "holes")
+_COUNTED_BY_SCRIPT: Final = ("events", "planned", "cancelled", "delivered", "dropped", "refused", "gaps")
 
 
 class FollowUpScheduler:

@@ -31,7 +31,7 @@ class Forgotten:
     last_seen: int = 0  # last-seen times
     events: int = 0  # stream entries
     dead_letters: int = 0  # copies of entries that consumer groups gave up on
-    followups: int = 0  # pending and fired ones
+    followups: int = 0  # pending and delivered ones
 
 
 class Eraser(Scripting):
@@ -66,7 +66,8 @@ class Eraser(Scripting):
     def _erase(self, shard: int, uids: set[str], last_id: str, done: Forgotten, progress: Progress) -> None:
         """Erase the entries of users: the shard's events up to `last_id`, and all in its other streams.
 
-        Pending follow-ups are erased after the events, so that none is planned again, and before fired ones.
+        Pending follow-ups are erased after the events, so that none is planned again, and before
+        delivered ones.
         """
         keys, followup_keys = self._keys, FollowupKeys(self._keys.prefix, self._keys.shards)
         streams = [each.events(shard) for each in (keys, followup_keys)] + [

@@ -151,7 +151,7 @@ def test_services_that_are_off_have_no_series() -> None:
     services = {"followups_total", "tls_certificate_end_timestamp_seconds", "tokens_refused_total"}
     assert not services & names(series(scrape(sample())))
     on = {
-        "followups": {"told": 3},
+        "followups": {"delivered": 3},
         "certificate": {"ends_at": 1e9},
         "tokens": {"refused": {"expired": 4}, "renewals_refused": {"expired": 5}},
     }

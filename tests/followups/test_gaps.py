@@ -45,13 +45,13 @@ def test_a_user_whose_offline_event_is_missing_gets_the_rules_for_all_reasons(
 ) -> None:
     recent.go_offline("ann")
     gap(recent)
-    assert recent.run_scheduler(times=2).counters.holes == 1
+    assert recent.run_scheduler(times=2).counters.gaps == 1
     recent.run_scheduler()
     recent.run_scheduler(after_ms=MINUTE_MS * 2, times=2)
     assert sorted(recent.delivered_to()) == ["ann", *(["bob"] if gap is replace else []), "first"]
     (followup,) = [each for each in recent.delivered() if each["uid"] == "ann"]
     assert (followup["offline_id"], followup["reason"], followup["offline_at_ms"]) == ("", "", "0")
-    assert recent.run_scheduler().counters.holes == 0
+    assert recent.run_scheduler().counters.gaps == 0
 
 
 def test_a_user_with_a_long_idle_timeout_is_found_after_a_gap(
@@ -113,7 +113,7 @@ def test_a_follow_up_added_for_a_user_does_not_replace_those_of_a_missed_event(
 
 def test_trimmed_events_that_were_read_are_no_gap(recent: Shard) -> None:
     trim(recent)
-    assert recent.run_scheduler().counters.holes == 0
+    assert recent.run_scheduler().counters.gaps == 0
 
 
 def test_many_users_found_after_a_gap_are_planned_in_slices_and_once(client: Redis, url: str) -> None:
@@ -149,7 +149,7 @@ def test_after_redis_lost_all_data_the_stream_is_read_from_its_start(client: Red
         shard.go_offline("ann")
         scheduler._due.clear()
         scheduler.run_once()
-        assert scheduler.counters.holes == 1
+        assert scheduler.counters.gaps == 1
     shard.run_scheduler()
     assert shard.delivered_to() == ["ann"]
 

@@ -35,4 +35,4 @@ def test_a_server_with_rules_delivers_a_follow_up_and_reports_it(
     assert (followup["name"], followup["uid"], followup["reason"]) == ("bye", "ann", "logout")
     assert int(followup["at_ms"]) >= int(followup["due_ms"]) == int(followup["offline_at_ms"]) + 200
     report = server.report["followups"]
-    assert (report["planned"], report["told"]) == (1, 1)
+    assert (report["planned"], report["delivered"]) == (1, 1)

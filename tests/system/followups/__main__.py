@@ -39,7 +39,9 @@ LOGIN_TIMEOUT_S = 60.0
 MAX_LATE_S = 15.0  # of a follow-up
 PROGRESS_INTERVAL_S = 5.0
 POLL_INTERVAL_S = 0.05
-QUIET_S = 4.0  # after the last: one told twice would be close behind, what a killed handler had comes again
+QUIET_S = (
+    4.0  # after the last: one delivered twice would be close behind, what a killed handler had comes again
+)
 RETRY_S = 3.0  # until what a killed runner had is handled by another
 STOP_TIMEOUT_S = 10.0
 PAGE = 2000
@@ -60,7 +62,7 @@ class FollowUpEntry(NamedTuple):
 class FollowUpsVerdict:
     due_users: set[str]  # users whose last period was long enough: those who get a follow-up in the end
     delivered_users: set[str]  # users who got one
-    late_ms: list[int]  # of all that were told, in order
+    late_ms: list[int]  # of all that were delivered, in order
     broken: list[str]  # promises, in words
 
 
@@ -261,7 +263,7 @@ class FollowUpsRun:
         latest = gone + IDLE_S + LEASE_S + IDLE_S + after_s + MAX_LATE_S
         acts = [
             (gone + 0.6 * after_s, self.kill_server),
-            (gone + after_s + IDLE_S / 2, self.kill_redis),  # some are told, others are not yet
+            (gone + after_s + IDLE_S / 2, self.kill_redis),  # some are delivered, others are not yet
         ]
         if self._options.spare:
             acts.clear()
@@ -276,7 +278,9 @@ class FollowUpsRun:
             self.runners.restart_ended()
             if now >= next_word:
                 count = self.delivered_count()
-                print_progress(f"followups: {now - gone:.0f} s, told {count:,}, killed {dict(self.kills)}")
+                print_progress(
+                    f"followups: {now - gone:.0f} s, delivered {count:,}, killed {dict(self.kills)}"
+                )
                 next_word = now + PROGRESS_INTERVAL_S
             time.sleep(POLL_INTERVAL_S)
         wait_for(lambda: len({*handled(self.handled)}) >= self.delivered_count(), MAX_LATE_S, poll_s=0.5)
@@ -344,7 +348,7 @@ def _check_users(wanted: set[str], follow_ups: list[FollowUpEntry], calls: list[
     if max(times.values(), default=0) > 1:
         yield f"{max(times.values())} follow-ups of one user"
     if {*calls} != {each.id for each in follow_ups}:
-        yield "handled are others than told"
+        yield "handled are others than delivered"
 
 
 def main(words: list[str] | None = None) -> int:

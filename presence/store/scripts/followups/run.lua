@@ -227,6 +227,7 @@ if not scan and state[6] then will('HDEL', state_key, 'scan') end
 if not added and state[4] then will('HDEL', state_key, 'added') end
 if state[8] then will('HDEL', state_key, 'start') end
 
+-- Three counts have another name in `counts`, where they must keep it.
 for name, field in pairs({planned = 'scheduled', cancelled = 'cancelled', delivered = 'done', dropped = 'dropped',
   refused = 'refused', gaps = 'holes'}) do add_count(field, tally[name]) end
 write_followups()
