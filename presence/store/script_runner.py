@@ -83,7 +83,7 @@ def parts_before(name: str) -> tuple[str, ...]:
     if not is_below:
         return ()
     preludes = ("timers", "followups") if folder == "followups" else (folder,)
-    return ("lib/effects", "lib/raising", *(f"{each}/prelude" for each in preludes))
+    return ("lib/effects", "lib/raised_errors", *(f"{each}/prelude" for each in preludes))
 
 
 @cache

@@ -31,7 +31,7 @@ from tests.store.servers import Server
 from tests.support.waiting import until
 
 KEYS = Keys()
-INBOX_LIMIT = 50  # see lib/news.lua
+INBOX_LIMIT = 50  # see lib/notices.lua
 
 
 def named(uid: str) -> SessionName:

@@ -108,7 +108,7 @@ def _update_without_deadline(
 
 _FENCE: Final = (
     SourceChange("apply", "if counter[4] then return refuse('fenced', present_generation) end", ""),
-    SourceChange("lib/outdated", "if counter[2] then return refuse('fenced', present) end", ""),
+    SourceChange("lib/refuse_outdated", "if counter[2] then return refuse('fenced', present) end", ""),
     SourceChange("probe", "fenced = counter[3] and true or false", "fenced = false"),
 )
 _CERTIFICATE: Final = (
@@ -136,11 +136,13 @@ GUARDS: Final = (
                 "if present then remove_session",
             ),
             SourceChange(
-                "lib/owned",
+                "lib/owned_sessions",
                 "present and present.session == session and present.node == of_node\n",
                 "present\n",
             ),
-            SourceChange("lib/owned", "      and present.generation == owned_generation) then", ") then"),
+            SourceChange(
+                "lib/owned_sessions", "      and present.generation == owned_generation) then", ") then"
+            ),
         ),
     ),
     Guard(

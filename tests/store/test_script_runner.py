@@ -26,7 +26,7 @@ def test_scripts_are_read_on_import_and_not_when_they_are_called(monkeypatch: py
     def refuse(*_: object) -> str:
         raise AssertionError("an upgrade may have changed the files since")
 
-    parts = [f"lib/{name}" for name in ("effects", "shard", "traces", "record_cache", "index")]
+    parts = [f"lib/{name}" for name in ("effects", "shard", "peer_traces", "record_cache", "session_index")]
     *shared, forget, lease = ((FOLDER / f"{name}.lua").read_text() for name in (*parts, "forget", "lease"))
     monkeypatch.setattr(Path, "read_text", refuse)
     text = script_runner.source.__wrapped__("forget")

@@ -1,4 +1,4 @@
--- requires: effects shard traces record_cache news events profile shown_state changes
+-- requires: effects shard peer_traces record_cache notices events profile shown_state changes
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV

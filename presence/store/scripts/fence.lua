@@ -1,4 +1,4 @@
--- requires: effects shard outdated traces
+-- requires: effects shard refuse_outdated peer_traces
 -- Fences another node in one shard: no writes under its id are accepted any more.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
