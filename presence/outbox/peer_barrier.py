@@ -24,7 +24,7 @@ class PeerBarrier:
     """The other nodes of one shard, and the wait for them.
 
     Attributes:
-        others: the other nodes' traces, as last seen.
+        traces: the other nodes' states, as last seen.
         open_at: monotonic seconds from which ends may be sent, and other nodes fenced and swept.
     """
 
@@ -33,35 +33,35 @@ class PeerBarrier:
     lease_holders: Callable[[], Iterable[str]] = tuple
 
     def __post_init__(self) -> None:
-        self.others: PeerTraces = {}
+        self.traces: PeerTraces = {}
         self.open_at = -math.inf
         self._steady: PeerTraces = {}  # the others' traces as last seen with the barrier open
         self._steady_known: frozenset[str] = frozenset()  # those that held a lease then
         self._before: PeerTraces = {}  # `_steady` when the resync began
         self._concerns_all = False
-        self._history = ""  # the replication id under which all have to register
+        self._replication_id = ""  # the replication id under which all have to register
         self._has_had_peers = False  # ever: a peer that was swept may be about to return
         self._recovered_at = -math.inf  # when Redis answered again after an outage
 
     def start(
-        self, began: float, others: PeerTraces, *, first: bool, concerns_all: bool, history: str = ""
+        self, began: float, traces: PeerTraces, *, first: bool, concerns_all: bool, replication_id: str = ""
     ) -> None:
         """Start the wait after a generation was opened.
 
         Args:
             began: monotonic seconds at which the opening was sent.
-            others: the traces in its answer.
+            traces: the other nodes in its answer.
             first: whether it is the first of this process, which has no ends to hold back.
             concerns_all: whether the other nodes have to resync as well.
-            history: the replication id, if it differs from the one before; else "".
+            replication_id: of Redis, if it differs from the one before; else "".
         """
-        self.others = others
+        self.traces = traces
         self._before = self._steady
         is_over = began >= self.open_at
         if not first and (is_over or concerns_all):
             self._wait(began, SETTLE_TIMEOUT_S)  # a resync of this node alone does not extend a wait
         self._concerns_all = concerns_all or (self._concerns_all and not is_over)
-        self._history = history or ("" if is_over else self._history)
+        self._replication_id = replication_id or ("" if is_over else self._replication_id)
 
     def redis_recovered(self, now: float) -> None:
         """Start the wait after an outage of Redis."""
@@ -81,22 +81,22 @@ class PeerBarrier:
         self.open_at = max(self.open_at, now + seconds)
 
     def observe(self, now: float) -> None:
-        """Use the traces of a probe that found this node's own counter as expected; they are in `others`."""
+        """Use the traces of a probe that found this node's own counter as expected; they are in `traces`."""
         if now < self.open_at and self._have_all_registered():
             # A registration does not show which logins are pending since a later outage.
             self.open_at = min(self.open_at, max(now, self._recovered_at + RECOVERY_SETTLE_TIMEOUT_S))
         if now >= self.open_at:
-            self._steady, self._steady_known = self.others, frozenset(self.lease_holders())
+            self._steady, self._steady_known = self.traces, frozenset(self.lease_holders())
             self._has_had_peers |= bool(self._peers())
 
     def peer_gone(self, node: str) -> None:
         """Remove a node whose trace was removed, before the next probe shows it."""
-        self.others = {other: trace for other, trace in self.others.items() if other != node}
+        self.traces = {other: trace for other, trace in self.traces.items() if other != node}
         self._steady_known -= {node}
 
     def only_traces(self) -> bool:
         """Whether there are traces of other nodes and none of them is alive."""
-        return any(not trace.fenced for trace in self.others.values()) and not self._peers()
+        return any(not trace.fenced for trace in self.traces.values()) and not self._peers()
 
     @property
     def has_peers(self) -> bool:
@@ -105,7 +105,7 @@ class PeerBarrier:
 
     def _peers(self) -> set[str]:
         """Return the other nodes that may be alive."""
-        traces = {**self._steady, **self.others}
+        traces = {**self._steady, **self.traces}
         fenced = {node for node, trace in traces.items() if trace.fenced}
         return {node for node in {*traces, *self.recent_lease_holders} - fenced if self.is_alive(node)}
 
@@ -124,9 +124,13 @@ class PeerBarrier:
         if not self._concerns_all or not peers:
             return False
         for node in peers:
-            now, before = self.others.get(node), self._before.get(node)
-            if now is None or not now.complete or (self._history and now.history != self._history):
+            now, before = self.traces.get(node), self._before.get(node)
+            if (
+                now is None
+                or not now.complete
+                or (self._replication_id and now.replication_id != self._replication_id)
+            ):
                 return False
-            if not self._history and before and now.generation <= before.generation:
+            if not self._replication_id and before and now.generation <= before.generation:
                 return False
         return True

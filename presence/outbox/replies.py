@@ -81,7 +81,7 @@ class PeerTrace(NamedTuple):
     generation: int  # the highest that it has opened; 0 if none
     complete: bool  # whether all its live sessions are registered in that generation
     fenced: bool
-    history: str = ""  # the replication id under which it registered them all; "" if it did not
+    replication_id: str = ""  # the replication id under which it registered them all; "" if it did not
 
 
 PeerTraces = Mapping[str, PeerTrace]
@@ -103,11 +103,11 @@ class Opened:
     Attributes:
         batch_history: the last values of the counters of earlier generations, latest first: of
             `Opening.before` and, if answers of applied openings were lost, of those before it.
-        others: the other nodes' traces in the shard.
+        peer_traces: the other nodes' states in the shard.
     """
 
     batch_history: tuple[CounterSnapshot, ...]
-    others: PeerTraces
+    peer_traces: PeerTraces
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Probe:
     fenced: bool
     counter: Counter
     last_id: str
-    others: PeerTraces
+    peer_traces: PeerTraces
     inbox_n: int
     inbox: tuple[NodeNotice, ...] = field(default=())
     now_ms: int = 0

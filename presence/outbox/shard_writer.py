@@ -264,7 +264,7 @@ class ShardWriter:
     def accept_probe(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
         """Compare a probe with the acknowledged state; return the notices that were not read yet."""
         self._note_entry_id(probe.last_id)
-        self.barrier.others = probe.others
+        self.barrier.traces = probe.peer_traces
         self._generation = max(self._generation, probe.counter.generation)
         self.inbox_read = probe.inbox_n
         was_silent = self._probed_ms and probe.now_ms - self._probed_ms > MAX_SILENCE_MS
@@ -417,10 +417,10 @@ class ShardWriter:
             self.resyncs += 1
         self.barrier.start(
             step.now,
-            {node: trace for node, trace in opened.others.items() if node != known.node},
+            {node: trace for node, trace in opened.peer_traces.items() if node != known.node},
             first=not known.generation,
             concerns_all=lost or replication_id != self._replication_id,
-            history=replication_id if replication_id != self._replication_id else "",
+            replication_id=replication_id if replication_id != self._replication_id else "",
         )
         continues = self._resync_unfinished
         self._has_lost = lost or (continues and self._has_lost)

@@ -214,10 +214,12 @@ def _traces(flat: list[str], own: str) -> PeerTraces:
     """Return the traces of the other nodes; a damaged one counts as absent."""
     traces = {}
     for node, text in zip(flat[::2], flat[1::2], strict=True):
-        generation, complete, fenced, history, *_ = [*text.split(), "", "", "", ""]
+        generation, complete, fenced, replication_id, *_ = [*text.split(), "", "", "", ""]
         if node != own and is_name(node) and (number := _count(generation)) is not None:
             is_complete = generation == complete != "0"
-            traces[node] = PeerTrace(number, is_complete, fenced == "1", history if is_complete else "")
+            traces[node] = PeerTrace(
+                number, is_complete, fenced == "1", replication_id if is_complete else ""
+            )
     return traces
 
 
@@ -276,7 +278,7 @@ def read_probe(shard: int, node: str, answer: Answer) -> Probe:
         fenced=reply["fenced"],
         counter=Counter(node, reply["generation"], reply["n"]),
         last_id=reply["last_id"],
-        others=_traces(reply["traces"], node),
+        peer_traces=_traces(reply["traces"], node),
         inbox_n=reply["inbox_n"],
         now_ms=reply["now_ms"],
         inbox=tuple(

@@ -128,9 +128,11 @@ def resync(at: float) -> Step:
     return lambda barrier: barrier.start(at, {"b": BEFORE}, first=False, concerns_all=False)
 
 
-def loss(at: float, history: str = "", **others: PeerTrace) -> Step:
+def loss(at: float, replication_id: str = "", **traces: PeerTrace) -> Step:
     """It resyncs because Redis has lost data, or continues with another replication id."""
-    return lambda barrier: barrier.start(at, others, first=False, concerns_all=True, history=history)
+    return lambda barrier: barrier.start(
+        at, traces, first=False, concerns_all=True, replication_id=replication_id
+    )
 
 
 def back(at: float) -> Step:
@@ -138,11 +140,11 @@ def back(at: float) -> Step:
     return lambda barrier: barrier.redis_recovered(at)
 
 
-def see(at: float, **others: PeerTrace) -> Step:
+def see(at: float, **traces: PeerTrace) -> Step:
     """A probe finds no problem here, and these traces of peers."""
 
     def saw(barrier: PeerBarrier) -> None:
-        barrier.others = others
+        barrier.traces = traces
         barrier.observe(at)
 
     return saw

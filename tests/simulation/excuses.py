@@ -130,7 +130,7 @@ class Liveness:
             return True
         barrier = reporter.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
         return not life.host.ids.isdisjoint(
-            {*barrier.others, *barrier._steady, *barrier.recent_lease_holders}
+            {*barrier.traces, *barrier._steady, *barrier.recent_lease_holders}
         )
 
     def _is_excused(self, life: TrueSession, now: float, reporter: Host) -> bool:

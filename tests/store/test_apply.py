@@ -326,7 +326,7 @@ def test_an_opening_reads_the_counter_of_the_previous_id_and_lists_the_other_nod
     opened = Hand(a.store, "a2").open(before="a").opened
     assert opened is not None
     assert opened.batch_history[0].counter == Counter("a", 1, 2)
-    assert opened.others == {
+    assert opened.peer_traces == {
         "a": PeerTrace(1, False, True),  # from the opening
         "b": PeerTrace(1, False, False),
         "c": PeerTrace(0, False, True),
@@ -367,7 +367,7 @@ def test_a_probe_reports_counters_and_other_nodes(a: Hand, b: Hand, server: Serv
     probe = probed(a.store, "a")
     assert probe.counter == Counter("a", 1, 2)
     assert not probe.fenced
-    assert probe.others == {"b": PeerTrace(1, False, False)}
+    assert probe.peer_traces == {"b": PeerTrace(1, False, False)}
     assert probe.last_id == events(server.client)[-1]["id"]
     assert probe.replication_id == a.replication_id
 

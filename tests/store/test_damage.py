@@ -122,9 +122,9 @@ def test_an_unknown_field_does_not_stop_a_sweep(a: Hand, b: Hand, server: Server
 )
 def test_a_damaged_trace_is_ignored(a: Hand, server: Server, trace: bytes) -> None:
     server.client.hset(KEYS.traces(0), mapping={"other": trace, b"\xff": b"1 1 0"})
-    others = probed(a.store, "a").others
-    assert set(others) <= {"other"}
-    assert not any(each.complete or each.fenced for each in others.values()) or trace == b"1 1"
+    peer_traces = probed(a.store, "a").peer_traces
+    assert set(peer_traces) <= {"other"}
+    assert not any(each.complete or each.fenced for each in peer_traces.values()) or trace == b"1 1"
 
 
 def test_invalid_utf_8_does_not_stop_the_lease_table(server: Server) -> None:

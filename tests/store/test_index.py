@@ -95,7 +95,7 @@ def test_after_a_walk_a_sweep_ends_each_session_once(node: Hand, b: Hand, server
     lose_index(server, lost)
     assert reindexed(b).restored == (0 if lost == "traces" else 2)
     assert owned(server.client, "a") == {tuple(each) for each in SESSIONS}
-    assert "a" in probed(b.store, "b").others
+    assert "a" in probed(b.store, "b").peer_traces
     b.fence("a")
     assert (b.sweep("a").ended, b.sweep("a").done) == (2, True)
     assert sorted(brief_events(server.client)[2:]) == [("offline", uid, "node_down") for uid in ("u", "v")]
@@ -138,6 +138,6 @@ def test_an_operator_who_names_an_orphaned_user_has_the_session_swept(
     else:
         with Eraser(server.url, KEYS) as eraser:
             assert eraser.forget(["u"]).online == ["u"]
-    assert "a" in probed(b.store, "b").others
+    assert "a" in probed(b.store, "b").peer_traces
     assert b.sweep("a").ended == 1
     assert online_sessions(server.client) == set()
