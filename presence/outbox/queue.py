@@ -12,14 +12,13 @@ taken but not yet acknowledged count too.
 
 import math
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from sys import getsizeof
-from typing import Final
 
-from presence.common.histogram import Histogram
 from presence.core.changes import Change
+from presence.outbox.pending_ages import PendingAges
 
 # Memory of a change beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
 # in the queue (sys.getsizeof and 8: 306).
@@ -60,52 +59,6 @@ class OutboxStatistics:
     skipping_shards: int = 0  # shards that skip changes now, until their resync
     max_items: int = 0  # the bounds
     max_bytes: int = 0
-
-
-STEP_MS: Final = 50  # resolution of the oldest age: only ages of seconds matter
-
-
-class PendingAges:
-    """Ages of pending changes: of the oldest, and of each when it is acknowledged.
-
-    Changes leave in another order than they were added (ends are held back after an outage). So they are
-    counted by the time of their decision, in steps: O(1) to add or remove one. The number of steps grows with
-    the length of an outage, 5 MB per hour, and never exceeds the number of changes. Times are of the node's
-    own clock, which a step of the wall clock does not move.
-
-    Args:
-        now_ms: Unix milliseconds of decisions.
-        acknowledged: observes the age of each acknowledged change, seconds.
-    """
-
-    def __init__(self, now_ms: Callable[[], int], acknowledged: Histogram) -> None:
-        self._now_ms = now_ms
-        self._acknowledged = acknowledged
-        self._pending_steps: dict[int, int] = {}  # changes by step, oldest first: time does not go back
-
-    def add(self, change: Change) -> None:
-        step = change.at_ms // STEP_MS
-        self._pending_steps[step] = self._pending_steps.get(step, 0) + 1
-
-    def remove(self, changes: Iterable[Change]) -> None:
-        """Remove changes that were added, whether they were acknowledged or dropped."""
-        for step, number in Counter(change.at_ms // STEP_MS for change in changes).items():
-            remaining = self._pending_steps[step] - number
-            if remaining:
-                self._pending_steps[step] = remaining
-            else:
-                del self._pending_steps[step]
-
-    def acknowledge(self, changes: Iterable[Change]) -> None:
-        """Observe the ages of changes that Redis has acknowledged."""
-        now_ms = self._now_ms()
-        for at_ms, number in Counter(change.at_ms for change in changes).items():
-            self._acknowledged.observe((now_ms - at_ms) / 1000, number)
-
-    def oldest_s(self) -> float:
-        """Return the age of the oldest pending change; 0.0 if there is none."""
-        step = next(iter(self._pending_steps), None)
-        return 0.0 if step is None else max(0.0, (self._now_ms() - step * STEP_MS) / 1000)
 
 
 class Outbox:

@@ -36,7 +36,8 @@ from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
 from presence.core.visibility import Visibility
 from presence.outbox.backlog import ByShard
-from presence.outbox.queue import Outbox, PendingAges
+from presence.outbox.pending_ages import PendingAges
+from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import Relay, RelayCallbacks
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, NodeNoticeKind, Superseded

@@ -1,15 +1,12 @@
 """The outbox: order, limits, skipping, notification."""
 
-import random
 import sys
 
 import pytest
 
-from presence.common.histogram import Histogram
 from presence.core.changes import Change, Op
 from presence.core.profiles import Profile
-from presence.outbox.event_counts import EventCount, Transitions
-from presence.outbox.queue import STEP_MS, Outbox, PendingAges, SkippedChanges, size_of
+from presence.outbox.queue import Outbox, SkippedChanges, size_of
 
 
 def change(uid: str, session: str = "s", *, at: float = 1.0, at_ms: int = 1000) -> Change:
@@ -87,74 +84,6 @@ def test_the_declared_size_of_a_change_is_close_to_its_real_size() -> None:
     texts = (each.uid, each.session)  # the empty text of the default device is shared
     numbers = (each.at, each.at_ms, each.last_seen_ms, each.idle_timeout_ms)
     assert size_of(each) == pytest.approx(sum(map(sys.getsizeof, (each, *texts, *numbers))), rel=0.1)
-
-
-class Waiting:
-    """An outbox of one shard whose time is set by the test."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-        self.took = Histogram((0.1, 1.0))
-        self.ages = PendingAges(lambda: self.now_ms, self.took)
-        self.outbox = Outbox(lambda _uid: 0, 1, max_items=1000, ages=self.ages)
-
-    def append(self) -> Change:
-        each = change("u", at_ms=self.now_ms)
-        self.outbox.append(each)
-        return each
-
-
-def test_ages_are_counted_when_redis_has_the_changes() -> None:
-    waiting = Waiting()
-    waiting.append()  # two at the same time
-    for _ in range(4):
-        waiting.append()
-        waiting.now_ms += 500
-    waiting.outbox.acknowledge(0, waiting.outbox.take_batch(0, 4))
-    waiting.outbox.release(0, waiting.outbox.take_batch(0, 1))  # dropped without an answer
-    assert waiting.took.report() == {"bounds": [0.1, 1.0], "counts": [0, 1, 3], "sum": 6.5}
-    assert (waiting.outbox.pending, waiting.ages.oldest_s()) == (0, 0.0)
-
-
-def test_the_oldest_age_is_correct_in_any_order_of_removal() -> None:
-    waiting, rng = Waiting(), random.Random(7)
-    held: list[Change] = []
-    for _ in range(2000):
-        waiting.now_ms += rng.randrange(40)
-        if rng.random() < 0.5 and len(held) < 900:
-            held.append(waiting.append())
-            waiting.outbox.take_batch(0, 1)
-        elif held:
-            waiting.outbox.release(0, [held.pop(rng.randrange(len(held)))])
-        oldest_s = max(((waiting.now_ms - each.at_ms) / 1000 for each in held), default=0.0)
-        assert oldest_s <= waiting.ages.oldest_s() <= oldest_s + STEP_MS / 1000
-
-
-# Event counts
-
-
-def test_counts_add_up_by_type_and_reason_including_unknown_codes() -> None:
-    transitions = Transitions()
-    transitions.count_events(
-        [EventCount("online", 1, 2), EventCount("offline", 201, 1), EventCount("gap", 0, 1)]
-    )
-    transitions.count_events(
-        [
-            EventCount("online", 1, 3),
-            EventCount("online", 2, 1),
-            EventCount("offline", 999, 1),
-            EventCount("sleeping", 3, 1),
-        ]
-    )
-    assert transitions.report() == {
-        "online": {"login": 5, "returned": 1},
-        "offline": {"idle_timeout": 1, "999": 1},
-        "away": {},
-        "update": {},
-        "device": {},
-        "gap": {"gap": 1},
-        "sleeping": {"away": 1},
-    }
 
 
 def test_the_reserve_of_a_shard_is_bounded_by_bytes_too() -> None:
