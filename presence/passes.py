@@ -8,6 +8,8 @@ and the client to the server, as `Client.add_pass` does::
     text = passes.issue("ann", ["bob", "team-7-*"], ttl_s=3600)
 
 It needs the extra ``server``, for the signature.
+
+Tests: `tests/auth/test_passes.py`.
 """
 
 import time

@@ -12,6 +12,8 @@ Its calls block. In an async program, make them in threads; several may run in p
 
 A message takes the path that a message of a client takes between servers, and is delivered to each session at
 most once. The nodes report to how many sessions they delivered it.
+
+Tests: `tests/messaging/test_sender.py`.
 """
 
 import secrets

@@ -1,4 +1,7 @@
-"""Numbers of protocol version 1: kinds, reason codes and limits."""
+"""Numbers of protocol version 1: kinds, reason codes and limits.
+
+Tests: `tests/protocol/test_spec.py`.
+"""
 
 from enum import IntEnum
 from functools import cached_property

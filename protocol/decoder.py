@@ -1,4 +1,7 @@
-"""The incremental reader: bytes in as they arrive, packets out."""
+"""The incremental reader: bytes in as they arrive, packets out.
+
+Tests: `tests/protocol/test_codec.py`, `tests/protocol/test_vectors.py`, `tests/protocol/test_bombs.py`.
+"""
 
 from presence.protocol.codec import HEADER_BYTES, KEEPALIVE, KEEPALIVE_PACKET, decode, frame_end
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES

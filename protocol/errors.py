@@ -1,4 +1,7 @@
-"""Two types of errors, for the peer's mistakes and for ours; any other exception of this package is a bug."""
+"""Two types of errors, for the peer's mistakes and for ours; any other exception of this package is a bug.
+
+Tests: `tests/protocol/test_codec.py`.
+"""
 
 from presence.protocol.constants import Code
 

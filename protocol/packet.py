@@ -2,6 +2,8 @@
 
 The constructors do not validate: `protocol.codec.encode` does, for all packets. Parts that are None are
 omitted.
+
+Tests: `tests/protocol/test_round_trip.py`, `tests/protocol/test_codec.py`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,8 @@
 """States packed and checked once and used in many answers.
 
 Packing and checking 500 states takes milliseconds, joining packed ones a tenth of that.
+
+Tests: `tests/protocol/test_codec.py`.
 """
 
 import struct

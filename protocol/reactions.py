@@ -1,6 +1,8 @@
 """The server's reaction to each kind of input in each state of a connection, as data.
 
 `SPEC.md` prints this table, and the tests compare a session with it cell by cell.
+
+Tests: `tests/protocol/test_spec.py`.
 """
 
 from collections.abc import Mapping

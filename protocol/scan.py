@@ -7,6 +7,8 @@ although no single one claims more than a frame may hold. So this scan reads tag
 Invariant: ``owed``, the values still missing in all open containers together, never exceeds the
 remaining bytes, because a value takes at least one byte. Decoding is therefore linear in
 the frame. Time O(values), memory O(depth).
+
+Tests: `tests/protocol/test_bombs.py`, `tests/protocol/test_codec.py`.
 """
 
 import math

@@ -2,6 +2,8 @@
 
 Unlisted keys are ignored, so that newer peers can send more. Listed keys
 must have the right type; nil is not "absent".
+
+Tests: `tests/protocol/test_vectors.py`, `tests/protocol/test_spec.py`.
 """
 
 import math

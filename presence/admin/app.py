@@ -1,4 +1,7 @@
-"""Wires the HTTP interface: endpoints, handlers, background tasks, and commands of the server."""
+"""Wires the HTTP interface: endpoints, handlers, background tasks, and commands of the server.
+
+Tests: `tests/admin/test_access.py`, `tests/admin/test_http.py`.
+"""
 
 import os
 import socket

@@ -2,6 +2,8 @@
 
 Every request passes through here. A request without an endpoint needs the role to read, so that nothing new
 is open by mistake.
+
+Tests: `tests/admin/test_access.py`.
 """
 
 import math

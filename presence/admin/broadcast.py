@@ -1,6 +1,8 @@
 """Reads the events of all streams once for all subscribers, and only while there are any.
 
 A new subscriber gets the current position of each shard, and receives every event after it.
+
+Tests: `tests/admin/test_events.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -6,6 +6,8 @@ viewers receive events late but miss none that the streams keep.
 
 The id of a message is the viewer's position: the entry id; with several shards that of each shard, as
 ``0:ID,3:ID``, because ids of different shards are unrelated.
+
+Tests: `tests/admin/test_events.py`.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""The handlers of all endpoints; access is checked before, in `presence.admin.auth_middleware`."""
+"""The handlers of all endpoints; access is checked before, in `presence.admin.auth_middleware`.
+
+Tests: `tests/admin/test_access.py`, `tests/admin/test_messages.py`, `tests/system/admin/test_openapi.py`.
+"""
 
 import math
 import socket

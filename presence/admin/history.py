@@ -1,4 +1,7 @@
-"""Reads past events page by page, for viewers that reconnect with the last id they saw."""
+"""Reads past events page by page, for viewers that reconnect with the last id they saw.
+
+Tests: `tests/admin/test_events.py`.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeVar

@@ -2,6 +2,8 @@
 
 Routes, reasons and outcomes come from fixed tables, so that requests for a million paths do not create a
 million series. Everything else counts as `other`.
+
+Tests: `tests/admin/test_http.py`, `tests/admin/test_prometheus.py`.
 """
 
 from collections.abc import Iterable

@@ -7,6 +7,8 @@ alert, a panel of the dashboard, or a use named on that page.
 
 All possible series exist from the start, with 0, so that Prometheus sees the first event of a kind as a step
 from 0 to 1, and an alert on `rate()` does not miss it. Series of a service that is off are absent.
+
+Tests: `tests/admin/test_prometheus.py`, `tests/docs/test_tables.py`.
 """
 
 import tomllib

@@ -1,6 +1,8 @@
 """The files of the live page, and the OpenAPI 3.1 description in ``openapi.json``.
 
 All are read once at the start of the process, so that no requested path opens a file.
+
+Tests: `tests/admin/test_prometheus.py`, `tests/system/admin/test_page.py`.
 """
 
 import hashlib

@@ -1,4 +1,7 @@
-"""Validates requests: uids, bodies, parameters. All functions raise `ApiError`."""
+"""Validates requests: uids, bodies, parameters. All functions raise `ApiError`.
+
+Tests: `tests/system/admin/test_openapi.py`, `tests/admin/test_messages.py`.
+"""
 
 import json
 from collections.abc import Callable, Mapping

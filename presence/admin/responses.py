@@ -1,4 +1,7 @@
-"""Responses: valid ASCII JSON whatever the data, and errors as ``{"error": {"code": …, "message": …}}``."""
+"""Responses: valid ASCII JSON whatever the data, and errors as ``{"error": {"code": …, "message": …}}``.
+
+Tests: `tests/admin/test_events.py`, `tests/admin/test_views.py`.
+"""
 
 import json
 import math

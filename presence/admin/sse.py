@@ -2,6 +2,8 @@
 
 `presence.admin.http` closes viewers that read nothing. Memory per viewer is bounded here: a `ViewerMailbox`
 holds only the newest snapshot and a few events. Viewers never wait for each other.
+
+Tests: `tests/admin/test_events.py`, `tests/system/admin/test_live.py`.
 """
 
 from collections import deque

@@ -2,6 +2,8 @@
 
 This keeps secrets out of arguments and environment, which others can read. The end of the input means stop,
 which works however the server dies. In the other direction come heartbeats (`presence.prefork.control_pipe`).
+
+Tests: `tests/admin/test_launcher.py`.
 """
 
 import pickle

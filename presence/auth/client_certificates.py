@@ -1,6 +1,8 @@
 """Whom a client certificate names. TLS has verified it: chain, period, purpose and revocation.
 
 Refusals say what is wrong with the certificate, because only its owner can present it.
+
+Tests: `tests/transports/test_client_certificates.py`.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,7 @@
-"""Make keys and sign tokens, as an issuer does; servers never do."""
+"""Make keys and sign tokens, as an issuer does; servers never do.
+
+Tests: `tests/auth/test_tokens.py`, `tests/auth/test_signing_keys.py`, `tests/cli/test_token.py`.
+"""
 
 import json
 import math

@@ -1,4 +1,7 @@
-"""``presence bans``: prints all bans."""
+"""``presence bans``: prints all bans.
+
+Tests: `tests/cli/test_ban.py`.
+"""
 
 import argparse
 from dataclasses import asdict

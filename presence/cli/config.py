@@ -1,4 +1,7 @@
-"""``presence config``: shows the effective settings and their sources, or checks them."""
+"""``presence config``: shows the effective settings and their sources, or checks them.
+
+Tests: `tests/config/test_loader.py`, `tests/cli/test_main.py`.
+"""
 
 import argparse
 import json

@@ -1,4 +1,7 @@
-"""``presence demo``: runs a server with simulated clients for a minute and checks its events."""
+"""``presence demo``: runs a server with simulated clients for a minute and checks its events.
+
+Tests: `tests/system/demo/test_demo.py`.
+"""
 
 import argparse
 import contextlib

@@ -1,4 +1,7 @@
-"""Exit statuses, error output and signal handling that all commands share."""
+"""Exit statuses, error output and signal handling that all commands share.
+
+Tests: `tests/system/end_to_end/test_secrets.py`, `tests/cli/test_main.py`.
+"""
 
 import os
 import signal

@@ -1,4 +1,7 @@
-"""Runs commands that need Redis, and reports its errors."""
+"""Runs commands that need Redis, and reports its errors.
+
+Tests: `tests/cli/test_main.py`, `tests/system/matrices/test_inputs.py`.
+"""
 
 import argparse
 import getpass

@@ -1,4 +1,7 @@
-"""``presence tail``: prints events as they happen, and past ones."""
+"""``presence tail``: prints events as they happen, and past ones.
+
+Tests: `tests/system/cli/test_tail.py`.
+"""
 
 import argparse
 import select

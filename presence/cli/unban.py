@@ -1,4 +1,7 @@
-"""``presence unban``: lifts bans of users."""
+"""``presence unban``: lifts bans of users.
+
+Tests: `tests/cli/test_ban.py`.
+"""
 
 import argparse
 

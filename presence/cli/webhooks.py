@@ -1,4 +1,7 @@
-"""``presence webhooks``: sends events as signed HTTP requests."""
+"""``presence webhooks``: sends events as signed HTTP requests.
+
+Tests: `tests/webhooks/test_command.py`.
+"""
 
 import argparse
 import logging

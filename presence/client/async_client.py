@@ -1,4 +1,7 @@
-"""The public client, on asyncio and trio; `link` has the tasks that run it."""
+"""The public client, on asyncio and trio; `link` has the tasks that run it.
+
+Tests: `tests/client/test_client.py`, `tests/client/test_handles.py`, `tests/client/test_streams.py`.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress

@@ -1,4 +1,7 @@
-"""The client without an event loop, for scripts: a background thread runs it, and calls block."""
+"""The client without an event loop, for scripts: a background thread runs it, and calls block.
+
+Tests: `tests/client/test_blocking_handle.py`, `tests/system/client/test_blocking.py`.
+"""
 
 import os
 from asyncio import get_running_loop

@@ -2,6 +2,9 @@
 
 These renew the token, make the watches that the program requests without waiting, and after a reconnect
 restore watches, passes and what the login could not carry.
+
+Tests: `tests/client/test_renewal.py`, `tests/client/test_resubscription.py`,
+`tests/client/test_client_model.py`.
 """
 
 import math

@@ -3,6 +3,8 @@
 Two rules keep the view of watched users correct. A state whose id is not newer than the known one is ignored,
 because a server may lag behind the previous one. And where the answer on a new connection differs from the
 known state, the difference is reported as a change, so the view is correct again after any lost connection.
+
+Tests: `tests/client/test_resubscription.py`, `tests/client/test_resubscription_model.py`.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping

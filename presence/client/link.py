@@ -3,6 +3,9 @@
 During a connection a second task writes and a third one keeps time; if a function gives tokens, a fourth one
 renews them. The first belongs to the event loop and not to the task that starts it, so a client may be closed
 by another task than the one that opened it.
+
+Tests: `tests/client/test_handles.py`, `tests/client/test_client.py`,
+`tests/system/client/test_addresses.py`.
 """
 
 import asyncio

@@ -13,6 +13,9 @@ The only place that knows what was asked for, sent, accepted and refused, before
 
 The last token that the server has refused is not sent again, on no connection. After the refusal of a login
 the next token has one try; only its own answer counts, because a connection that fails says nothing about it.
+
+Tests: `tests/client/test_token_sources.py`, `tests/client/test_renewal.py`,
+`tests/client/test_client_model.py`.
 """
 
 import math

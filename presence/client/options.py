@@ -1,4 +1,7 @@
-"""How a client uses its connection: one validated object for `connect` and `connect_blocking`."""
+"""How a client uses its connection: one validated object for `connect` and `connect_blocking`.
+
+Tests: `tests/client/test_arguments.py`.
+"""
 
 import ssl
 from collections.abc import Awaitable, Callable

@@ -1,6 +1,8 @@
 """The requests of one connection that have no answer yet.
 
 Each step costs O(log n), where n is their number.
+
+Tests: `tests/client/test_machine.py`.
 """
 
 import heapq

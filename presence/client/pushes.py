@@ -1,4 +1,7 @@
-"""What a client reports without a request: changes of its connection and of watched users, and messages."""
+"""What a client reports without a request: changes of its connection and of watched users, and messages.
+
+Tests: `tests/client/test_times.py`, `tests/client/test_streams.py`.
+"""
 
 import re
 from collections.abc import Mapping

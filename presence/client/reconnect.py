@@ -1,6 +1,8 @@
 """Whether and when a client reconnects after a connection that was lost or could not be made.
 
 Time and randomness are arguments: ``chance()`` is uniform in [0, 1).
+
+Tests: `tests/client/test_machine.py`, `tests/client/test_machine_model.py`.
 """
 
 from collections.abc import Callable, Mapping

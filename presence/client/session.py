@@ -1,4 +1,7 @@
-"""One logged-in connection of a client: keepalives, requests and pushes."""
+"""One logged-in connection of a client: keepalives, requests and pushes.
+
+Tests: `tests/client/test_machine.py`.
+"""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,7 @@
-"""What the client and its link share: the machine, answers, error texts."""
+"""What the client and its link share: the machine, answers, error texts.
+
+Tests: `tests/client/test_handles.py`, `tests/client/test_blocking_handle.py`.
+"""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Calls in threads, on asyncio and trio; for servers, which are on trio, see `presence.common.runtime`."""
+"""Calls in threads, on asyncio and trio; for servers, which are on trio, see `presence.common.runtime`.
+
+Tests: `tests/admin/test_views.py`, `tests/cli/test_kick.py`.
+"""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,7 @@
-"""Exponential backoff and jitter."""
+"""Exponential backoff and jitter.
+
+Tests: `tests/common/test_circuit_breaker.py`.
+"""
 
 import random
 

@@ -1,4 +1,7 @@
-"""Errors of calls to Redis, for modules that do not import a Redis client."""
+"""Errors of calls to Redis, for modules that do not import a Redis client.
+
+Tests: `tests/store/test_error_classes.py`.
+"""
 
 
 class StoreUnavailable(Exception):

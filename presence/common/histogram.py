@@ -6,6 +6,8 @@ several workers can be added.
 
 There is no lock. Each histogram is used only in the thread of the event loop; a call that runs in a worker
 thread is timed by the task that waits for it.
+
+Tests: `tests/outbox/test_pending_ages.py`, `tests/server/test_ticker.py`.
 """
 
 from bisect import bisect_left

@@ -6,6 +6,8 @@ passes what it waits for to the task that made the call, and other tasks run mea
 nothing of this, such as redis-py, needs only sockets that do so (`presence/store/loop_socket.py`).
 
 This half belongs to the call, and knows no event loop; `presence.common.runtime.LoopCaller` is the other.
+
+Tests: `tests/store/test_loop_socket.py`, `tests/server/test_control.py`.
 """
 
 from collections.abc import Callable

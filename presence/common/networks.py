@@ -2,6 +2,8 @@
 
 A home or a phone has an IPv6 network of 64 bits and may use any address in it. So limits count an IPv6
 address by its network, and an IPv4-mapped address as IPv4.
+
+Tests: `tests/transports/test_limits.py`, `tests/transports/test_proxied.py`.
 """
 
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network

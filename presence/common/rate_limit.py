@@ -14,6 +14,8 @@ a secret of the process, so clients cannot choose two that share a bucket.
 Memory: some 150 bytes per bucket, 280 if it has refused. A growing table is rehashed now and then: 15 ms at
 its bound.
 Pure: time is an argument.
+
+Tests: `tests/core/test_admission.py`, `tests/auth/test_token_authenticator.py`.
 """
 
 import random

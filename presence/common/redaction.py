@@ -1,4 +1,7 @@
-"""Removal of secrets from printed values: by the name of their key, or by the form of the text."""
+"""Removal of secrets from printed values: by the name of their key, or by the form of the text.
+
+Tests: `tests/common/test_logs.py`.
+"""
 
 import math
 import re

@@ -2,6 +2,8 @@
 
 Only the user of the process can enter its directory. The process holds a lock in it while it lives, so the
 next start removes what a killed process has left, whatever process has its id by now.
+
+Tests: `tests/cli/test_local_server.py`, `tests/store/test_embedded.py`.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Threads that the system may refuse to start, at a limit of processes or of memory."""
+"""Threads that the system may refuse to start, at a limit of processes or of memory.
+
+Tests: `tests/common/test_runtime.py`, `tests/common/test_faults.py`.
+"""
 
 import errno
 import mmap

@@ -7,6 +7,8 @@ One table each in the settings file::
     after = 3600                                # seconds after the offline event
     reasons = ["idle_timeout", "node_down"]     # only for these reasons; default: all
     payload = "mail template 7"                 # passed to the handler; at most 4 KiB
+
+Tests: `tests/config/test_loader.py`, `tests/followups/test_planned.py`.
 """
 
 import re

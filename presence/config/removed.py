@@ -1,4 +1,7 @@
-"""Settings of 1.0.0rc1 that are gone, and what holds now. To give one is an error, as any unknown name is."""
+"""Settings of 1.0.0rc1 that are gone, and what holds now. To give one is an error, as any unknown name is.
+
+Tests: `tests/config/test_loader.py`, `tests/cli/test_main.py`.
+"""
 
 from typing import Final
 

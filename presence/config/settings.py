@@ -2,6 +2,8 @@
 
 Flags, variables and file keys are derived from the names here; `presence.config.loader` loads the values.
 Follow-up rules can only be set in the file: see `presence.config.followup_rules`.
+
+Tests: `tests/config/test_loader.py`, `tests/docs/test_tables.py`.
 """
 
 import dataclasses

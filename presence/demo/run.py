@@ -1,4 +1,8 @@
-"""Runs the demo in one process: an embedded Redis, a server, and the load test's devices and judge."""
+"""Runs the demo in one process: an embedded Redis, a server, and the load test's devices and judge.
+
+Tests: `tests/demo/test_devices.py`, `tests/system/demo/test_demo.py`,
+`tests/system/demo/test_planted_faults.py`.
+"""
 
 import secrets
 import signal

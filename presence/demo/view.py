@@ -1,4 +1,7 @@
-"""The summary of the demo: a table on a terminal, lines elsewhere."""
+"""The summary of the demo: a table on a terminal, lines elsewhere.
+
+Tests: `tests/demo/test_devices.py`.
+"""
 
 import statistics
 from collections.abc import Sequence

@@ -2,6 +2,8 @@
 
 A fact that this user may not read is `Unknown`, with the error of Redis, as are all facts after a lost
 connection. Permissions are checked as by a server when it starts, see `presence.store.privileges`.
+
+Tests: `tests/doctor/test_redis_checks.py`.
 """
 
 import time

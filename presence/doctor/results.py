@@ -1,4 +1,7 @@
-"""The list of checks, and the result of one: what is needed, what is present, and the fix."""
+"""The list of checks, and the result of one: what is needed, what is present, and the fix.
+
+Tests: `tests/doctor/test_run.py`.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

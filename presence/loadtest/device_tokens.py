@@ -1,4 +1,7 @@
-"""Tokens for the devices of a load test: signed here with a private key, or printed by a command."""
+"""Tokens for the devices of a load test: signed here with a private key, or printed by a command.
+
+Tests: `tests/system/loadtest/test_device_tokens.py`.
+"""
 
 import shlex
 import subprocess

@@ -1,6 +1,8 @@
 """What locust calls at the beginning and the end of a run, for every kind of user.
 
 A locustfile defines a subclass of `LoadUser`, and calls `register_hooks` once.
+
+Tests: `tests/system/loadtest/test_locust.py`.
 """
 
 import contextlib

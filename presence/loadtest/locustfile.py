@@ -2,6 +2,8 @@
 
 Locust patches the process with gevent when it is imported: never import this module beside trio or in the
 tests' process.
+
+Tests: `tests/system/loadtest/test_locust.py`.
 """
 
 from presence.loadtest.hooks import LoadUser, register_hooks

@@ -1,4 +1,7 @@
-"""The verdict of a run with its reasons, and a report in JSON for other programs."""
+"""The verdict of a run with its reasons, and a report in JSON for other programs.
+
+Tests: `tests/system/loadtest/test_locust.py`.
+"""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""What the devices of one process share in one run: a loop, a judge, and what follows the streams."""
+"""What the devices of one process share in one run: a loop, a judge, and what follows the streams.
+
+Tests: `tests/system/loadtest/test_locust.py`.
+"""
 
 import contextlib
 import logging

@@ -1,4 +1,7 @@
-"""Where load generators connect to, and from, and how many connections they may have."""
+"""Where load generators connect to, and from, and how many connections they may have.
+
+Tests: `tests/loadtest/test_options.py`.
+"""
 
 import _socket
 import contextlib

@@ -1,6 +1,8 @@
 """Keeps users out for a time or for ever, and lifts that again; calls block.
 
 Redis has the table of bans. Every node reads it and enforces it: it refuses logins, and ends the sessions.
+
+Tests: `tests/cli/test_ban.py`, `tests/server/test_bans.py`.
 """
 
 from collections.abc import Iterable

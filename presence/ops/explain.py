@@ -9,6 +9,8 @@
 
 Redis has the user's state and the event that led to it; nodes are asked for their sessions of the user. A
 caller that can reach some nodes directly passes their answers in, even while Redis is unreachable.
+
+Tests: `tests/cli/test_explanation.py`, `tests/cli/test_explain.py`.
 """
 
 import re

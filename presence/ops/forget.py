@@ -3,6 +3,8 @@
 Entries of the streams are erased page by page, so that Redis serves other clients in between. An entry that a
 consumer group has received but not acknowledged is acknowledged first, so that the group does not see it as
 trimmed.
+
+Tests: `tests/cli/test_forget.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

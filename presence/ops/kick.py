@@ -1,4 +1,7 @@
-"""Ends sessions of users and waits until they have ended; calls block."""
+"""Ends sessions of users and waits until they have ended; calls block.
+
+Tests: `tests/cli/test_kick.py`.
+"""
 
 import time
 from collections.abc import Iterable, Mapping

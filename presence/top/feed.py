@@ -1,4 +1,7 @@
-"""Reads the stream of a server's live page."""
+"""Reads the stream of a server's live page.
+
+Tests: `tests/cli/test_top.py`.
+"""
 
 import json
 import math

@@ -1,4 +1,7 @@
-"""What the server has sent: the last sample, and the latest events."""
+"""What the server has sent: the last sample, and the latest events.
+
+Tests: `tests/top/test_view.py`.
+"""
 
 import time
 from collections import deque

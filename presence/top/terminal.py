@@ -1,4 +1,7 @@
-"""Shows the state on a terminal until the user leaves, or prints it once."""
+"""Shows the state on a terminal until the user leaves, or prints it once.
+
+Tests: `tests/cli/test_top.py`, `tests/system/cli/test_top.py`.
+"""
 
 import os
 import signal

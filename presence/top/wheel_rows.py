@@ -1,4 +1,7 @@
-"""The timing wheel as bars of text."""
+"""The timing wheel as bars of text.
+
+Tests: `tests/top/test_view.py`.
+"""
 
 from collections.abc import Sequence
 from typing import Final
