@@ -20,9 +20,9 @@ from loadtest.arguments import from_1
 from loadtest.outcome import markdown
 from loadtest.usage import redis_cpu_seconds
 from presence.server.process import tune_interpreter
-from presence.store.client import open_client
 from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 
 IDLE_TIMEOUT_S: Final = 5.0
 NOTICED_S: Final = 0.020  # what a client may notice of a loop that is held

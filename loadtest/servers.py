@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from presence.store.client import open_client
 from presence.store.embedded import find_binary
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 
 START_TIMEOUT_S = 40.0
 REDIS_START_TIMEOUT_S = 8.0

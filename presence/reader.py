@@ -25,12 +25,12 @@ from typing import Self
 from presence.common import meta_json
 from presence.common.redis_url import database
 from presence.protocol.schema import uid_complaint
-from presence.store.bans import StoredBan, read_bans
-from presence.store.client import RedisError
+from presence.store.ban_table import StoredBan, read_bans
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
-from presence.store.nodes import NodeState, read_nodes
+from presence.store.node_states import NodeState, read_nodes
 from presence.store.records import State, count_online, read_page, read_states, stored_shards
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 
 SHARD_COUNT_TTL_S = 60.0  # it changes only if Redis is emptied

@@ -26,15 +26,15 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
-from presence.messaging.letters import OutgoingMessage, ReplyAddress, RouteResult
-from presence.messaging.queue import RETRY_DELAY_S
+from presence.messaging.message_bus import OutgoingMessage, ReplyAddress, RouteResult
+from presence.messaging.message_queue import RETRY_DELAY_S
 from presence.protocol import FRAME_LIMIT_BYTES, EncodeError, Kind
 from presence.protocol.schema import device_complaint, uid_complaint
 from presence.reader import PresenceReader
 from presence.store.answers import MAX_POLL_INTERVAL_S, MIN_POLL_INTERVAL_S, read_reports
-from presence.store.client import RedisError
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.store.redis_store import Deliveries
 from presence.store.script_arguments import Shape
 from presence.store.shard_clients import ShardClients

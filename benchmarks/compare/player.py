@@ -25,7 +25,7 @@ from benchmarks.compare.techniques import Technique, open_technique
 from loadtest.outcome import percentile
 from loadtest.usage import redis_calls
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.client import open_client
+from presence.store.redis_client import open_client
 
 BEAT_SHARE: Final = 0.4  # of T: two keepalives may get lost; 12 s of 30
 JITTER: Final = 0.1  # of the interval, either way

@@ -12,8 +12,8 @@ from loadtest import usage
 from loadtest.outcome import percentile, print_progress, spread, spread_ms
 from loadtest.scenario_report import ScenarioReport
 from loadtest.stream_events import StreamEvent, WallClock, stream_event
-from presence.store.client import RedisError
 from presence.store.error_classes import passes
+from presence.store.redis_client import RedisError
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import Follower

@@ -61,7 +61,7 @@ from loadtest.scenario_report import ScenarioReport
 from loadtest.servers import PresenceServer, wait_for
 from presence.auth.token_signer import key_set, make_key
 from presence.loadtest.server_address import raise_file_limit
-from presence.store.client import RedisError
+from presence.store.redis_client import RedisError
 
 IDLE_TIMEOUT_S = 3.0
 GRACE_S = 1.0

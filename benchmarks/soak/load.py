@@ -15,8 +15,8 @@ from loadtest.processes import WorkerProcess
 from presence import protocol
 from presence.auth.token_signer import Signer
 from presence.loadtest.server_address import raise_file_limit
-from presence.store.client import RedisError, open_client
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError, open_client
 from presence.subscriber import subscribe_sync
 
 VISITOR = "visitor-"

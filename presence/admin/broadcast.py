@@ -14,8 +14,8 @@ import trio
 from presence.admin.responses import ApiError, redis_away, redis_refuses, to_json
 from presence.common.redaction import redact_text
 from presence.common.runtime import run_in_thread
-from presence.store.client import RedisError
 from presence.store.error_classes import passes
+from presence.store.redis_client import RedisError
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, entry_values, gap_entry, id_order
 from presence.subscriber.follower import Follower

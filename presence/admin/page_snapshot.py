@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from presence.admin.workers import Sample, WorkerAnswer
 from presence.store.health import RedisHealth
-from presence.store.nodes import NodeState
+from presence.store.node_states import NodeState
 
 Point: TypeAlias = Sequence[float | None]
 """Unix ms, users online, sessions, connections; per second: packets, users come, users gone, logins."""

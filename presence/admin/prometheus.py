@@ -25,7 +25,7 @@ from presence.admin.metric_table import TABLE, Labels, Metric, MetricKind, Place
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
 from presence.server.stats_socket import Readiness
-from presence.store.nodes import NodeState, NodeStatus
+from presence.store.node_states import NodeState, NodeStatus
 
 Sample = Mapping[str, Any]
 

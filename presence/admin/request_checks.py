@@ -14,7 +14,7 @@ from presence.admin.access import JSON
 from presence.admin.responses import ApiError, bad_request, not_found
 from presence.protocol.schema import device_complaint, uid_complaint
 from presence.sender import MAX_MESSAGES, Message, check_message, check_name
-from presence.store.bans import MAX_DURATION_S, MAX_REASON_CHARS
+from presence.store.ban_table import MAX_DURATION_S, MAX_REASON_CHARS
 
 MAX_UIDS: Final = 500  # as in a query of a client
 USERS_DEFAULT: Final = 100

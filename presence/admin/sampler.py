@@ -20,8 +20,8 @@ from presence.common.redaction import redact_text
 from presence.common.runtime import run_in_thread
 from presence.common.scarcity import fault_fields
 from presence.reader import PresenceReader
-from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 
 SAMPLE_INTERVAL_S: Final = 1.0

@@ -20,9 +20,9 @@ from presence.ops.explain import Explainer
 from presence.ops.kick import KickResult, kick
 from presence.reader import Page, PresenceReader
 from presence.sender import Message, Outcome, PresenceSender
-from presence.store.bans import TooManyBans
-from presence.store.client import RedisError
+from presence.store.ban_table import TooManyBans
 from presence.store.error_classes import passes
+from presence.store.redis_client import RedisError
 
 THREADS: Final = 8
 KICK_THREADS: Final = 4  # separate threads, because a kick may wait for long

@@ -11,7 +11,7 @@ from presence.common.text import json_line, printable, utc_time
 from presence.ops import ban
 from presence.ops.ban import BanResult
 from presence.reader import PresenceReader
-from presence.store.bans import MAX_REASON_CHARS
+from presence.store.ban_table import MAX_REASON_CHARS
 
 _DESCRIPTION = (
     "Keeps users out: servers refuse their logins, end their sessions, and give them the reason. A ban "

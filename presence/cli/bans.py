@@ -12,7 +12,7 @@ from presence.cli.options import DataLocation, add_reader
 from presence.cli.redis_errors import with_redis
 from presence.common.text import json_line, printable, utc_time
 from presence.reader import PresenceReader
-from presence.store.bans import StoredBan
+from presence.store.ban_table import StoredBan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

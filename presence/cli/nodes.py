@@ -9,7 +9,7 @@ from presence.cli.options import DataLocation, add_reader
 from presence.cli.redis_errors import with_redis
 from presence.common.text import json_line, printable, utc_time
 from presence.reader import PresenceReader
-from presence.store.nodes import NodeState
+from presence.store.node_states import NodeState
 
 _HEADINGS = ("NODE", "ADDRESS", "PROCESS", "SESSIONS", "CONNS", "STATE, LEASE")
 

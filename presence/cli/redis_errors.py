@@ -16,8 +16,8 @@ from presence.cli.local_server import locate_data
 from presence.cli.options import DataLocation, Load
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
-from presence.store.client import RedisError
 from presence.store.error_classes import passes
+from presence.store.redis_client import RedisError
 
 
 class _ErrorPrinter(logging.Handler):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from presence.cluster.leases import LeaseRow
+from presence.cluster.lease_table import LeaseRow
 from presence.outbox.replies import Reply, ReplyStatus
 
 NEVER_RENEWED = "0"  # the counter in the dead marker of a node that has no row

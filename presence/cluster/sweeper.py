@@ -19,7 +19,7 @@ import structlog
 
 from presence.cluster.cluster_statistics import ClusterStatistics
 from presence.cluster.failure_detector import NEVER_RENEWED, FailureDetector, PeerNode
-from presence.cluster.leases import LeaseRow, LeaseTable
+from presence.cluster.lease_table import LeaseRow, LeaseTable
 from presence.common.errors import StoreError
 from presence.common.runtime import Runtime, TimedCaller
 from presence.outbox.relay import Relay

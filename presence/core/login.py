@@ -20,7 +20,7 @@ from presence.core.authenticator import (
     Refusal,
     Sight,
 )
-from presence.core.bans import BanList
+from presence.core.ban_list import BanList
 from presence.core.registry import Client, Guest, Registry, Session, SessionKey
 from presence.core.server_protocol import Login
 from presence.protocol import Code

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from presence import protocol
 from presence.common.clock import Clock
-from presence.core.bans import Ban
+from presence.core.ban_list import Ban
 from presence.core.changes import ChangeSink
 from presence.core.engine_counters import EngineCounters
 from presence.core.flap_damping import FlapDamping

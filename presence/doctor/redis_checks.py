@@ -23,7 +23,7 @@ from presence.doctor.results import (
     ok,
     warn,
 )
-from presence.store.nodes import NodeState
+from presence.store.node_states import NodeState
 from presence.store.script_arguments import DATA_VERSION
 
 OLDEST: Final = (6, 2)

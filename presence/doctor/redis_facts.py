@@ -17,9 +17,9 @@ from presence.common.redis_url import parse, redacted
 from presence.config.settings import Settings
 from presence.doctor.results import Unknown
 from presence.store import privileges
-from presence.store.client import Redis, RedisError, open_sentinels
 from presence.store.keys import Keys
-from presence.store.nodes import NodeState, read_nodes
+from presence.store.node_states import NodeState, read_nodes
+from presence.store.redis_client import Redis, RedisError, open_sentinels
 from presence.store.script_arguments import DATA_VERSION
 from presence.store.sentinels import address, ask
 from presence.store.shard_clients import ShardClients

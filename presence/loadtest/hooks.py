@@ -31,7 +31,7 @@ from presence.loadtest.report import Examples, failure_reasons, write_report
 from presence.loadtest.roster import Roster, WorkerReport
 from presence.loadtest.run import DeviceRun
 from presence.loadtest.server_address import raise_file_limit
-from presence.store.client import RedisError, open_client
+from presence.store.redis_client import RedisError, open_client
 
 # A device has a hundred objects that live as long as it does: collections that scan all of them again and
 # again make keepalives late.

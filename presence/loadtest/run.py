@@ -25,8 +25,8 @@ from presence.loadtest.judge import DeviceFinding, DeviceJudge, EventDeadlines
 from presence.loadtest.options import Act, check_options, scenario
 from presence.loadtest.report import Examples
 from presence.loadtest.server_address import parse_host, resolve, source_addresses, tls_context
-from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
+from presence.store.redis_client import RedisError
 from presence.subscriber import Gap, Offline, Online, subscribe_sync
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Item

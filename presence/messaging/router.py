@@ -32,8 +32,8 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
 from presence.core.requests import MessageRequest
-from presence.messaging.letters import Answer, Delivery, MessageBus, OutgoingMessage, Report, RouteResult
-from presence.messaging.queue import MessageQueue, PendingMessage, QueueBounds
+from presence.messaging.message_bus import Answer, Delivery, MessageBus, OutgoingMessage, Report, RouteResult
+from presence.messaging.message_queue import MessageQueue, PendingMessage, QueueBounds
 from presence.protocol import Code, Packet
 
 GATHER_S: Final = 0.005  # least time between two calls: a call costs more than twenty messages in it

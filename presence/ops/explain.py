@@ -26,11 +26,11 @@ from presence.protocol.schema import uid_complaint
 from presence.reader import PresenceReader
 from presence.store import answers
 from presence.store.answers import NodeAnswers
-from presence.store.bans import StoredBan
-from presence.store.client import RedisError
+from presence.store.ban_table import StoredBan
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
-from presence.store.nodes import NodeState
+from presence.store.node_states import NodeState
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import Entry, decode, entry_values, id_order, read_entry
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from presence.protocol import Code
-from presence.store.bans import StoredBan
+from presence.store.ban_table import StoredBan
 
 State = Mapping[str, Any]
 Answers = Mapping[str, Mapping[str, Any]]

@@ -13,8 +13,8 @@ from weakref import ref
 
 import structlog
 
-from presence.cluster.leases import LeaseTable
-from presence.cluster.membership import Membership
+from presence.cluster.lease_renewal import Membership
+from presence.cluster.lease_table import LeaseTable
 from presence.common import files
 from presence.common.clock import Clock
 from presence.common.faults import Faults
@@ -24,7 +24,7 @@ from presence.common.text import printable
 from presence.config.settings import Settings
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.authenticator import Authenticator, CertificateAuthenticator
-from presence.core.bans import Ban
+from presence.core.ban_list import Ban
 from presence.core.changes import Change, SessionName
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping

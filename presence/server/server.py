@@ -23,19 +23,19 @@ from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.core.registry import ConnectionInfo
 from presence.messaging.router import MessageRouter
-from presence.server import drain, listeners, startup
-from presence.server.answers import Responder
-from presence.server.bans import BanKeeper
-from presence.server.control import ControlListener
+from presence.server import drain, listeners, redis_setup
+from presence.server.ban_enforcer import BanKeeper
+from presence.server.control_listener import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
+from presence.server.question_responder import Responder
 from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
 from presence.server.statistics import ServerStatistics
 from presence.server.stats_socket import Answers, Readiness, StatsResponder
 from presence.store.answers import AnswerKeys
-from presence.store.bans import Bans
-from presence.store.channels import ControlChannel
+from presence.store.ban_table import Bans
+from presence.store.control_channel import ControlChannel
 from presence.store.redis_store import Deliveries
 from presence.store.watch_reads import StoredStates
 from presence.transports.accept_rotation import AcceptRotation
@@ -76,7 +76,7 @@ class Server:
         settings, redis_url, clock = self.settings, self.redis_url, self.clock
         started_ms = clock.seen_ms(clock.now())
         self._credentials = Credentials(settings, clock)
-        stores = startup.redis_stores(redis_url, settings)
+        stores = redis_setup.redis_stores(redis_url, settings)
         self.node = Node(
             settings,
             max_connections,
@@ -91,7 +91,7 @@ class Server:
         # No deadline is set yet. Slots begin where those of trio's clock do, as heartbeats: one wake.
         slots = self.node.ticker.slot_clock
         slots.credit(-(trio.current_time() % slots.slot_s))
-        deliveries = Deliveries(redis_url, startup.shape(settings))
+        deliveries = Deliveries(redis_url, redis_setup.shape(settings))
         answer_keys = AnswerKeys(redis_url, self.node.keys)
         self._responder = Responder(
             self.explain,
@@ -112,9 +112,9 @@ class Server:
             report=self._responder.report,
             faults=self.node.faults,
         )
-        retention_ms = startup.retention_ms(settings)
+        retention_ms = redis_setup.retention_ms(settings)
         states = StoredStates(redis_url, self.node.keys, retention_ms=retention_ms)
-        self._watching = startup.watching(redis_url, self.node, states)
+        self._watching = redis_setup.watching(redis_url, self.node, states)
         self._reporter = SessionReporter(
             self.node.engine,
             clock,
@@ -144,7 +144,7 @@ class Server:
         self._ticking = trio.CancelScope()
         self._answering_stats = trio.CancelScope()
         self._reload_requested = TrioRuntime().wake_event()
-        self._followups = startup.scheduler(redis_url, settings, self.node.keys)
+        self._followups = redis_setup.scheduler(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
         answers: Answers = {"sample": self.sample, "explain": self.explain}
         self._stats_responder = (
@@ -177,7 +177,7 @@ class Server:
                 close()
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
-        await startup.wait_for_redis(self.node, self.redis_url, self.settings)
+        await redis_setup.wait_for_redis(self.node, self.redis_url, self.settings)
         await self._bans.refresh()
         with self.node.faults.contained("token keys"):
             await self._credentials.prepare()

@@ -8,10 +8,10 @@ from typing import Any
 from presence import __version__
 from presence.followups.scheduler_task import SchedulerTask
 from presence.messaging.router import MessageRouter
-from presence.server.answers import Responder
 from presence.server.credentials import Credentials
 from presence.server.node import Node
 from presence.server.process_stats import ProcessStats
+from presence.server.question_responder import Responder
 from presence.server.stats_socket import SAMPLE_VERSION, StatsResponder
 from presence.transports.epoll import EpollTransport
 from presence.transports.stream import StreamTransport

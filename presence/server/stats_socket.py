@@ -1,4 +1,6 @@
-"""How a worker answers the admin process: over a stats socket. Others: see `presence.server.answers`.
+"""How a worker answers the admin process: over a stats socket.
+
+Operators' commands ask through Redis, see `presence.server.question_responder`.
 
 The admin process shares a pair of datagram sockets with each worker. A question and its answer are one
 datagram each, so a replaced worker continues with the next question, and no reconnect is needed. An answer

@@ -20,12 +20,12 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from presence.messaging.letters import ReplyAddress, Report
+from presence.messaging.message_bus import ReplyAddress, Report
 from presence.outbox.replies import Question
 from presence.protocol import UID_MAX_BYTES
-from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 from presence.store.script_runner import Command, Scripting, raise_errors
 from presence.store.shard_clients import ShardClients
 
@@ -56,7 +56,7 @@ def answer_with(report: Report, node: str) -> Answer:
 
 
 class AnswerKeys(Scripting):
-    """The node's side; see `presence.server.answers.AnswerChannel`.
+    """The node's side; see `presence.server.question_responder.AnswerChannel`.
 
     Args:
         url, connect: see `Scripting`.

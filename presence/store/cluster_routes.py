@@ -19,8 +19,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, RedisError
 
 from presence.common.redis_url import parse
-from presence.store.client import CALL_TIMEOUT_S, open_client
 from presence.store.error_classes import passes
+from presence.store.redis_client import CALL_TIMEOUT_S, open_client
 
 # A server that has just failed a call is pinged with a short time-out before it may delay calls to others.
 # From time to time it gets the full time-out of a call, because it may just be slow.

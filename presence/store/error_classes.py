@@ -22,7 +22,7 @@ from typing import Final
 from redis import exceptions
 
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
-from presence.store.tls import TlsError
+from presence.store.redis_tls import TlsError
 
 CONNECTION_LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
 """Redis is unreachable, or refuses this user; `passes` distinguishes the two."""

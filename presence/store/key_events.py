@@ -20,9 +20,9 @@ from typing import Any, Final
 from presence.common import threads
 from presence.common.backoff import backoff_s
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.client import RedisError, open_client, open_listener, read_arrived
 from presence.store.cluster_routes import Routes
 from presence.store.error_classes import as_failure, calling, passes
+from presence.store.redis_client import RedisError, open_client, open_listener, read_arrived
 
 SETTING: Final = "notify-keyspace-events"
 RETRY_FIRST_S: Final = 0.1

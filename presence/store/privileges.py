@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from presence.common.errors import StoreError
 from presence.common.redis_url import user
-from presence.store.client import Redis, RedisError, ResponseError, open_client
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import as_failure, code_of
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, RedisError, ResponseError, open_client
 
 
 def _by_word(commands: str) -> dict[str, str]:

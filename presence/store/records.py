@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from presence.common.loop_calls import Pacer
 from presence.protocol.constants import STATUSES, Code, Status
-from presence.store.client import ResponseError
 from presence.store.error_classes import CONNECTION_LOST, code_of, of_another_type, passes
 from presence.store.keys import Keys
-from presence.store.nodes import ended_leases
+from presence.store.node_states import ended_leases
+from presence.store.redis_client import ResponseError
 from presence.store.shard_clients import ShardClients
 
 State = dict[str, Any]

@@ -10,15 +10,15 @@ from typing import Any, Final, TypeVar
 
 import msgpack
 
-from presence.cluster.leases import LeaseRow
+from presence.cluster.lease_table import LeaseRow
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.redis_url import redacted
-from presence.messaging.letters import OutgoingMessage, RouteResult
+from presence.messaging.message_bus import OutgoingMessage, RouteResult
 from presence.outbox.replies import Probe, Reply
 from presence.outbox.steps import FENCE_TTL_S, Step
-from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 from presence.store.script_arguments import (
     DATA_VERSION,
     Shape,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.cluster.leases import LEFT, LeaseRow
+from presence.cluster.lease_table import LEFT, LeaseRow
 from presence.core.changes import Op, SessionName
 from presence.core.profiles import PLAIN, Profile
 from presence.outbox.event_counts import EventCount

@@ -18,7 +18,6 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.client import CALL_TIMEOUT_S, open_client
 from presence.store.cluster_routes import Connect, NoOwner, Routes
 from presence.store.error_classes import (
     CALL_ERRORS,
@@ -30,6 +29,7 @@ from presence.store.error_classes import (
     of_another_type,
 )
 from presence.store.keys import NODE_PARTS, value_type
+from presence.store.redis_client import CALL_TIMEOUT_S, open_client
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from presence.store.client import CALL_TIMEOUT_S, ConnectOnce, Redis, RedisError, open_client
 from presence.store.cluster_routes import Routes
 from presence.store.error_classes import is_elsewhere
 from presence.store.keys import Keys
+from presence.store.redis_client import CALL_TIMEOUT_S, ConnectOnce, Redis, RedisError, open_client
 
 T = TypeVar("T")
 Words = Sequence[Any]  # of a command

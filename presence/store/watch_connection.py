@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import Wait, Waker, ask_loop
-from presence.store.client import Redis, RedisError, ResponseError, open_client, read_arrived
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import as_failure, calling, is_of_slot
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, RedisError, ResponseError, open_client, read_arrived
 from presence.store.watch_reads import (
     forgotten_before_ms,
     read_last_ids,

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, Final
 
 from presence.common.loop_calls import Pacer
-from presence.store.client import Redis, RedisError, ResponseError
 from presence.store.error_classes import as_failure, passes
 from presence.store.keys import Keys
 from presence.store.records import offline_state, online_state, read_states, status_of
+from presence.store.redis_client import Redis, RedisError, ResponseError
 from presence.store.shard_clients import ShardClients
 from presence.watching.channel import Replay
 from presence.watching.user_states import (

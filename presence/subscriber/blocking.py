@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from presence.common.scarcity import scarcity
-from presence.store.client import RedisError
+from presence.store.redis_client import RedisError
 from presence.subscriber.connection import BLOCK_MS, EntryKey, Retry, Source, log
 from presence.subscriber.events import Gap
 

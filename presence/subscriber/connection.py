@@ -11,10 +11,10 @@ from presence.common.backoff import jittered
 from presence.common.outage import Outage
 from presence.common.redis_url import is_cluster, redacted
 from presence.common.scarcity import scarcity
-from presence.store.client import CALL_TIMEOUT_S, RedisError
 from presence.store.error_classes import CONNECTION_LOST, as_failure, code_of, needs_operator, passes
 from presence.store.keys import Keys
 from presence.store.records import stored_shards
+from presence.store.redis_client import CALL_TIMEOUT_S, RedisError
 from presence.store.shard_clients import ShardClients
 
 BLOCK_MS = 500  # one wait for entries; an abandoned thread ends after it

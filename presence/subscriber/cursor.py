@@ -8,7 +8,7 @@ have it, or have been trimmed beyond it; and the group's cursor must not be befo
 from collections.abc import Iterable
 from typing import Any
 
-from presence.store.client import RedisError
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import Shards, log, unless_missing
 from presence.subscriber.events import ZERO_ID, Entry, Gap, id_order, read_entry

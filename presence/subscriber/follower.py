@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from presence.store.client import RedisError
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import BLOCK_MS, PollInterval, RedisConnections, Shards, Source, log
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, check_entry_id, id_order, read_entry

@@ -27,9 +27,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from presence.store.client import RedisError
 from presence.store.error_classes import code_of
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import (
     BLOCK_MS,

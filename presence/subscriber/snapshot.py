@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from presence.protocol.constants import Status
-from presence.store.client import Redis
 from presence.store.records import online_state
+from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import RedisConnections, Source
 from presence.subscriber.events import (

@@ -27,7 +27,7 @@ from presence.core.registry import Session
 from presence.protocol import UID_MAX_BYTES
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
-from presence.watching.answers import encodable
+from presence.watching.client_answers import encodable
 from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState, reason_for, reason_shown
 from presence.watching.watches import Watches
 

@@ -20,7 +20,7 @@ from presence.core.registry import Session
 from presence.core.requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.protocol import Code
-from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
+from presence.watching.client_answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.pending_watches import RequestTimeouts, memory_of
 from presence.watching.user_states import WatchedState
 

@@ -29,8 +29,8 @@ from presence.core.registry import Session
 from presence.core.requests import QueryRequest, UnwatchRequest, WatchRequest
 from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
 from presence.protocol import UIDS_MAX, Code, EncodeError, encode, presence
-from presence.watching.answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import ShardServers
+from presence.watching.client_answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
 from presence.watching.pending_watches import (
     MAX_PENDING_BYTES,
     PendingWatch,

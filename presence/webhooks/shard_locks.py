@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from presence.store.client import RedisError
 from presence.store.keys import Keys
 from presence.store.records import stored_shards
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 
 # What a call of Redis raises although a later one may succeed: Redis is unreachable or refuses; the number of

@@ -8,7 +8,7 @@ from presence.admin.http_metrics import HttpMetrics
 from presence.admin.prometheus import Scrape
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
-from presence.store.nodes import NodeState, NodeStatus
+from presence.store.node_states import NodeState, NodeStatus
 
 REDIS = {
     "status": "ok",

@@ -19,9 +19,9 @@ from presence.config.settings import Settings
 from presence.ops.kick import KickResult
 from presence.protocol import Code
 from presence.server.server import Server
-from presence.store import bans as store_bans
-from presence.store.client import open_client
+from presence.store import ban_table as store_bans
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import open_client
 from tests.admin.asking import JSON, Answered, Operators, operators, scope_of
 from tests.admin.hands import a_hand
 from tests.store.driving import login

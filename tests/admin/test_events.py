@@ -9,8 +9,8 @@ import trio
 from presence.admin import broadcast, event_feed, sse
 from presence.admin.history import PAGE_EVENTS, EventHistory
 from presence.admin.responses import ApiError
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis, open_client
 from presence.subscriber import follower
 from presence.subscriber.events import Entry
 from tests.admin.asking import Viewer, operators

@@ -14,7 +14,7 @@ from presence.admin.page_snapshot import (
     summed_wheel,
 )
 from presence.admin.workers import WorkerAnswer
-from presence.store.nodes import NodeState
+from presence.store.node_states import NodeState
 
 
 def answer_of(number: int, at: float, pid: int = 1, **counters: Any) -> WorkerAnswer:

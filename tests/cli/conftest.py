@@ -6,9 +6,9 @@ from typing import NamedTuple
 import pytest
 
 from presence.cli.main import main
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, open_client
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import Hand

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from presence.store import bans as store_bans
-from presence.store.client import Redis
+from presence.store import ban_table as store_bans
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from tests.cli.conftest import Command, Result
 from tests.store.driving import Hand, login
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from presence.cli.main import main
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis
 from tests.store.driving import write_former_data
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

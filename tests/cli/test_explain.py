@@ -12,8 +12,8 @@ from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.ops.explain import Explainer
 from presence.server.server import Server
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis
 from tests.cli.conftest import Command
 from tests.store.driving import NOW_MS, Hand, end, events, login
 from tests.support.nodes_that_answer import answer, ended, listening, session

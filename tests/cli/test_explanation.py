@@ -8,9 +8,9 @@ import pytest
 
 from presence.core.profiles import Profile
 from presence.ops.explain import Explainer
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis, find_binary
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.store.redis_store import RedisLeaseTable
 from tests.store.driving import NOW_MS, Hand, login, update
 from tests.store.servers import Server

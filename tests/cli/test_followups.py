@@ -13,8 +13,8 @@ import pytest
 
 from presence.cli import followups
 from presence.followups.run_scheduler import FollowUpScheduler
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis
 from tests.cli.conftest import Command
 from tests.followups.shards import Shard
 from tests.support.waiting import wait_for

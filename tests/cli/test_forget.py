@@ -13,12 +13,12 @@ from presence.followups import FollowUps
 from presence.followups.run_scheduler import FollowUpScheduler
 from presence.ops import forget
 from presence.ops.forget import Eraser
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.subscriber import subscribe_sync
 from tests.cli.conftest import Command
-from tests.server.test_control import serving
+from tests.server.test_control_listener import serving
 from tests.store.driving import Hand, end, events, login
 from tests.subscriber.streams import take, uids
 from tests.support.waiting import until

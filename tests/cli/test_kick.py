@@ -14,12 +14,12 @@ from presence.config.settings import Settings
 from presence.ops.kick import request_kick
 from presence.protocol import Code
 from presence.server.server import Server
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.store.script_runner import Scripting
 from tests.cli.conftest import Command
-from tests.server.test_control import serving
+from tests.server.test_control_listener import serving
 from tests.store.driving import Hand, events, login, record
 from tests.support.waiting import until
 from tests.transports.harness import Client

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from presence.ops.explain import EventSearch, Missing, entry_at
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 
 KEYS = Keys()

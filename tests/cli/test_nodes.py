@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.store.redis_store import RedisLeaseTable
 from tests.cli.conftest import Command
 

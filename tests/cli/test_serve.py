@@ -16,8 +16,8 @@ from presence.cli.main import main
 from presence.cli.serve import _log_changes
 from presence.config.loader import Settings, load
 from presence.server.process import Lifecycle, Signals
-from presence.store.client import open_client
 from presence.store.embedded import embedded_redis
+from presence.store.redis_client import open_client
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 DEADLINE_S = 20.0

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from presence.cli.main import main
-from presence.store.client import Redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

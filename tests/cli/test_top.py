@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from presence.cli.main import main
-from presence.store.nodes import NodeState
+from presence.store.node_states import NodeState
 from presence.top import feed
 from presence.top.state import TopState
 from tests.top.test_view import HELLO, event, sample, worker

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from presence import protocol
 from presence.core import expiry, token_expiry
 from presence.core.admission import PacketRate
-from presence.core.bans import Ban
+from presence.core.ban_list import Ban
 from presence.core.changes import Change, Op
 from presence.core.login import ARRIVAL_ERROR_S, NO_LIMIT, SessionQuota
 from presence.core.registry import Session, SessionKey

@@ -20,7 +20,7 @@ from presence.core.profiles import PLAIN, Profile
 from presence.followups import FollowUps
 from presence.followups.run_scheduler import FollowUpScheduler
 from presence.followups.script_calls import script_keys
-from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
+from presence.messaging.message_bus import Delivery, OutgoingMessage, RouteResult
 from presence.ops.ban import ban, unban
 from presence.ops.explain import Explainer
 from presence.ops.forget import Eraser
@@ -31,12 +31,12 @@ from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.sender import PresenceSender
 from presence.store.answers import Answer, AnswerKeys
-from presence.store.bans import Bans
-from presence.store.channels import ControlChannel
-from presence.store.client import Redis
+from presence.store.ban_table import Bans
+from presence.store.control_channel import ControlChannel
 from presence.store.key_events import SETTING
 from presence.store.keys import Keys
 from presence.store.records import count_online
+from presence.store.redis_client import Redis
 from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.script_runner import Scripting
@@ -397,7 +397,7 @@ def follow_up(stage: Stage) -> None:
         stage.hand.apply(login("dee", "s5"))
         run()
         run()
-        assert scheduler.counters.holes == 1
+        assert scheduler.counters.gaps == 1
         added = followups.add("ann", after=60, name="x")
         assert [each.name for each in followups.of("ann")] == ["x"]
         assert followups.earliest()

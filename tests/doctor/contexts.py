@@ -6,7 +6,7 @@ from typing import Any
 from presence.doctor.machine_checks import MachineFacts
 from presence.doctor.redis_facts import RedisFacts, RedisServer, SentinelFacts, Slots
 from presence.doctor.results import Unknown
-from presence.store.nodes import NodeState
+from presence.store.node_states import NodeState
 
 GB = 1_000_000_000
 MACHINE = MachineFacts(

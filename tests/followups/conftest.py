@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from presence.config.followup_rules import Rule
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.redis_client import Redis, open_client
 from tests.followups.shards import Shard
 
 

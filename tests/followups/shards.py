@@ -6,8 +6,8 @@ from typing import Any
 
 from presence.config.followup_rules import Rule
 from presence.followups.run_scheduler import FollowUpScheduler
-from presence.store.client import Redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 
 SINCE_MS = 1000  # last seen, in the tests' own time; it only distinguishes offline periods
 

@@ -8,7 +8,7 @@ import pytest
 from presence.config.followup_rules import Rule
 from presence.followups import FollowUps
 from presence.followups.script_calls import script_keys
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from tests.followups.shards import Shard
 
 MINUTE_MS = 60_000

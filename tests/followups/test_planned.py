@@ -11,8 +11,8 @@ from presence.common.errors import StoreError
 from presence.config.followup_rules import MAX_PAYLOAD_BYTES
 from presence.followups import FollowUps, run_scheduler, script_calls
 from presence.followups.run_scheduler import REINDEX_INTERVAL_S, FollowUpScheduler
-from presence.store.client import Redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import TimerError, TimerFull
 from tests.followups.shards import Shard

@@ -9,7 +9,7 @@ import pytest
 from presence.config.followup_rules import Rule
 from presence.followups import script_calls
 from presence.followups.run_scheduler import FollowUpScheduler
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from tests.followups.shards import Shard
 
 MINUTE_MS = 60_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from presence.config.followup_rules import Rule
 from presence.followups import script_calls
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from tests.followups.shards import Shard
 
 AFTER_MS, STEP_MS, EVENTS_A_RUN = 60_000, 40_000, 3

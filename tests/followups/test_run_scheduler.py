@@ -19,8 +19,8 @@ from presence.followups.run_scheduler import (
     scheduler_outage,
 )
 from presence.followups.scheduler_task import SchedulerTask
-from presence.store.client import Redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from tests.followups.shards import Shard
 from tests.support.no_threads import MESSAGE
 from tests.support.waiting import until

@@ -4,8 +4,8 @@ import socket
 from pathlib import Path
 
 from presence import protocol
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis
 from tests.followups.shards import Shard
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for

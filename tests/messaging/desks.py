@@ -12,8 +12,8 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.core.registry import Guest, Registry, Session
 from presence.core.requests import MessageRequest
-from presence.messaging.letters import OutgoingMessage, RouteResult
-from presence.messaging.queue import QueueBounds
+from presence.messaging.message_bus import OutgoingMessage, RouteResult
+from presence.messaging.message_queue import QueueBounds
 from presence.messaging.router import MessageRouter
 from presence.protocol import Packet
 from presence.store.keys import Keys

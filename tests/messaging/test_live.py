@@ -17,9 +17,9 @@ from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.protocol import Kind, Packet
 from presence.server.server import Server
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, open_client
 from presence.store.script_runner import digest
 from tests.support.proxy import Proxy
 from tests.support.waiting import until

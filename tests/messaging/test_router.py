@@ -11,8 +11,8 @@ from trio.testing import MockClock
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
-from presence.messaging.letters import Delivery
-from presence.messaging.queue import MAX_ITEMS_PER_CALL, RETRY_DELAY_S, QueueBounds
+from presence.messaging.message_bus import Delivery
+from presence.messaging.message_queue import MAX_ITEMS_PER_CALL, RETRY_DELAY_S, QueueBounds
 from presence.messaging.router import GATHER_S, MESSAGE_TIMEOUT_S, RETRY_MAX_S
 from presence.store.keys import Keys
 from tests.messaging.desks import CALL_S, HERE, RouterHarness

@@ -13,14 +13,14 @@ import trio
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.messaging.letters import Delivery, OutgoingMessage, ReplyAddress, Report, RouteResult
+from presence.messaging.message_bus import Delivery, OutgoingMessage, ReplyAddress, Report, RouteResult
 from presence.protocol import FRAME_LIMIT_BYTES, Kind
 from presence.sender import MAX_MESSAGES, Message, Outcome, PresenceSender
 from presence.store import answers
 from presence.store.answers import ANSWER_TTL_MS, AnswerKeys, answer_with, read_reports
-from presence.store.channels import ControlChannel, read_deliveries
-from presence.store.client import Redis, open_client
+from presence.store.control_channel import ControlChannel, read_deliveries
 from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.redis_client import Redis, open_client
 from presence.store.redis_store import Deliveries
 from presence.store.script_arguments import Shape
 from presence.store.shard_clients import ShardClients

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from presence.prefork.arbiter import CannotContinue
 from presence.server import embedded_supervisor
 from presence.server.embedded_supervisor import MAX_FAILED_STARTS, EmbeddedSupervisor
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.redis_client import open_client
 from tests.support.waiting import wait_for
 
 HANG_TIMEOUT_S = 0.5

@@ -16,8 +16,8 @@ from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.config.loader import FIELDS
 from presence.protocol import Code, Kind
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis, find_binary
+from presence.store.redis_client import open_client
 from tests.store.driving import write_former_data
 from tests.store.servers import Server as Redis
 from tests.support.events import of_type, read_events

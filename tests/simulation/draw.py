@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from presence.cluster.membership import RENEWALS_PER_LEASE
+from presence.cluster.lease_renewal import RENEWALS_PER_LEASE
 from presence.config.settings import Settings
 from presence.protocol.constants import Status
 from tests.simulation.plan import (

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from loadtest.checker import NO_CLAIM, Claim, is_false_offline
-from presence.cluster.membership import RENEWALS_PER_LEASE
+from presence.cluster.lease_renewal import RENEWALS_PER_LEASE
 from tests.simulation.plan import FaultKind, SimulatedFault
 from tests.simulation.sockets import WINDOW_S
 from tests.simulation.truth import LONG_AGO, Key, TrueSession

@@ -12,7 +12,7 @@ from typing import Any, Final
 from unittest import mock
 
 from presence.cluster import failure_detector
-from presence.core.bans import BanList
+from presence.core.ban_list import BanList
 from presence.core.changes import Change
 from presence.core.engine import Engine
 from presence.core.profiles import ProfileChange, Profiles
@@ -21,7 +21,7 @@ from presence.core.sessions import Sessions
 from presence.outbox import peer_barrier, shard_writer
 from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
-from presence.server.bans import BanKeeper
+from presence.server.ban_enforcer import BanKeeper
 from presence.server.node import Node
 from tests.support.script_texts import SourceChange, changed
 

@@ -10,10 +10,10 @@ from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
 from presence.core.changes import Change, Op
 from presence.protocol import Code
-from presence.server.bans import BanKeeper
+from presence.server.ban_enforcer import BanKeeper
 from presence.server.node import Node, Stores
 from presence.server.stats_socket import Readiness
-from presence.store.bans import Bans
+from presence.store.ban_table import Bans
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from tests.simulation.fake.client import connector

@@ -67,7 +67,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 
 from loadtest.checker import EPSILON_S, Broken, Given, Periods, Promised, Showing, ShownStates, is_justified
-from presence.cluster.membership import RENEWALS_PER_LEASE
+from presence.cluster.lease_renewal import RENEWALS_PER_LEASE
 from presence.core.changes import Change, Op
 from presence.protocol import Code
 from tests.simulation import excuses

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from presence.core.bans import Ban
-from presence.server.bans import REFRESH_INTERVAL_S
-from presence.store.bans import Bans, StoredBan
+from presence.core.ban_list import Ban
+from presence.server.ban_enforcer import REFRESH_INTERVAL_S
+from presence.store.ban_table import Bans, StoredBan
 from tests.simulation.excuses import is_calm
 from tests.simulation.fake.client import connector
 from tests.simulation.fake.values import Hash

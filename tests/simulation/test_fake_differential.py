@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 import redis
 
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import open_client
 from tests.simulation.command_plays import TEXT, CommandPlay
 from tests.simulation.fake import commands
 from tests.simulation.fake.commands import COMMANDS, Command

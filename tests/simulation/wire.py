@@ -12,7 +12,7 @@ from typing import Any, Final
 import redis
 from greenlet import getcurrent
 
-from presence.store.client import CALL_TIMEOUT_S
+from presence.store.redis_client import CALL_TIMEOUT_S
 from tests.simulation.fake.client import Answers, Perform
 from tests.simulation.machine import Agenda
 from tests.simulation.observed import ObservedRedis

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from loadtest.servers import LocalRedis
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 
 
 class Server(LocalRedis):

@@ -20,9 +20,9 @@ from presence.store.answers import (
     read_answer,
     read_question,
 )
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, open_client
 from presence.store.script_arguments import read_message, read_notice
 from presence.store.shard_clients import ShardClients
 from tests.support.nodes_that_answer import answer, listening, session

@@ -11,9 +11,14 @@ import pytest
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
-from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
+from presence.messaging.message_bus import Delivery, OutgoingMessage, RouteResult
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
-from presence.store.channels import MAX_MESSAGES_PER_READ, ControlChannel, ControlMessage, read_deliveries
+from presence.store.control_channel import (
+    MAX_MESSAGES_PER_READ,
+    ControlChannel,
+    ControlMessage,
+    read_deliveries,
+)
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries, RedisStore
 from presence.store.script_arguments import Shape

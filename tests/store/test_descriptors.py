@@ -8,10 +8,10 @@ from contextlib import closing
 import pytest
 
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
-from presence.store.channels import ControlChannel
-from presence.store.client import open_client
+from presence.store.control_channel import ControlChannel
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.subscriber import Online, subscribe_sync

@@ -16,8 +16,8 @@ import pytest
 
 from presence.common.runtime_dir import live_directories
 from presence.store import embedded
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedError, EmbeddedRedis, embedded_redis
+from presence.store.redis_client import open_client
 from tests.support.waiting import wait_for
 
 KILLED = """

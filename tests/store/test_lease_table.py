@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from redis.crc import key_slot
 
-from presence.cluster.leases import LeaseRow
+from presence.cluster.lease_table import LeaseRow
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable
 from tests.store.servers import Server

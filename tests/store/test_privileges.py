@@ -9,7 +9,6 @@ from redis.exceptions import ResponseError
 
 from presence.common.errors import StoreError
 from presence.store import privileges
-from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.privileges import (
     EVENTS,
@@ -20,6 +19,7 @@ from presence.store.privileges import (
     MissingRight,
     check_rights,
 )
+from presence.store.redis_client import Redis
 from tests.docs.roles import ask, permissions
 from tests.store.servers import Server
 

@@ -12,9 +12,9 @@ from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.outbox.replies import Reply, ReplyStatus
 from presence.outbox.steps import NO_ENTRY_ID
 from presence.reader import PresenceReader
-from presence.store.channels import ControlChannel
-from presence.store.client import RedisError
+from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import Hand, brief_events, end, login, probed

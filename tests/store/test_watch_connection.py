@@ -9,8 +9,8 @@ import trio.testing
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import LoopCaller
 from presence.core.profiles import Profile
-from presence.store.client import open_client
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 from presence.store.watch_connection import WatchServers
 from presence.watching.channel import ChannelMessage, Pong, ShardLost, Subscribed, Unsubscribed
 from presence.watching.user_states import UserEvent, WatchedState, id_text

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.redis_client import Redis, open_client
 from presence.subscriber import blocking, follower, group
 from tests.subscriber.streams import Streams
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Gap, blocking, group
 from presence.subscriber.connection import RedisConnections

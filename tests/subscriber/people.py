@@ -7,9 +7,9 @@ import threading
 import time
 from typing import Any
 
-from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Gap, Offline, Online, Snapshot
 from tests.subscriber.streams import event_fields

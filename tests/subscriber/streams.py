@@ -4,8 +4,8 @@ import itertools
 from typing import Any
 
 from presence.protocol import Code
-from presence.store.client import Redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Gap
 

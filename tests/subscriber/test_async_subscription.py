@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from presence.store.client import Redis, RedisError
+from presence.store.redis_client import Redis, RedisError
 from presence.subscriber import Event, follow, group, subscribe
 from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.snapshot import Snapshot

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, ConsumerInUse, Event, consumers, subscribe_sync
 from presence.subscriber.connection import Shards

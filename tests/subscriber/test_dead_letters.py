@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.subscriber import BlockingSubscription, Event, subscribe_sync
 from tests.subscriber.streams import Streams, take, uids
 from tests.subscriber.test_group import next_within

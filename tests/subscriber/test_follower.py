@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis
-from presence.store.client import Redis, RedisError
+from presence.store.redis_client import Redis, RedisError
 from presence.subscriber import Online, entries_sync, subscribe_sync
 from tests.subscriber.streams import Streams, take, uids
 from tests.support.proxy import Proxy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.subscriber import (
     BlockingSubscription,
     Event,

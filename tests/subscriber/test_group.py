@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.store.client import Redis, RedisError
+from presence.store.redis_client import Redis, RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, subscribe_sync
 from presence.subscriber.connection import RedisConnections

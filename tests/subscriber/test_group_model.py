@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.subscriber.pending import HANDED_BACK, PendingEntries
 from tests.subscriber.group_model import Broken, run
 

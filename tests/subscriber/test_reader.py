@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from presence.reader import PresenceReader
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.records import online_state
+from presence.store.redis_client import Redis, open_client
 from presence.store.redis_store import RedisLeaseTable
 from tests.support.odd_inputs import NO_NAMES
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.subscriber import Gap, Shown, Snapshot, follow_sync
 from tests.subscriber.streams import Streams, uids
 

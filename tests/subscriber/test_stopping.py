@@ -11,7 +11,7 @@ import pytest
 import trio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Subscription, entries, subscribe, subscribe_sync
 from presence.subscriber.connection import RedisConnections

@@ -3,8 +3,8 @@
 from typing import Any
 
 from loadtest.checker import Periods
-from presence.store.client import open_client
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 
 
 def read_events(url: str, shards: int = 1) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.servers import redis_binary
-from presence.store.client import RedisError, open_client
 from presence.store.embedded import die_with_parent
+from presence.store.redis_client import RedisError, open_client
 
 HOST: Final = "127.0.0.1"
 POLL_INTERVAL_S: Final = 0.01

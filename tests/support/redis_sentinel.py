@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis, free_port, redis_binary, wait_for
-from presence.store.client import RedisError, open_client
 from presence.store.embedded import die_with_parent
+from presence.store.redis_client import RedisError, open_client
 
 HOST: Final = "127.0.0.1"
 SERVICE: Final = "presence"

@@ -12,8 +12,8 @@ from contextlib import closing
 
 import pytest
 
-from presence.store.client import RedisError, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import RedisError, open_client
 from tests.support import proxy as module
 from tests.support.proxy import CLEAR, Proxy, ProxyFaults
 

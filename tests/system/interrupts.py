@@ -26,10 +26,10 @@ from presence.core.changes import Change, Op
 from presence.outbox.replies import Probe, Reply, ReplyStatus
 from presence.outbox.steps import Batch, Counter, Item, Opening, Step
 from presence.protocol import Code
-from presence.store.client import Redis, open_client
 from presence.store.cluster_routes import Connect
 from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, open_client
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.shard_clients import ShardClients

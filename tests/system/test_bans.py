@@ -16,8 +16,8 @@ from loadtest.servers import PRESENCE, PresenceServer
 from presence.ops import ban
 from presence.protocol import Code, Kind
 from presence.reader import PresenceReader
-from presence.store.client import RedisError
 from presence.store.embedded import find_binary
+from presence.store.redis_client import RedisError
 from tests.store.servers import Server as Redis
 from tests.support.redis_cluster import Cluster
 from tests.support.redis_sentinel import SentinelSetup

@@ -4,9 +4,9 @@ import pytest
 import structlog
 
 from presence.common.errors import StoreUnavailable
-from presence.store.channels import ControlChannel
+from presence.store.control_channel import ControlChannel
 from presence.store.embedded import EmbeddedRedis
-from tests.server.test_control import serving
+from tests.server.test_control_listener import serving
 
 INBOX_S = 2.5 + 0.5  # a probe's interval, and what a busy machine takes
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.store.client import RedisError
+from presence.store.redis_client import RedisError
 from tests.support.redis_cluster import Cluster, have_same_view
 
 

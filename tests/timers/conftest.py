@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis, open_client
 from presence.store.script_runner import Scripting
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgpack
 
-from presence.store.client import Redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Due
 from presence.timers.kinds import DelayQueue, RingTimer

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from presence.common.errors import StoreUnavailable
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.key_events import SETTING
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, open_client
 from presence.store.script_runner import Call, Scripting
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.interface import Due, Event

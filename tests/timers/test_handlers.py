@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.handlers import RetryLater, handle_due
 from presence.timers.interface import Due, Event, TimerError

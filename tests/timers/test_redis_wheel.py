@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from presence.common.errors import StoreError
-from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis
 from presence.subscriber import Offline, Online, subscribe_sync
 from presence.timers.interface import TimerError
 from presence.timers.redis_wheel import MAX_SLOTS_PER_CALL, RedisWheel, Silence

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from presence.common.errors import StoreError
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import RingTimer

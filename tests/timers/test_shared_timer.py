@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from presence.common.errors import StoreInterrupted, StoreUnavailable
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Due, Event, TimerError, TimerFull
 from presence.timers.kinds import RingTimer

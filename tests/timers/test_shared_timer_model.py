@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Due, Event
 from presence.timers.shared_timer import Leasing

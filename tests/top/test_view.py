@@ -10,7 +10,7 @@ from rich.text import Text
 from presence.admin.page_snapshot import RedisStatus, Speeds, snapshot
 from presence.admin.workers import WorkerAnswer
 from presence.store.health import RedisHealth
-from presence.store.nodes import NodeState
+from presence.store.node_states import NodeState
 from presence.top import state as state_module
 from presence.top.state import TopState
 from presence.top.view import TopView, screen

@@ -13,9 +13,9 @@ from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.protocol import Kind
 from presence.server.server import Server
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 from tests.transports.harness import Client
 
 KEYS = Keys()

@@ -9,8 +9,8 @@ import anyio
 import pytest
 import trio
 
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis, open_client
 from presence.webhooks import runner as runner_module
 from presence.webhooks import shard_sender
 from presence.webhooks.http_client import WebhookClient

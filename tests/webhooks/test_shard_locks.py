@@ -5,8 +5,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis, open_client
 from presence.webhooks.shard_locks import ShardLocks
 from tests.subscriber.streams import Streams
 

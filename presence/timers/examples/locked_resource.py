@@ -10,8 +10,8 @@ from typing import Final
 
 import trio
 
-from presence.store.client import open_client
 from presence.store.embedded import embedded_redis
+from presence.store.redis_client import open_client
 from presence.timers.handlers import RetryLater, handle_due
 from presence.timers.interface import Due, Event
 from presence.timers.kinds import TimerLocation

@@ -31,7 +31,7 @@ def deliver_directly(perform: Perform) -> Answers:
 
 
 def connector(server: FakeRedis, deliver: Deliver = deliver_directly) -> Callable[[str], redis.Redis]:
-    """Return what replaces `presence.store.client.open_client` for clients of `server`."""
+    """Return what replaces `presence.store.redis_client.open_client` for clients of `server`."""
     return lambda _url: cast(redis.Redis, FakeClient(server, deliver))
 
 

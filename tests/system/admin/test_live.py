@@ -12,8 +12,8 @@ import trio.testing
 from presence.admin import sampler, sse
 from presence.admin.http_metrics import HttpMetrics
 from presence.admin.sse import ViewerMailbox
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis, open_client
 from presence.subscriber import follower
 from tests.admin.asking import Viewer, operators
 from tests.subscriber.streams import Streams

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.redis_client import open_client
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import follower
 from tests.admin.asking import ANSWER_S, Operators, operators

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from loadtest.stream_events import StreamEvent, WallClock, stream_event
-from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.subscriber import Gap, Offline, Online, Snapshot, follow_sync, subscribe_sync
 from presence.subscriber.events import ZERO_ID, read_entry
 from tests.system.chaos.plan import Place

@@ -17,10 +17,10 @@ from loadtest.stream_events import StreamEvent
 from loadtest.unguarded import GUARDS
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.replies import BanNotice
-from presence.store.bans import Bans
-from presence.store.client import RedisError
+from presence.store.ban_table import Bans
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.records import online_state, status_of
+from presence.store.redis_client import RedisError
 from tests.support.proxy import Proxy
 from tests.system.chaos.bounds import HOLD_S, Troubles, settle_s
 from tests.system.chaos.collector import Collector, Subscribers, lost_by_group

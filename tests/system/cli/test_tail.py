@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.redis_client import Redis, open_client
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 DEADLINE_S = 20.0

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import open_client
 from tests.admin.processes import answers
 from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
 

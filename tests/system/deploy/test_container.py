@@ -18,8 +18,8 @@ import pytest
 
 from presence import protocol
 from presence.protocol import Code, Kind
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis, find_binary
+from presence.store.redis_client import open_client
 from tests.admin.processes import children, command
 from tests.deploy.container_files import (
     COMPOSE,

@@ -10,7 +10,7 @@ import pytest
 from presence.admin.responses import ApiError
 from presence.common.errors import StoreError
 from presence.store import script_runner
-from presence.store.client import Redis, RedisError
+from presence.store.redis_client import Redis, RedisError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_runner import Scripting
 from presence.subscriber import follower, group

@@ -7,8 +7,8 @@ import anyio
 import httpx2
 import pytest
 
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import open_client
 from tests.docs.pages import blocks, pages
 from tests.subscriber.streams import Streams
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from loadtest.servers import PresenceServer
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.redis_client import Redis, open_client
 from tests.docs.roles import ask, permissions
 from tests.support.server_process import running_server
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis, open_client
 from tests.docs.roles import ask, permissions
 from tests.server.test_serve import failed_start
 from tests.support.events import assert_alternation, read_events

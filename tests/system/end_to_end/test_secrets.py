@@ -11,8 +11,8 @@ import pytest
 from loadtest.servers import PresenceServer
 from presence.cli.main import main
 from presence.protocol import Code, Kind, Packet
-from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis, open_client
 from tests.docs.roles import ask, permissions
 from tests.server.test_tokens import answered, login
 from tests.support.credentials import token, write_keys

@@ -29,8 +29,8 @@ from loadtest.stream_events import StreamEvent
 from presence import protocol
 from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread
 from presence.loadtest.server_address import raise_file_limit
-from presence.store.client import RedisError
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from tests.system.followups.handler import FOLDER, handled
 
 Position = tuple[int, int]  # an entry id, as ids are ordered

@@ -22,8 +22,8 @@ from loadtest.check import check_control
 from loadtest.processes import LOCUSTFILE, run_locust
 from loadtest.servers import PresenceServer, free_port
 from presence.loadtest.options import add_options
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import open_client
 from tests.support.credentials import SECRET, write_keys
 from tests.support.events import assert_alternation, read_events
 from tests.support.server_process import running_server

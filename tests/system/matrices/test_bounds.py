@@ -24,19 +24,19 @@ from presence.common.rate_limit import TABLE_SIZE, KeyedRateLimiter
 from presence.common.runtime import TrioRuntime
 from presence.core import visibility
 from presence.core.authenticator import Granted, Sight
-from presence.core.bans import Ban, BanList
+from presence.core.ban_list import Ban, BanList
 from presence.core.requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.followups.planned import FollowUps
 from presence.followups.script_calls import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
-from presence.messaging.letters import OutgoingMessage, ReplyAddress, Report
-from presence.messaging.queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
+from presence.messaging.message_bus import OutgoingMessage, ReplyAddress, Report
+from presence.messaging.message_queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Decoder
 from presence.protocol.constants import DEVICE_MAX_BYTES, PASS_MAX_BYTES, TOKEN_MAX_BYTES, UID_MAX_BYTES
-from presence.server.answers import MAX_QUEUED_ANSWERS
+from presence.server.question_responder import MAX_QUEUED_ANSWERS
 from presence.store.answers import AnswerKeys, answer_with
-from presence.store.bans import MAX_BANS, MAX_REASON_CHARS
+from presence.store.ban_table import MAX_BANS, MAX_REASON_CHARS
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape

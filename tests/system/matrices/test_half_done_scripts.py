@@ -23,9 +23,9 @@ from presence.followups import script_calls
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Opening, Reindex, Retirement, Step, Sweep
 from presence.store import script_runner
-from presence.store.bans import Bans
-from presence.store.client import ResponseError
+from presence.store.ban_table import Bans
 from presence.store.keys import Keys
+from presence.store.redis_client import ResponseError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.script_runner import Call, Scripting

@@ -23,8 +23,8 @@ from presence.common.errors import StoreError
 from presence.followups import FollowUps
 from presence.ops.ban import ban
 from presence.reader import PresenceReader
-from presence.store.client import RedisError
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import DelayQueue, RingTimer
@@ -38,8 +38,8 @@ PROGRAM: Final = (
     "-c",
     "from presence.cluster import sweeper; from presence.outbox import reconciler; "
     "from presence.cli.main import main; "
-    "from presence.server import bans; "
-    "reconciler.COMPARE_INTERVAL_S = sweeper.REINDEX_INTERVAL_S = bans.REFRESH_INTERVAL_S = 0.4; "
+    "from presence.server import ban_enforcer; "
+    "reconciler.COMPARE_INTERVAL_S = sweeper.REINDEX_INTERVAL_S = ban_enforcer.REFRESH_INTERVAL_S = 0.4; "
     "raise SystemExit(main())",
 )
 RULES: Final = '[[followups]]\nname = "mail"\nafter = 3600\n'

@@ -23,7 +23,7 @@ import pytest
 from loadtest.servers import LocalRedis, PresenceServer
 from presence import protocol
 from presence.protocol import Kind, Packet
-from presence.store.client import open_client
+from presence.store.redis_client import open_client
 from tests.support.events import assert_alternation, of_type, read_events
 from tests.support.line import Line
 from tests.support.scarcities import FullDisk, NoDescriptors, NoMemory, NoProcesses, NoThreads, Scarcity

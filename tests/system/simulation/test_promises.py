@@ -2,8 +2,8 @@
 
 import pytest
 
-from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import open_client
 from tests.simulation.test_fake_differential import PLAYS, compare
 from tests.simulation.test_promises import simulation
 

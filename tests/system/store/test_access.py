@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from presence.store.client import RedisError
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients, forget_prefix
 from tests.support.redis_cluster import Cluster
 

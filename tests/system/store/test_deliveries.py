@@ -4,8 +4,8 @@ import json
 from contextlib import closing
 
 from presence import protocol
-from presence.messaging.letters import RouteResult
-from presence.store.channels import ControlChannel
+from presence.messaging.message_bus import RouteResult
+from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries
 from presence.store.script_arguments import Shape

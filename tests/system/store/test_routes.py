@@ -9,10 +9,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, ResponseError
 
 from presence.common.errors import StoreUnavailable
-from presence.store.client import CALL_TIMEOUT_S
 from presence.store.cluster_routes import Routes
 from presence.store.error_classes import CallInterrupted
 from presence.store.keys import Keys
+from presence.store.redis_client import CALL_TIMEOUT_S
 from presence.store.script_runner import Scripting
 from tests.store.servers import Server
 from tests.support.redis_cluster import Cluster

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from loadtest.servers import free_port
 from presence.common.errors import StoreUnavailable
-from tests.store.test_tls import TlsServer, contact, refusal
+from tests.store.test_redis_tls import TlsServer, contact, refusal
 
 
 def test_a_cluster_behind_tls_is_entered_and_found_by_name(folder: Path) -> None:

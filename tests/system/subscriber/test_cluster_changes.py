@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from presence.reader import PresenceReader
-from presence.store.client import RedisError
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import connection, follow_sync, subscribe_sync
 from tests.subscriber.people import SHARDS, People, View

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from presence.subscriber.group import GroupConsumer
 from tests.subscriber.streams import Streams, uids
 from tests.subscriber.test_group import consumer

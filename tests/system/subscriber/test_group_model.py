@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from presence.store.client import Redis
+from presence.store.redis_client import Redis
 from tests.subscriber.group_model import run
 
 STEPS, RUNS = 1000, 100

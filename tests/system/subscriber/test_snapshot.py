@@ -12,8 +12,8 @@ from presence.core.changes import Op
 from presence.core.profiles import Profile
 from presence.protocol.constants import STATUSES
 from presence.reader import PresenceReader
-from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, open_client
 from presence.subscriber import (
     Away,
     Gap,

@@ -23,8 +23,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from presence.store.client import open_client
 from presence.store.embedded import die_with_parent, embedded_redis
+from presence.store.redis_client import open_client
 from presence.timers.interface import Event
 from presence.timers.kinds import TimerLocation
 from presence.timers.shared_timer import Leasing, SharedTimer

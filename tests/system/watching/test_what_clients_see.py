@@ -20,8 +20,8 @@ from presence import protocol
 from presence.protocol import Code, Kind, Packet
 from presence.protocol.constants import STATUSES
 from presence.reader import PresenceReader
-from presence.store.client import open_client
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 from tests.support.line import Line
 from tests.support.waiting import wait_for
 

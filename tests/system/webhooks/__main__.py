@@ -20,8 +20,8 @@ from typing import Any
 
 from loadtest.outcome import print_progress
 from loadtest.servers import free_port
-from presence.store.client import Redis, open_client
 from presence.store.embedded import embedded_redis
+from presence.store.redis_client import Redis, open_client
 from presence.subscriber.events import id_order
 from tests.subscriber.streams import Streams
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import redis
 
-from presence.store.client import open_client
+from presence.store.redis_client import open_client
 
 INTERRUPTED = """
 import signal
-from presence.store.client import open_client
+from presence.store.redis_client import open_client
 
 def interrupt(*_):
     raise KeyboardInterrupt

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence.core.registry import Session
-from presence.messaging.letters import OutgoingMessage
-from presence.messaging.queue import (
+from presence.messaging.message_bus import OutgoingMessage
+from presence.messaging.message_queue import (
     MAX_BYTES_PER_CALL,
     MAX_ITEMS_PER_CALL,
     RETRY_DELAY_S,

@@ -20,7 +20,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.rate_limit import TokenBucket
 from presence.common.runtime import Runtime
-from presence.messaging.letters import Report
+from presence.messaging.message_bus import Report
 from presence.outbox.replies import Question
 from presence.store.answers import Answer, answer_to, answer_with
 

@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 
 from presence.outbox.replies import BanNotice
-from presence.store import bans as store_bans
-from presence.store.bans import Bans, BanTable, StoredBan, TooManyBans
-from presence.store.channels import ControlChannel, ControlMessage
+from presence.store import ban_table as store_bans
+from presence.store.ban_table import Bans, BanTable, StoredBan, TooManyBans
+from presence.store.control_channel import ControlChannel, ControlMessage
 from presence.store.keys import Keys
 from tests.store.servers import Server
 

@@ -10,9 +10,9 @@ from trio.testing import wait_all_tasks_blocked
 from presence.common.errors import StoreUnavailable
 from presence.common.runtime import LoopCaller
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
-from presence.store.channels import ControlChannel
-from presence.store.client import open_client
+from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 from tests.store.servers import Server
 from tests.support.proxy import Proxy
 

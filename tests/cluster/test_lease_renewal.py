@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from presence.cluster.failure_detector import ContactClock, FailureDetector, PeerNode
-from presence.cluster.leases import LeaseRow, LeaseTable
-from presence.cluster.membership import Membership
+from presence.cluster.lease_renewal import Membership
+from presence.cluster.lease_table import LeaseRow, LeaseTable
 from presence.cluster.sweeper import ReindexingWalk
 from presence.common.circuit_breaker import BACKOFF_FIRST_S
 from presence.common.errors import StoreError, StoreUnavailable

@@ -4,7 +4,8 @@ Notices only arrive faster this way: they are also in the node's inbox, which th
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
 lost is not delivered, and its sender gets an error. Changes of bans may be missed, too, so the table is read
 again after each subscription. Under load the channel is read in batches, because a turn costs as much as a
-dozen deliveries. Explain requests of operators also arrive here; `presence.server.answers` answers them.
+dozen deliveries. Explain requests of operators also arrive here; `presence.server.question_responder` answers
+them.
 """
 
 import math
@@ -18,10 +19,10 @@ import trio
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.outage import Outage
 from presence.common.runtime import LoopCaller
-from presence.messaging.letters import Delivery
+from presence.messaging.message_bus import Delivery
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
 from presence.server.node import Node
-from presence.store.channels import ControlMessage
+from presence.store.control_channel import ControlMessage
 
 GATHER_S: Final = 0.004  # after deliveries, before the next read
 MAX_DELIVERIES_PER_TURN: Final = 256  # a few milliseconds

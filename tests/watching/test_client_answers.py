@@ -3,7 +3,7 @@
 import json
 
 from presence.protocol import SERVER_FRAME_LIMIT_BYTES, Decoder, Packet
-from presence.watching.answers import states_packet
+from presence.watching.client_answers import states_packet
 from presence.watching.user_states import WatchedState
 from tests.watching.fakes import entry
 

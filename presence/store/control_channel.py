@@ -9,13 +9,13 @@ from typing import Any, Final, TypeAlias
 import msgpack
 
 from presence.common.errors import StoreUnavailable
-from presence.messaging.letters import Delivery, ReplyAddress
+from presence.messaging.message_bus import Delivery, ReplyAddress
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
 from presence.store.answers import read_address, read_question
-from presence.store.client import open_listener, read_arrived
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
+from presence.store.redis_client import open_listener, read_arrived
 from presence.store.script_arguments import read_ban_notice, read_erasure, read_message, read_notice
 
 ControlMessage: TypeAlias = NodeNotice | Delivery | Question | Erasure | BanNotice
@@ -25,7 +25,7 @@ _FIRST_OF_JSON: Final = b"{"
 
 
 class ControlChannel:
-    """The channel of one node; see `presence.server.control.ControlSubscription`.
+    """The channel of one node; see `presence.server.control_listener.ControlSubscription`.
 
     After any failure it must be subscribed again.
 

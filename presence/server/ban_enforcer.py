@@ -18,9 +18,9 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import Pacer
 from presence.common.outage import Outage
 from presence.common.runtime import Runtime
-from presence.core.bans import Ban, BanList
+from presence.core.ban_list import Ban, BanList
 from presence.server.node import Node
-from presence.store.bans import BanTable
+from presence.store.ban_table import BanTable
 
 REFRESH_INTERVAL_S: Final = 60.0  # in case a message was missed, as in a failover that lost the last writes
 MIN_INTERVAL_S: Final = 0.25  # between two reads,

@@ -1,7 +1,7 @@
 """The lease table as readers see it: to be shown, never a reason to act.
 
 Whether a lease has expired is decided by the clock of the Redis that keeps it. The nodes themselves use their
-own clocks and the counters, see `presence.cluster.membership`.
+own clocks and the counters, see `presence.cluster.lease_renewal`.
 """
 
 import json

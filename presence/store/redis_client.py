@@ -15,8 +15,8 @@ from redis.retry import Retry
 
 from presence.common.redis_url import parse
 from presence.store.loop_socket import LoopConnect
+from presence.store.redis_tls import TlsConnection
 from presence.store.sentinels import SentinelConnect, Sentinels
-from presence.store.tls import TlsConnection
 
 # For all that call Redis by this client, so that few modules import redis-py.
 Redis = redis.Redis

@@ -12,9 +12,9 @@ from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import let_others_run
 from presence.common.runtime import TrioRuntime
-from presence.messaging.letters import ReplyAddress, Report
+from presence.messaging.message_bus import ReplyAddress, Report
 from presence.outbox.replies import Question
-from presence.server.answers import (
+from presence.server.question_responder import (
     ANSWER_TIMEOUT_S,
     MAX_ANSWERS_PER_CALL,
     MAX_QUESTIONS_PER_S,

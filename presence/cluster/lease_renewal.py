@@ -24,7 +24,7 @@ import structlog
 
 from presence.cluster.cluster_statistics import ClusterStatistics
 from presence.cluster.failure_detector import ContactClock, FailureDetector
-from presence.cluster.leases import LeaseRow, LeaseTable
+from presence.cluster.lease_table import LeaseRow, LeaseTable
 from presence.cluster.sweeper import Sweeper
 from presence.common.circuit_breaker import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
 from presence.common.errors import StoreError, StoreUnavailable

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from presence import protocol
-from presence.core.bans import MAX_RETRY_AFTER_S, NO_REASON, Ban, BanList
+from presence.core.ban_list import MAX_RETRY_AFTER_S, NO_REASON, Ban, BanList
 from presence.protocol import Code, Kind
 from tests.support.worlds import World, ended
 

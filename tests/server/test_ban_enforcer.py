@@ -12,15 +12,15 @@ import trio
 
 from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
-from presence.core.bans import Ban, BanList
+from presence.core.ban_list import Ban, BanList
 from presence.ops import ban as ops
 from presence.protocol import Code, Kind, Packet
 from presence.reader import PresenceReader
-from presence.server.bans import MAX_BANS_PER_TURN, BanKeeper
+from presence.server.ban_enforcer import MAX_BANS_PER_TURN, BanKeeper
 from presence.server.node import Node
-from presence.store.bans import BanTable, StoredBan
+from presence.store.ban_table import BanTable, StoredBan
 from presence.store.embedded import EmbeddedRedis
-from tests.server.test_control import Pair, serving
+from tests.server.test_control_listener import Pair, serving
 from tests.support.waiting import InlineCallsRuntime, until
 from tests.transports.harness import Client
 

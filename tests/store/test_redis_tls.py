@@ -15,9 +15,9 @@ import trustme
 
 from loadtest.servers import free_port
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
+from presence.store.redis_client import open_client
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.watching.channel import Pong, Subscribed

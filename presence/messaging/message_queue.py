@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from presence.core.registry import Session
-from presence.messaging.letters import OutgoingMessage
+from presence.messaging.message_bus import OutgoingMessage
 
 MAX_ITEMS: Final = 8192  # more than a second of work
 MAX_BYTES: Final = 16 * 1024 * 1024  # 2 KiB for each of `MAX_ITEMS`

@@ -1,7 +1,7 @@
 """The bans that this process knows: users, or single devices, whom operators keep out.
 
-Redis has them, and `presence.server.bans` gives the login policy a new list when they change. A login looks
-its user up in one table; while there are no bans, not even that.
+Redis has them, and `presence.server.ban_enforcer` gives the login policy a new list when they change. A login
+looks its user up in one table; while there are no bans, not even that.
 """
 
 import math
