@@ -21,7 +21,7 @@ from presence.admin.history import EventHistory
 from presence.admin.http import serve_http
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
-from presence.admin.start_message import Start
+from presence.admin.start_message import StartMessage
 from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.auth import operator_tokens
@@ -115,12 +115,12 @@ def endpoints(handlers: Handlers, page: PageFiles) -> list[Endpoint]:
     ]
 
 
-def run(start: Start, line: socket.socket) -> None:
+def run(start: StartMessage, line: socket.socket) -> None:
     """Serve until the line, the connection to the server, ends."""
     trio.run(_serve, start, line)
 
 
-async def _serve(start: Start, line: socket.socket) -> None:
+async def _serve(start: StartMessage, line: socket.socket) -> None:
     stop = trio.Event()
     context = Context(
         settings=start.settings,

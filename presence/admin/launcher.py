@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from presence.admin.start_message import RELOAD, Start
+from presence.admin.start_message import RELOAD, StartMessage
 from presence.common.backoff import backoff_s
 from presence.common.scarcity import scarcity
 from presence.config.settings import Settings, admin_host, admin_port
@@ -61,7 +61,7 @@ class AdminProcess:
         self._watch = SilenceWatch(settings.hang_timeout, 0.0)
         asking = [each.fileno() for each, _ in self._lines]
         listening = tuple(each.fileno() for each in listeners)
-        start = Start(settings, redis_url, listening, tuple(asking), self.address, self.url)
+        start = StartMessage(settings, redis_url, listening, tuple(asking), self.address, self.url)
         self._message = start.packed()
         self._descriptors = [*listening, *asking]
         self._start()

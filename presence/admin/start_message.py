@@ -21,7 +21,7 @@ _SIZE: Final = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartMessage:
     settings: Settings
     redis_url: str
     listeners: tuple[int, ...]  # descriptors of sockets that listen
@@ -36,13 +36,13 @@ class Start:
         return _SIZE.pack(len(message)) + message
 
 
-def read(line: socket.socket) -> Start | None:
+def read(line: socket.socket) -> StartMessage | None:
     """Receive the message; None if the line closes first. Blocks."""
     size = _exactly(line, _SIZE.size)
     message = None if size is None else _exactly(line, _SIZE.unpack(size)[0])
     if message is None:
         return None
-    start: Start = pickle.loads(message)  # noqa: S301 - only our parent can write there
+    start: StartMessage = pickle.loads(message)  # noqa: S301 - only our parent can write there
     return start
 
 

@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False, repr=False)
-class Membership:
+class LeaseRenewal:
     """Keeps this node's lease, and fences and sweeps others.
 
     Attributes:

@@ -14,7 +14,7 @@ from presence.ops.kick import KickResult, Target, wait_until_ended
 from presence.outbox.replies import BanNotice
 from presence.protocol.schema import device_complaint, uid_complaint
 from presence.reader import PresenceReader
-from presence.store.ban_table import MAX_DURATION_S, MAX_REASON_CHARS, Bans
+from presence.store.ban_table import MAX_DURATION_S, MAX_REASON_CHARS, BanTable
 
 MAX_UIDS: Final = 500  # in one call
 UIDS_SENT: Final = 10  # for the logs of nodes
@@ -63,7 +63,7 @@ def ban(
         raise ValueError(f"a ban lasts for more than 0 s and at most {MAX_DURATION_S} s, or for ever")
     if len(reason) > MAX_REASON_CHARS:
         raise ValueError(f"a reason has at most {MAX_REASON_CHARS} characters")
-    with closing(Bans(redis_url, reader.keys())) as bans:
+    with closing(BanTable(redis_url, reader.keys())) as bans:
         until_ms = bans.add(wanted, device, for_s, reason, by)
         nodes = [each.node for each in reader.nodes()]
         states = reader.states(wanted)  # before nodes end sessions, so that these are counted
@@ -87,7 +87,7 @@ def unban(
     """
     wanted = check(uids, device)
     found: dict[str, list[str | None]] = {uid: [] for uid in wanted}
-    with closing(Bans(redis_url, reader.keys())) as bans:
+    with closing(BanTable(redis_url, reader.keys())) as bans:
         for uid, which in bans.lift(wanted, device):
             found[uid].append(which)
         if users := [uid for uid, lifted in found.items() if lifted]:

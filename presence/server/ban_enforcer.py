@@ -20,7 +20,7 @@ from presence.common.outage import Outage
 from presence.common.runtime import Runtime
 from presence.core.ban_list import Ban, BanList
 from presence.server.node import Node
-from presence.store.ban_table import BanTable
+from presence.store.ban_table import BanSnapshot
 
 REFRESH_INTERVAL_S: Final = 60.0  # in case a message was missed, as in a failover that lost the last writes
 MIN_INTERVAL_S: Final = 0.25  # between two reads,
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 class BanSource(Protocol):
     """The table of bans: blocking calls, one at a time."""
 
-    def read(self, known: bytes | None = None) -> BanTable | None:
+    def read(self, known: bytes | None = None) -> BanSnapshot | None:
         """Return all bans; None if the version is still `known`. Raises `StoreUnavailable`, `StoreError`."""
 
     def close(self) -> None:
@@ -44,11 +44,11 @@ class BanSource(Protocol):
 
 
 @dataclass(eq=False, repr=False)
-class BanKeeper:
+class BanEnforcer:
     """Reads the table of bans, and applies it to a node."""
 
     node: Node
-    source: BanSource  # used by this keeper only
+    source: BanSource  # used by this enforcer only
     clock: Clock  # monotonic time
     runtime: Runtime
 
@@ -126,7 +126,7 @@ def _read(source: BanSource, version: bytes | None, known: BanList, now: Callabl
     return _Found(table.version, BanList(_bans(table, at)))
 
 
-def _bans(table: BanTable, at: float) -> Iterator[Ban]:
+def _bans(table: BanSnapshot, at: float) -> Iterator[Ban]:
     pacer = Pacer()
     for each in table.bans:
         pacer.note()

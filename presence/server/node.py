@@ -13,7 +13,7 @@ from weakref import ref
 
 import structlog
 
-from presence.cluster.lease_renewal import Membership
+from presence.cluster.lease_renewal import LeaseRenewal
 from presence.cluster.lease_table import LeaseTable
 from presence.common import files
 from presence.common.clock import Clock
@@ -204,7 +204,7 @@ class Node:
             runtime=runtime,
             latencies=self.delays,
         )
-        self.cluster = Membership(
+        self.cluster = LeaseRenewal(
             self.relay,
             stores.leases,
             stores.cluster,

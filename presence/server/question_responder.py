@@ -58,7 +58,7 @@ class _Due(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class Responder:
+class QuestionResponder:
     """Writes answers in order, those to questions and reports on messages.
 
     Attributes:

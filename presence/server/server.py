@@ -24,17 +24,17 @@ from presence.config.settings import Settings
 from presence.core.registry import ConnectionInfo
 from presence.messaging.router import MessageRouter
 from presence.server import drain, listeners, redis_setup
-from presence.server.ban_enforcer import BanKeeper
+from presence.server.ban_enforcer import BanEnforcer
 from presence.server.control_listener import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
-from presence.server.question_responder import Responder
+from presence.server.question_responder import QuestionResponder
 from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
 from presence.server.statistics import ServerStatistics
 from presence.server.stats_socket import Answers, Readiness, StatsResponder
 from presence.store.answers import AnswerKeys
-from presence.store.ban_table import Bans
+from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
 from presence.store.redis_store import Deliveries
 from presence.store.watch_reads import StoredStates
@@ -93,7 +93,7 @@ class Server:
         slots.credit(-(trio.current_time() % slots.slot_s))
         deliveries = Deliveries(redis_url, redis_setup.shape(settings))
         answer_keys = AnswerKeys(redis_url, self.node.keys)
-        self._responder = Responder(
+        self._responder = QuestionResponder(
             self.explain,
             answer_keys,
             clock,
@@ -125,8 +125,8 @@ class Server:
             ended=self.node.recent_ends.of_user,
         )
         channel = ControlChannel(redis_url, self.node.keys)
-        bans = Bans(redis_url, self.node.keys)
-        self._bans = BanKeeper(self.node, bans, clock, TrioRuntime())
+        bans = BanTable(redis_url, self.node.keys)
+        self._bans = BanEnforcer(self.node, bans, clock, TrioRuntime())
         closable = (*stores, deliveries, answer_keys, channel, bans)
         self._close_redis: list[Callable[[], None]] = [each.close for each in (*closable, states)]
         self._control = ControlListener(

@@ -11,7 +11,7 @@ from presence.messaging.router import MessageRouter
 from presence.server.credentials import Credentials
 from presence.server.node import Node
 from presence.server.process_stats import ProcessStats
-from presence.server.question_responder import Responder
+from presence.server.question_responder import QuestionResponder
 from presence.server.stats_socket import SAMPLE_VERSION, StatsResponder
 from presence.transports.epoll import EpollTransport
 from presence.transports.stream import StreamTransport
@@ -28,7 +28,7 @@ class ServerStatistics:
     node: Node
     router: MessageRouter
     watching: Watching
-    responder: Responder
+    responder: QuestionResponder
     credentials: Credentials
     followups: SchedulerTask | None
     stats_responder: StatsResponder | None

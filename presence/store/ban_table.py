@@ -40,7 +40,7 @@ class StoredBan:
     by: str  # who made it, unverified unless it came over HTTP
 
 
-class BanTable(NamedTuple):
+class BanSnapshot(NamedTuple):
     """All bans at one moment."""
 
     version: bytes  # b"" if there never was one
@@ -55,7 +55,7 @@ class TooManyBans(StoreError):
         super().__init__(f"there are {present} bans, and at most {MAX_BANS} fit: lift some first")
 
 
-class Bans(Scripting):
+class BanTable(Scripting):
     """The bans of one prefix: blocking calls, one at a time.
 
     All raise `StoreUnavailable` or `StoreError`.
@@ -69,7 +69,7 @@ class Bans(Scripting):
         super().__init__(url, connect)
         self._keys = keys
 
-    def read(self, known: bytes | None = None) -> BanTable | None:
+    def read(self, known: bytes | None = None) -> BanSnapshot | None:
         """Return all bans; None if the table still has the version `known`."""
         key = self._keys.bans
         if known is not None and (self.commands(key, [("HGET", key, _VERSION)])[0] or b"") == known:
@@ -120,7 +120,7 @@ class Bans(Scripting):
         return answer
 
 
-def read_bans(clients: ShardClients, keys: Keys) -> BanTable:
+def read_bans(clients: ShardClients, keys: Keys) -> BanSnapshot:
     """Return all bans, for readers."""
     with clients.at(keys.bans).pipeline(transaction=False) as pipe:
         pipe.time()
@@ -138,11 +138,11 @@ def _named(field: str) -> tuple[str, str | None]:
     return uid, device if separator else None
 
 
-def _table(clock: Sequence[Any], fields: Mapping[bytes, bytes]) -> BanTable:
+def _table(clock: Sequence[Any], fields: Mapping[bytes, bytes]) -> BanSnapshot:
     now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000
     version = fields.get(_VERSION.encode(), b"")
     bans = _bans(fields)
-    return BanTable(
+    return BanSnapshot(
         version, now_ms, tuple(each for each in bans if each.until_ms is None or each.until_ms > now_ms)
     )
 

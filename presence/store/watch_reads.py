@@ -15,10 +15,10 @@ from presence.store.shard_clients import ShardClients
 from presence.watching.channel import Replay
 from presence.watching.user_states import (
     NO_ENTRY,
-    DeviceState,
     EntryId,
     ShardSnapshot,
     UserEvent,
+    WatchedDevice,
     WatchedState,
     bounded,
     id_of,
@@ -163,11 +163,11 @@ def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> UserEvent | None:
     return read_entry(text(entry_id), {text(name): text(value) for name, value in fields.items()})
 
 
-def _devices(found: Mapping[str, Any]) -> tuple[DeviceState, ...]:
+def _devices(found: Mapping[str, Any]) -> tuple[WatchedDevice, ...]:
     """Return the devices that clients are shown: none of an invisible user."""
     return bounded(
         tuple(
-            DeviceState(
+            WatchedDevice(
                 each["device"], status_of(each), each["login_ms"], each.get("class", ""), each.get("meta", "")
             )
             for each in found.get("public", found)["sessions"]

@@ -24,7 +24,7 @@ _PRIVATE_REASONS: Final = frozenset({Code.KICKED.reason, Code.BANNED.reason})
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
 
-class DeviceState(NamedTuple):
+class WatchedDevice(NamedTuple):
     """A device of a user who is online, as others see it."""
 
     device: str  # "": the default one
@@ -52,7 +52,7 @@ class WatchedState(NamedTuple):
     id: str = ""  # entry id of the event that led to it; "" if not known
     meta: str = ""  # JSON text set by the client; "" if none
     reason: str = ""  # of an offline user, the name of the code of the event; "" if not known
-    devices: tuple[DeviceState, ...] | None = None  # None: they are not asked for
+    devices: tuple[WatchedDevice, ...] | None = None  # None: they are not asked for
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
@@ -110,7 +110,7 @@ def id_text(entry_id: EntryId) -> str:
     return f"{entry_id[0]}-{entry_id[1]}"
 
 
-def bounded(devices: tuple[DeviceState, ...]) -> tuple[DeviceState, ...]:
+def bounded(devices: tuple[WatchedDevice, ...]) -> tuple[WatchedDevice, ...]:
     """Return devices as clients are shown them: without `meta` if that is too much for an entry."""
     if sum(len(each.meta.encode(errors="surrogatepass")) for each in devices) <= DEVICES_META_MAX_BYTES:
         return devices
@@ -176,12 +176,12 @@ def _public_state(text: str, entry_id: str) -> WatchedState:
     return WatchedState(OFFLINE, int(since_ms), int(last_seen_ms), public_id, reason=reason, devices=())
 
 
-def _devices(text: str | None) -> tuple[DeviceState, ...] | None:
+def _devices(text: str | None) -> tuple[WatchedDevice, ...] | None:
     """Return the devices in an entry; None without them."""
     if text is None:
         return None
     return tuple(
-        DeviceState(
+        WatchedDevice(
             str(each["device"]),
             str(each["status"]),
             int(each["since_ms"]),

@@ -115,7 +115,7 @@ def test_the_process_loads_modules_from_the_servers_directories_only(
 
 def test_a_start_message_is_read_completely_or_not_at_all() -> None:
     address = ListenAddress("127.0.0.1", 1)
-    start = start_message.Start(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
+    start = start_message.StartMessage(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
     whole = start.packed()
     for sent, read in ((whole, start), (whole[:-1], None), (whole[:2], None), (b"", None)):
         ours, theirs = socket.socketpair()

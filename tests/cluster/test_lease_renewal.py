@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from presence.cluster.failure_detector import ContactClock, FailureDetector, PeerNode
-from presence.cluster.lease_renewal import Membership
+from presence.cluster.lease_renewal import LeaseRenewal
 from presence.cluster.lease_table import LeaseRow, LeaseTable
 from presence.cluster.sweeper import ReindexingWalk
 from presence.common.circuit_breaker import BACKOFF_FIRST_S
@@ -129,8 +129,8 @@ def clock() -> MockClock:
     return MockClock(autojump_threshold=0)
 
 
-def made(redis: Redis, *, healthy: bool = True) -> Membership:
-    return Membership(
+def made(redis: Redis, *, healthy: bool = True) -> LeaseRenewal:
+    return LeaseRenewal(
         cast(Relay, redis),
         cast(LeaseTable, redis),
         cast(Store, redis),

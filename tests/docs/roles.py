@@ -31,7 +31,7 @@ from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.sender import PresenceSender
 from presence.store.answers import Answer, AnswerKeys
-from presence.store.ban_table import Bans
+from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
 from presence.store.key_events import SETTING
 from presence.store.keys import Keys
@@ -105,7 +105,7 @@ def serve(stage: Stage) -> None:
         stage.admin.publish(KEYS.control_channel("b"), ASKED)
         (question,) = channel.next()
         assert isinstance(question, Question)
-        with closing(Bans(stage.url, KEYS)) as bans:
+        with closing(BanTable(stage.url, KEYS)) as bans:
             assert bans.read() is not None
             assert bans.read(b"") is None
         with closing(AnswerKeys(stage.url, KEYS)) as answers:

@@ -16,9 +16,9 @@ from presence.core.ban_list import Ban, BanList
 from presence.ops import ban as ops
 from presence.protocol import Code, Kind, Packet
 from presence.reader import PresenceReader
-from presence.server.ban_enforcer import MAX_BANS_PER_TURN, BanKeeper
+from presence.server.ban_enforcer import MAX_BANS_PER_TURN, BanEnforcer
 from presence.server.node import Node
-from presence.store.ban_table import BanTable, StoredBan
+from presence.store.ban_table import BanSnapshot, StoredBan
 from presence.store.embedded import EmbeddedRedis
 from tests.server.test_control_listener import Pair, serving
 from tests.support.waiting import InlineCallsRuntime, until
@@ -112,18 +112,18 @@ class Table:
     def put(self, *bans: StoredBan) -> None:
         self.version, self.bans = self.version + b"1", list(bans)
 
-    def read(self, known: bytes | None = None) -> BanTable | None:
+    def read(self, known: bytes | None = None) -> BanSnapshot | None:
         self.asked.append(known)
         if self.is_away:
             raise StoreUnavailable("away")
-        return None if known == self.version else BanTable(self.version, 1000, tuple(self.bans))
+        return None if known == self.version else BanSnapshot(self.version, 1000, tuple(self.bans))
 
     def close(self) -> None:
         pass
 
 
 class Stage:
-    """A keeper with its table, a node of which only the bans are real, and its time."""
+    """An enforcer with its table, a node of which only the bans are real, and its time."""
 
     def __init__(self) -> None:
         self.now, self.table = 50.0, Table()
@@ -134,7 +134,7 @@ class Stage:
         node = SimpleNamespace(engine=engine, cluster=self.cluster, enforce_ban=self._enforce)
         runtime = InlineCallsRuntime()
         runtime.sleep = self._sleep  # type: ignore[method-assign]
-        self.keeper = BanKeeper(cast(Node, node), self.table, Clock(lambda: self.now), runtime)
+        self.enforcer = BanEnforcer(cast(Node, node), self.table, Clock(lambda: self.now), runtime)
 
     @property
     def bans(self) -> BanList:
@@ -156,12 +156,12 @@ def stored(uid: str, until_ms: int | None = None) -> StoredBan:
 async def test_the_end_of_a_ban_is_by_redis_clock_and_what_has_ended_is_dropped() -> None:
     stage = Stage()
     stage.table.put(stored("ann", 3500), stored("bob"))
-    await stage.keeper.refresh()
+    await stage.enforcer.refresh()
     assert list(stage.bans.all) == [Ban("ann", None, 52.5, ""), Ban("bob", None, math.inf, "")]
-    await stage.keeper.refresh()
+    await stage.enforcer.refresh()
     assert len(stage.bans) == 2
     stage.now = 52.5
-    await stage.keeper.refresh()
+    await stage.enforcer.refresh()
     assert list(stage.bans.all) == [Ban("bob", None, math.inf, "")]
     assert sum(map(len, stage.turns)) == 2, "enforced once"
     assert stage.table.asked == [None, stage.table.version, stage.table.version]
@@ -170,13 +170,13 @@ async def test_the_end_of_a_ban_is_by_redis_clock_and_what_has_ended_is_dropped(
 async def test_while_redis_is_away_the_known_bans_stay() -> None:
     stage = Stage()
     stage.table.put(stored("ann"))
-    await stage.keeper.refresh()
+    await stage.enforcer.refresh()
     stage.table.is_away = True
     stage.table.put()
-    await stage.keeper.refresh()
+    await stage.enforcer.refresh()
     assert len(stage.bans) == 1
     stage.table.is_away = False
-    await stage.keeper.refresh()
+    await stage.enforcer.refresh()
     assert len(stage.bans) == 0
 
 
@@ -184,7 +184,7 @@ async def test_a_node_reads_the_table_once_it_has_a_lease_again() -> None:
     stage = Stage()
     with trio.move_on_after(5):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(stage.keeper.run)
+            nursery.start_soon(stage.enforcer.run)
             await trio.testing.wait_all_tasks_blocked()
             stage.table.put(stored("ann"))  # announced to the nodes that have a lease
             assert len(stage.bans) == 0
@@ -197,6 +197,6 @@ async def test_a_node_reads_the_table_once_it_has_a_lease_again() -> None:
 async def test_a_large_table_is_enforced_in_slices() -> None:
     stage = Stage()
     stage.table.put(*(stored(f"u{n}") for n in range(2 * MAX_BANS_PER_TURN + 1)))
-    await stage.keeper.refresh()
+    await stage.enforcer.refresh()
     sizes: Sequence[int] = [len(turn) for turn in stage.turns if turn]
     assert sizes == [MAX_BANS_PER_TURN, MAX_BANS_PER_TURN, 1]

@@ -20,7 +20,7 @@ from presence.server.question_responder import (
     MAX_QUESTIONS_PER_S,
     MAX_QUEUED_ANSWERS,
     AnswerCounters,
-    Responder,
+    QuestionResponder,
 )
 from presence.store.answers import Answer
 from tests.support.waiting import until
@@ -42,7 +42,7 @@ class ResponderHarness:
         self.calls_started = 0
         self.is_slow = False
         clock = Clock(lambda: self.now)
-        self.responder = Responder(self.explain, self, clock, TrioRuntime(), node=lambda: "n1")
+        self.responder = QuestionResponder(self.explain, self, clock, TrioRuntime(), node=lambda: "n1")
 
     def write(self, answers: Sequence[Answer]) -> None:
         self.calls_started += 1

@@ -21,7 +21,7 @@ from presence.core.sessions import Sessions
 from presence.outbox import peer_barrier, shard_writer
 from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
-from presence.server.ban_enforcer import BanKeeper
+from presence.server.ban_enforcer import BanEnforcer
 from presence.server.node import Node
 from tests.support.script_texts import SourceChange, changed
 
@@ -300,7 +300,9 @@ GUARDS: Final = (
     Guard("wheel-follows-updates", attributes={(Sessions, "update"): _update_without_deadline}, seed=1),
     Guard("banned-refused", attributes={(BanList, "find"): lambda *_: None}, seed=2),
     Guard("banned-sessions-end", attributes={(Node, "enforce_ban"): lambda *_: None}, seed=2),
-    Guard("changes-of-bans-announced", attributes={(BanKeeper, "refresh_soon"): lambda _self: None}, seed=2),
+    Guard(
+        "changes-of-bans-announced", attributes={(BanEnforcer, "refresh_soon"): lambda _self: None}, seed=2
+    ),
     Guard(
         "items-too-many-sent-later",
         attributes={(shard_writer.ShardWriter, "accept_reply"): _forget_items_too_many},

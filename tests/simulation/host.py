@@ -10,10 +10,10 @@ from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
 from presence.core.changes import Change, Op
 from presence.protocol import Code
-from presence.server.ban_enforcer import BanKeeper
+from presence.server.ban_enforcer import BanEnforcer
 from presence.server.node import Node, Stores
 from presence.server.stats_socket import Readiness
-from presence.store.ban_table import Bans
+from presence.store.ban_table import BanTable
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from tests.simulation.fake.client import connector
@@ -67,8 +67,8 @@ class Host:
         self.ids: set[str] = set()  # the node ids that it had
         self.runtime = VirtualRuntime(self.machine)
         self.node = self._make_node()  # what `presence serve` runs
-        bans = Bans(URL, world.keys, connector(world.redis, self.redis_connections["bans"].deliver))
-        self.bans = BanKeeper(self.node, bans, Clock(self.clock.monotonic, self.clock.wall), self.runtime)
+        bans = BanTable(URL, world.keys, connector(world.redis, self.redis_connections["bans"].deliver))
+        self.bans = BanEnforcer(self.node, bans, Clock(self.clock.monotonic, self.clock.wall), self.runtime)
         self._tasks = [Task(self.machine, self._main())]
         self.machine.at_end.append(self._end)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from presence.core.ban_list import Ban
 from presence.server.ban_enforcer import REFRESH_INTERVAL_S
-from presence.store.ban_table import Bans, StoredBan
+from presence.store.ban_table import BanTable, StoredBan
 from tests.simulation.excuses import is_calm
 from tests.simulation.fake.client import connector
 from tests.simulation.fake.values import Hash
@@ -29,7 +29,7 @@ CLOCKS: Final = 0.04  # how much one clock may differ from another
 class Operator:
     def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
-        self._bans = Bans("redis://simulated", world.keys, connector(world.redis))
+        self._bans = BanTable("redis://simulated", world.keys, connector(world.redis))
 
     def schedule(self) -> None:
         for ban in self._world.plan.bans:

@@ -9,7 +9,7 @@ import pytest
 
 from presence.outbox.replies import BanNotice
 from presence.store import ban_table as store_bans
-from presence.store.ban_table import Bans, BanTable, StoredBan, TooManyBans
+from presence.store.ban_table import BanSnapshot, BanTable, StoredBan, TooManyBans
 from presence.store.control_channel import ControlChannel, ControlMessage
 from presence.store.keys import Keys
 from tests.store.servers import Server
@@ -18,22 +18,22 @@ KEYS = Keys()
 
 
 @pytest.fixture
-def bans(server: Server) -> Iterator[Bans]:
-    with closing(Bans(server.url, KEYS)) as bans:
+def bans(server: Server) -> Iterator[BanTable]:
+    with closing(BanTable(server.url, KEYS)) as bans:
         yield bans
 
 
-def read(bans: Bans) -> BanTable:
+def read(bans: BanTable) -> BanSnapshot:
     table = bans.read()
     assert table is not None
     return table
 
 
-def names(bans: Bans) -> set[tuple[str, str | None]]:
+def names(bans: BanTable) -> set[tuple[str, str | None]]:
     return {(each.uid, each.device) for each in read(bans).bans}
 
 
-def test_a_ban_is_kept_with_its_end_and_who_made_it(bans: Bans) -> None:
+def test_a_ban_is_kept_with_its_end_and_who_made_it(bans: BanTable) -> None:
     before_ms = read(bans).now_ms
     until_ms = bans.add(["ann"], "phone", 60.0, 'rude: "until_ms":1,', "an operator")
     table = read(bans)
@@ -47,7 +47,7 @@ def test_a_ban_is_kept_with_its_end_and_who_made_it(bans: Bans) -> None:
 
 
 def test_the_version_is_another_after_each_change_also_after_a_loss_of_data(
-    bans: Bans, server: Server
+    bans: BanTable, server: Server
 ) -> None:
     versions = [read(bans).version]
     bans.add(["ann"], None, None, "", "")
@@ -65,7 +65,7 @@ def test_the_version_is_another_after_each_change_also_after_a_loss_of_data(
     assert len(set(versions)) == 4
 
 
-def test_bans_of_one_device_or_all_are_lifted(bans: Bans) -> None:
+def test_bans_of_one_device_or_all_are_lifted(bans: BanTable) -> None:
     for device in (None, "", "phone", "tv"):
         bans.add(["ann", "an", "ann*"], device, None, "", "")
     assert bans.lift(["ann"], "*") == [], "a device may be called so"
@@ -81,7 +81,9 @@ def test_bans_of_one_device_or_all_are_lifted(bans: Bans) -> None:
     assert len(names(bans)) == 8
 
 
-def test_a_ban_that_has_ended_is_not_read_and_the_next_lift_removes_it(bans: Bans, server: Server) -> None:
+def test_a_ban_that_has_ended_is_not_read_and_the_next_lift_removes_it(
+    bans: BanTable, server: Server
+) -> None:
     bans.add(["ann"], None, 0.001, "", "")
     bans.add(["bob"], None, 60.0, "", "")
     server.client.hset(KEYS.bans, "cyd", '{"until_ms":1,"at_ms":0,"reason":"","by":""}')
@@ -93,7 +95,7 @@ def test_a_ban_that_has_ended_is_not_read_and_the_next_lift_removes_it(bans: Ban
     assert not server.client.hexists(KEYS.bans, "ann")
 
 
-def test_bans_that_have_ended_do_not_pile_up(bans: Bans, server: Server) -> None:
+def test_bans_that_have_ended_do_not_pile_up(bans: BanTable, server: Server) -> None:
     most = 0
     for n in range(30):
         bans.add([f"u{n}-{m}" for m in range(20)], None, 0.001, "", "")
@@ -103,7 +105,7 @@ def test_bans_that_have_ended_do_not_pile_up(bans: Bans, server: Server) -> None
 
 
 def test_a_full_table_refuses_all_of_a_call_but_no_replacement(
-    bans: Bans, monkeypatch: pytest.MonkeyPatch
+    bans: BanTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_bans, "MAX_BANS", 3)
     bans.add(["ann", "bob"], None, 60.0, "", "")
@@ -133,13 +135,15 @@ def test_a_full_table_refuses_all_of_a_call_but_no_replacement(
         ("a b c", '{"until_ms":null,"at_ms":1,"reason":"","by":""}'),
     ],
 )
-def test_a_damaged_ban_counts_as_absent(bans: Bans, server: Server, field: str | bytes, text: str) -> None:
+def test_a_damaged_ban_counts_as_absent(
+    bans: BanTable, server: Server, field: str | bytes, text: str
+) -> None:
     bans.add(["bob"], None, None, "", "")
     server.client.hset(KEYS.bans, field, text)
     assert names(bans) == {("bob", None)}
 
 
-def test_texts_of_others_are_bounded_and_have_no_control_characters(bans: Bans, server: Server) -> None:
+def test_texts_of_others_are_bounded_and_have_no_control_characters(bans: BanTable, server: Server) -> None:
     text = json.dumps({"until_ms": None, "at_ms": 1, "reason": "\x1b" + 500 * "x", "by": "\n"})
     server.client.hset(KEYS.bans, "ann", text)
     (ban,) = read(bans).bans
@@ -148,7 +152,7 @@ def test_texts_of_others_are_bounded_and_have_no_control_characters(bans: Bans, 
     assert len(ban.reason) < 220
 
 
-def test_nodes_hear_of_a_change(bans: Bans, server: Server) -> None:
+def test_nodes_hear_of_a_change(bans: BanTable, server: Server) -> None:
     channel = ControlChannel(server.url, KEYS)
     with closing(channel):
         channel.subscribe("a")

@@ -5,7 +5,7 @@ from typing import Any
 from presence import protocol
 from presence.core.registry import Session
 from presence.protocol import Decoder, Packet
-from presence.watching.user_states import DeviceState, UserEvent, WatchedState, id_text
+from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState, id_text
 
 
 class Line:
@@ -64,6 +64,6 @@ def entry(uid: str, number: int, status: str = "online") -> UserEvent:
 
 def device_entry(uid: str, number: int, status: str = "online", *, since_ms: int) -> UserEvent:
     """An event of a device that came; the user's status began at `since_ms`."""
-    devices = (DeviceState("phone", status, number, "", ""),)
+    devices = (WatchedDevice("phone", status, number, "", ""),)
     state = WatchedState(status, since_ms, None, id_text((number, 0)), devices=devices)
     return UserEvent(uid, (number, 0), state, "login", is_of_device=True)

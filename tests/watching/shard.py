@@ -16,10 +16,10 @@ from presence.watching.channel import (
 )
 from presence.watching.user_states import (
     NO_ENTRY,
-    DeviceState,
     EntryId,
     ShardSnapshot,
     UserEvent,
+    WatchedDevice,
     WatchedState,
     id_text,
 )
@@ -59,7 +59,10 @@ class Shard:
         self.number += 1
         order = (self.number, 0)
         if (shown := self.shown.get(uid)) is not None:
-            devices = (*(shown.devices or ()), DeviceState(f"d{self.number}", "online", self.number, "", ""))
+            devices = (
+                *(shown.devices or ()),
+                WatchedDevice(f"d{self.number}", "online", self.number, "", ""),
+            )
             state = self.shown[uid] = shown._replace(id=id_text(order), devices=devices[-2:])
             self.written[uid, state.id] = state
         else:

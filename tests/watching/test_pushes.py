@@ -7,7 +7,7 @@ from presence.common.faults import Faults
 from presence.core.registry import Session
 from presence.watching import pushes as module
 from presence.watching.pushes import Pushes
-from presence.watching.user_states import DeviceState, UserEvent, WatchedState
+from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState
 from presence.watching.watches import Watches
 from tests.watching.fakes import Line, device_entry, entry, session
 
@@ -235,7 +235,7 @@ def test_the_bytes_of_discarded_packets_are_free_again() -> None:
 
 def many_devices(uid: str, number: int) -> UserEvent:
     meta = '{"m":"' + "x" * 240 + '"}'
-    devices = tuple(DeviceState(f"{uid}-{each}", "online", number, "", meta) for each in range(64))
+    devices = tuple(WatchedDevice(f"{uid}-{each}", "online", number, "", meta) for each in range(64))
     change = entry(uid, number)
     return change._replace(state=change.state._replace(devices=devices))
 

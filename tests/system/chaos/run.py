@@ -17,7 +17,7 @@ from loadtest.stream_events import StreamEvent
 from loadtest.unguarded import GUARDS
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.replies import BanNotice
-from presence.store.ban_table import Bans
+from presence.store.ban_table import BanTable
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.records import online_state, status_of
 from presence.store.redis_client import RedisError
@@ -195,7 +195,7 @@ class ChaosRun:
 
     def _ban_users(self, is_over: threading.Event) -> None:
         """Ban a random user now and then, for some seconds."""
-        bans = Bans(self._data.url, self._keys)
+        bans = BanTable(self._data.url, self._keys)
 
         def ban(uid: str) -> UserBan | None:
             seconds, began = random.uniform(*BAN_S), time.monotonic()

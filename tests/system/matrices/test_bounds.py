@@ -50,7 +50,7 @@ from presence.watching.pending_watches import (
 )
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries
-from presence.watching.user_states import DeviceState, ShardSnapshot, WatchedState
+from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
 from presence.watching.view import ShardView
 from presence.watching.watches import Watches, WatchQuota
 from tests.docs.pages import pages
@@ -200,7 +200,7 @@ def queued_pushes() -> float:
     watches, watcher = Watches(), session()[0]
     queue = Pushes(watches, Faults(lambda _session: None), lambda _uid: None)
     queue.with_devices.add(watcher)
-    devices = tuple(DeviceState(device(number), "online", number, "", "") for number in range(4))
+    devices = tuple(WatchedDevice(device(number), "online", number, "", "") for number in range(4))
     with pytest.MonkeyPatch.context() as patch, grown() as bytes_kept:
         patch.setattr(pushes, "MAX_QUEUED_BYTES", pushes.MAX_QUEUED_BYTES // SHARE)
         for number in range(pushes.MAX_QUEUED_CHANGES):

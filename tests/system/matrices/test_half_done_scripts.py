@@ -23,7 +23,7 @@ from presence.followups import script_calls
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Opening, Reindex, Retirement, Step, Sweep
 from presence.store import script_runner
-from presence.store.ban_table import Bans
+from presence.store.ban_table import BanTable
 from presence.store.keys import Keys
 from presence.store.redis_client import ResponseError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
@@ -169,14 +169,14 @@ def _reindex(a: Hand, b: Hand) -> Step:
 
 
 def _bans(a: Hand, _: Hand) -> Call:
-    with closing(Bans(a.store.url, SHAPE.keys)) as bans:
+    with closing(BanTable(a.store.url, SHAPE.keys)) as bans:
         bans.add(["u", "w"], None, None, "", "op")
         bans.add(["u"], "desk", 3600.0, "", "op")
         return caught(bans, lambda: bans.lift(["u"], None))
 
 
 def _bans_added(a: Hand, _: Hand) -> Call:
-    with closing(Bans(a.store.url, SHAPE.keys)) as bans:
+    with closing(BanTable(a.store.url, SHAPE.keys)) as bans:
         bans.add(["u"], None, None, "", "op")
         return caught(bans, lambda: bans.add(["u", "w", "x"], None, 3600.0, "", "op"))
 
