@@ -31,7 +31,7 @@ from presence.admin.workers import Workers
 from presence.common.rate_limit import KeyedRateLimiter
 from presence.config.settings import Settings
 from presence.sender import Message
-from presence.server.stats_socket import Readiness
+from presence.server.readiness import Readiness
 from presence.subscriber.events import entry_values
 
 WORKER_TIMEOUT_S: Final = 10.0  # a worker that is silent for longer counts as dead

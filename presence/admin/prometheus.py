@@ -24,7 +24,7 @@ from presence.admin.http_metrics import OTHER, HttpMetrics
 from presence.admin.metric_table import TABLE, Labels, Metric, MetricKind, Place
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
-from presence.server.stats_socket import Readiness
+from presence.server.readiness import Readiness
 from presence.store.node_states import NodeState, NodeStatus
 
 Sample = Mapping[str, Any]

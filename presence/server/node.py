@@ -43,8 +43,8 @@ from presence.outbox.relay import Relay, RelayCallbacks
 from presence.outbox.replies import BanNotice, Erasure, NodeNotice, NodeNoticeKind, Superseded
 from presence.outbox.store import Store
 from presence.protocol import Code
+from presence.server.readiness import Readiness
 from presence.server.session_report import RecentEnds
-from presence.server.stats_socket import Readiness
 from presence.server.ticker import Ticker
 from presence.store.keys import Keys
 

@@ -29,10 +29,11 @@ from presence.server.control_listener import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
 from presence.server.question_responder import QuestionResponder
+from presence.server.readiness import Readiness
 from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
 from presence.server.statistics import ServerStatistics
-from presence.server.stats_socket import Answers, Readiness, StatsResponder
+from presence.server.stats_socket import Answers, StatsResponder
 from presence.store.answers import AnswerKeys
 from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel

@@ -9,7 +9,6 @@ that does not fit into the socket buffer is dropped and counted.
 
 import socket
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Any, Final
 
 import msgpack
@@ -19,23 +18,6 @@ import trio
 from presence.common.faults import Faults
 
 SAMPLE_VERSION: Final = 1  # an admin process that finds another version reports it
-
-
-class Readiness(Enum):
-    """Whether a worker can serve clients, or why not."""
-
-    STARTING = "starting"
-    READY = "ready"
-    REDIS_AWAY = "redis_away"  # its lease has expired; it serves clients from memory
-    FENCED = "fenced"  # other nodes declared it dead; not all sessions are registered again yet
-    DRAINING = "draining"
-
-    @property
-    def serves(self) -> bool:
-        """Whether to send clients here. Yes without Redis, because its outage affects all nodes."""
-        return self in {Readiness.READY, Readiness.REDIS_AWAY}
-
-
 QUESTION_BYTES: Final = 4096
 ANSWER_BYTES: Final = 65_536  # far more than a sample of a worker
 

@@ -36,8 +36,9 @@ from presence.server.node import (
     Node,
     Stores,
 )
+from presence.server.readiness import Readiness
 from presence.server.server import BATCH_WINDOW_S, Server
-from presence.server.stats_socket import ANSWER_BYTES, Readiness
+from presence.server.stats_socket import ANSWER_BYTES
 from presence.store.embedded import EmbeddedRedis
 from presence.transports.limits import UNSENT_TIMEOUT_S
 from presence.transports.tls import HANDSHAKES

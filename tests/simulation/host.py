@@ -12,7 +12,7 @@ from presence.core.changes import Change, Op
 from presence.protocol import Code
 from presence.server.ban_enforcer import BanEnforcer
 from presence.server.node import Node, Stores
-from presence.server.stats_socket import Readiness
+from presence.server.readiness import Readiness
 from presence.store.ban_table import BanTable
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape

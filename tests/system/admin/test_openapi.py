@@ -13,7 +13,7 @@ from presence.admin.page_files import description
 from presence.admin.request_checks import MAX_UIDS, MAX_USERS, USERS_DEFAULT
 from presence.core.profiles import Profile
 from presence.sender import MAX_MESSAGES, Status
-from presence.server.stats_socket import Readiness
+from presence.server.readiness import Readiness
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.asking import Answered, Operators, operators
 from tests.admin.hands import a_hand
