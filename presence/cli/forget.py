@@ -9,8 +9,8 @@ from presence.cli.options import DataLocation, add_reader, uid_argument
 from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line
 from presence.ops.forget import Eraser
-from presence.outbox.replies import Erasure
 from presence.reader import PresenceReader
+from presence.store.control_messages import Erasure
 
 UIDS_LOGGED = 10  # in the log of a server
 PROGRESS_INTERVAL_S = 2.0  # a million entries take some 6 s

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from presence.ops.kick import KickResult, Target, wait_until_ended
-from presence.outbox.replies import BanNotice
 from presence.protocol.schema import device_complaint, uid_complaint
 from presence.reader import PresenceReader
 from presence.store.ban_table import MAX_DURATION_S, MAX_REASON_CHARS, BanTable
+from presence.store.control_messages import BanNotice
 
 MAX_UIDS: Final = 500  # in one call
 UIDS_SENT: Final = 10  # for the logs of nodes

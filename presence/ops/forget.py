@@ -13,9 +13,9 @@ from typing import Final, Self
 
 from presence.followups.script_calls import cancel_call
 from presence.followups.stream_keys import FollowupKeys
-from presence.outbox.replies import Erasure
+from presence.store.control_messages import Erasure, erasure_text
 from presence.store.keys import Keys
-from presence.store.script_arguments import Shape, erasure_text, unpacked
+from presence.store.script_arguments import Shape, unpacked
 from presence.store.script_runner import Command, Scripting
 
 UIDS_PER_CALL: Final = 500

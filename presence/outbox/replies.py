@@ -51,30 +51,6 @@ class NodeNotice(NamedTuple):
     return_allowed: bool = False  # whether the client may reconnect
 
 
-class Question(NamedTuple):
-    """A request for all that a node knows of a user, from its control channel."""
-
-    uid: str
-    token: str  # random; names the Redis key for the answers, and nothing else
-
-
-class Erasure(NamedTuple):
-    """A notice that an operator has erased users from Redis."""
-
-    by: str  # the operator's name as the command gave it
-    users: int
-    uids: tuple[str, ...]  # the first of them
-
-
-class BanNotice(NamedTuple):
-    """A notice that an operator has banned users, or has lifted bans: the table has changed."""
-
-    by: str  # the operator's name as the command gave it
-    lifted: bool
-    users: int
-    uids: tuple[str, ...]  # the first of them
-
-
 class PeerTrace(NamedTuple):
     """The state of another node in a shard."""
 

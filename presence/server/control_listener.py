@@ -20,9 +20,11 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.outage import Outage
 from presence.common.runtime import LoopCaller
 from presence.messaging.message_bus import Delivery
-from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
+from presence.outbox.replies import NodeNotice
 from presence.server.node import Node
 from presence.store.control_channel import ControlMessage
+from presence.store.control_messages import BanNotice, Erasure
+from presence.store.questions import Question
 
 GATHER_S: Final = 0.004  # after deliveries, before the next read
 MAX_DELIVERIES_PER_TURN: Final = 256  # a few milliseconds

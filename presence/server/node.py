@@ -40,12 +40,13 @@ from presence.outbox.pending_ages import PendingAges
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import Relay, RelayCallbacks
-from presence.outbox.replies import BanNotice, Erasure, NodeNotice, NodeNoticeKind, Superseded
+from presence.outbox.replies import NodeNotice, NodeNoticeKind, Superseded
 from presence.outbox.store import Store
 from presence.protocol import Code
 from presence.server.readiness import Readiness
 from presence.server.session_report import RecentEnds
 from presence.server.ticker import Ticker
+from presence.store.control_messages import BanNotice, Erasure
 from presence.store.keys import Keys
 
 SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves all shards of a round

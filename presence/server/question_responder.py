@@ -21,8 +21,8 @@ from presence.common.faults import Faults
 from presence.common.rate_limit import TokenBucket
 from presence.common.runtime import Runtime
 from presence.messaging.message_bus import Report
-from presence.outbox.replies import Question
-from presence.store.answers import Answer, answer_to, answer_with
+from presence.store.answers import Answer, answer_with
+from presence.store.questions import Question, answer_to
 
 MAX_QUEUED_ANSWERS: Final = 8192  # as many as messages that clients may have waiting: at most 8 MB
 MAX_ANSWERS_PER_CALL: Final = 256  # of which one is to a question: it takes some 0.1 ms of the loop

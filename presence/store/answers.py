@@ -2,27 +2,21 @@
 
 | asked by | reaches | field | value |
 | --- | --- | --- | --- |
-| an explain request | all nodes | node | what the node knows of the user |
+| a question, see `presence.store.questions` | all nodes | node | what the node knows of the user |
 | a message with a `ReplyAddress` | the recipient's nodes | number, node | how many sessions got it |
 
 Both come over the control channel of a node. The hash is in the shard of the user and expires seconds later.
 What asks names no key, only a token from which the key is made, so it cannot make a node write where presence
-data is. Nodes that do not know a kind of question ignore it.
+data is.
 """
 
-import json
 import re
-import secrets
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from presence.messaging.message_bus import ReplyAddress, Report
-from presence.outbox.replies import Question
-from presence.protocol import UID_MAX_BYTES
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
@@ -33,8 +27,7 @@ ANSWER_TTL_MS: Final = 10_000  # far longer than any program waits for answers
 MIN_POLL_INTERVAL_S: Final = 0.005  # a node answers within a millisecond or two;
 MAX_POLL_INTERVAL_S: Final = 0.05  # those that have not by then take longer
 MAX_NUMBER: Final = 10_000  # of a message among those with one token
-_KIND: Final = "explain"
-_TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+TOKEN_FORM: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class Answer(NamedTuple):
@@ -44,10 +37,6 @@ class Answer(NamedTuple):
     token: str
     name: str
     value: bytes
-
-
-def answer_to(question: Question, node: str, found: object) -> Answer:
-    return Answer(question.uid, question.token, node, msgpack.packb(found))
 
 
 def answer_with(report: Report, node: str) -> Answer:
@@ -85,82 +74,6 @@ class AnswerKeys(Scripting):
                 raise_errors(answer)
 
 
-# Explain requests
-
-
-def read_question(message: Mapping[str, Any]) -> Question | None:
-    """Return the question in a message of a control channel; None if it is none of a known kind."""
-    try:
-        kind, uid, token = message["type"], message["uid"], message["token"]
-        is_one = kind == _KIND and _TOKEN.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return Question(uid, token) if is_one else None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAnswers:
-    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by node
-    not_listening: frozenset[str] = frozenset()  # nodes not subscribed; a cluster never knows
-
-
-def ask(clients: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> NodeAnswers:
-    """Ask nodes about a user; return when all that are subscribed have answered, or after `wait_s`."""
-    token = secrets.token_hex(16)
-    key = keys.answers(keys.shard(uid), token)
-    text = json.dumps({"type": _KIND, "uid": uid, "token": token}, separators=(",", ":"))
-    names = sorted(nodes)
-    if not names:
-        return NodeAnswers()
-    with clients.at(key).pipeline(transaction=False) as pipe:
-        for node in names:
-            pipe.publish(keys.control_channel(node), text)
-        receivers = pipe.execute()
-    listening = {node for node, count in zip(names, receivers, strict=True) if count or clients.is_cluster}
-    deadline, pause_s = time.monotonic() + wait_s, MIN_POLL_INTERVAL_S
-    answers: dict[str, dict[str, Any]] = {}
-    while not answers.keys() >= listening:
-        fields: Any = clients.at(key).hgetall(key)
-        read = {name.decode("utf-8", "replace"): read_answer(packed) for name, packed in fields.items()}
-        answers = {name: answer for name, answer in read.items() if answer is not None}
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            break
-        if not answers.keys() >= listening:
-            clients.pause(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, MAX_POLL_INTERVAL_S)
-    return NodeAnswers(answers, frozenset(names) - listening - answers.keys())
-
-
-_NUMBER: Final = (int, float)
-_SESSION_FIELDS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("device", "session", "node", "link", "status"), str),
-    **dict.fromkeys(("login_ms", "last_packet_ms"), int),
-    **dict.fromkeys(("last_packet_age_s", "idle_timeout_s"), _NUMBER),
-    **dict.fromkeys(("slot", "slots_from_hand"), (int, type(None))),
-    "due_in_s": (*_NUMBER, type(None)),
-    "ends_as": dict,
-    "vouched": bool,
-}
-_ENDED_FIELDS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("device", "session", "reason"), str),
-    **dict.fromkeys(("code", "at_ms", "last_packet_ms", "deadline_ms"), int),
-}
-
-
-def read_answer(packed: bytes) -> dict[str, Any] | None:
-    """Return the answer of a node, see `presence.server.session_report`; None if no node wrote it."""
-    try:
-        answer = msgpack.unpackb(packed, unicode_errors="replace")
-        known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
-        for rows, shape in ((answer["sessions"], _SESSION_FIELDS), (answer["ended"], _ENDED_FIELDS)):
-            for row in rows:
-                known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
-    except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException):
-        return None
-    return answer if known else None
-
-
 # Reports on messages
 
 
@@ -168,7 +81,7 @@ def read_address(parts: Sequence[Any]) -> ReplyAddress | None:
     """Return the address in a delivery, from its token and number on; None if it is none."""
     token, number = parts[:2]
     address = ReplyAddress(token.decode(), number)
-    is_valid = type(number) is int and 0 <= number < MAX_NUMBER and _TOKEN.fullmatch(address.token)
+    is_valid = type(number) is int and 0 <= number < MAX_NUMBER and TOKEN_FORM.fullmatch(address.token)
     return address if is_valid else None
 
 

@@ -11,11 +11,11 @@ import msgpack
 from presence.common.errors import StoreError
 from presence.common.loop_calls import Pacer
 from presence.common.text import printable
-from presence.outbox.replies import BanNotice
 from presence.store.cluster_routes import Connect
+from presence.store.control_messages import BanNotice, ban_notice_text
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
-from presence.store.script_arguments import ban_notice_text, unpacked
+from presence.store.script_arguments import unpacked
 from presence.store.script_runner import Call, Scripting
 from presence.store.shard_clients import ShardClients
 

@@ -10,13 +10,15 @@ import msgpack
 
 from presence.common.errors import StoreUnavailable
 from presence.messaging.message_bus import Delivery, ReplyAddress
-from presence.outbox.replies import BanNotice, Erasure, NodeNotice, Question
-from presence.store.answers import read_address, read_question
+from presence.outbox.replies import NodeNotice
+from presence.store.answers import read_address
 from presence.store.cluster_routes import Connect, Routes
+from presence.store.control_messages import BanNotice, Erasure, read_ban_notice, read_erasure
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
+from presence.store.questions import Question, read_question
 from presence.store.redis_client import open_listener, read_arrived
-from presence.store.script_arguments import read_ban_notice, read_erasure, read_message, read_notice
+from presence.store.script_arguments import read_message, read_notice
 
 ControlMessage: TypeAlias = NodeNotice | Delivery | Question | Erasure | BanNotice
 

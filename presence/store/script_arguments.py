@@ -15,9 +15,7 @@ from presence.core.profiles import PLAIN, Profile
 from presence.outbox.event_counts import EventCount
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.replies import (
-    BanNotice,
     CounterSnapshot,
-    Erasure,
     NodeNotice,
     NodeNoticeKind,
     Opened,
@@ -46,10 +44,6 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Call
 
 DATA_VERSION: Final = "2"  # of the form of the data; docs/redis.md has all
-
-# Kinds of messages on control channels.
-_FORGOTTEN: Final = "forgotten"
-_BANS: Final = {"banned": False, "unbanned": True}  # whether bans were lifted
 
 MAX_FIELDS_PER_CALL: Final = 512  # of a retirement or a sweep: as much work as a batch
 
@@ -314,38 +308,6 @@ def read_notice(message: Mapping[str, Any]) -> NodeNotice | None:
         return None
     is_sound = all(isinstance(each, str) for each in notice[1:5]) and isinstance(notice.return_allowed, bool)
     return notice if is_sound else None
-
-
-def erasure_text(erasure: Erasure) -> str:
-    """Return the control message of an erasure, for `read_erasure`."""
-    return json.dumps({"type": _FORGOTTEN, **erasure._asdict()})
-
-
-def read_erasure(message: Mapping[str, Any]) -> Erasure | None:
-    """Return the erasure in a message; None if it is of another kind."""
-    values = _read_users(message) if message.get("type") == _FORGOTTEN else None
-    return None if values is None else Erasure(*values)
-
-
-def ban_notice_text(notice: BanNotice) -> str:
-    """Return the control message of a change of bans, for `read_ban_notice`."""
-    (kind,) = (kind for kind, lifted in _BANS.items() if lifted is notice.lifted)
-    return json.dumps({"type": kind, "by": notice.by, "users": notice.users, "uids": notice.uids})
-
-
-def read_ban_notice(message: Mapping[str, Any]) -> BanNotice | None:
-    """Return the change of bans in a message; None if it is of another kind."""
-    kind = message.get("type")
-    values = _read_users(message) if isinstance(kind, str) and kind in _BANS else None
-    return None if values is None else BanNotice(values[0], _BANS[str(kind)], *values[1:])
-
-
-def _read_users(message: Mapping[str, Any]) -> tuple[str, int, tuple[str, ...]] | None:
-    """Return who has acted, on how many users, and the first of them; None if a value is missing."""
-    by, users, uids = (message.get(name) for name in ("by", "users", "uids"))
-    if not (isinstance(by, str) and isinstance(users, int) and isinstance(uids, list)):
-        return None
-    return (by, int(users), tuple(uids)) if all(isinstance(each, str) for each in uids) else None
 
 
 def read_lease_row(text: str, lease_end_ms: float) -> LeaseRow:

@@ -26,7 +26,7 @@ from presence.ops.explain import Explainer
 from presence.ops.forget import Eraser
 from presence.ops.kick import request_kick
 from presence.outbox.queue import SkippedChanges as Skipped
-from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyStatus
+from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.sender import PresenceSender
@@ -35,6 +35,7 @@ from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
 from presence.store.key_events import SETTING
 from presence.store.keys import Keys
+from presence.store.questions import Question
 from presence.store.records import count_online
 from presence.store.redis_client import Redis
 from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore

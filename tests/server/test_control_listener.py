@@ -15,7 +15,7 @@ from presence.common.loop_calls import let_others_run
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.messaging.message_bus import Delivery
-from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question
+from presence.outbox.replies import NodeNotice, NodeNoticeKind
 from presence.protocol import Code
 from presence.server.control_listener import MAX_DELIVERIES_PER_TURN, ControlListener
 from presence.server.node import Node
@@ -23,6 +23,7 @@ from presence.server.server import Server
 from presence.store.control_channel import ControlMessage
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.questions import Question
 from presence.store.redis_client import Redis, open_client
 from tests.support.waiting import until
 from tests.transports.harness import Client

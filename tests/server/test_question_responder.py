@@ -13,7 +13,6 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import let_others_run
 from presence.common.runtime import TrioRuntime
 from presence.messaging.message_bus import ReplyAddress, Report
-from presence.outbox.replies import Question
 from presence.server.question_responder import (
     ANSWER_TIMEOUT_S,
     MAX_ANSWERS_PER_CALL,
@@ -23,6 +22,7 @@ from presence.server.question_responder import (
     QuestionResponder,
 )
 from presence.store.answers import Answer
+from presence.store.questions import Question
 from tests.support.waiting import until
 
 ANN, BROKEN = Question("ann", "0" * 32), Question("broken", "0" * 32)

@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from presence.outbox.replies import BanNotice
 from presence.store import ban_table as store_bans
 from presence.store.ban_table import BanSnapshot, BanTable, StoredBan, TooManyBans
 from presence.store.control_channel import ControlChannel, ControlMessage
+from presence.store.control_messages import BanNotice
 from presence.store.keys import Keys
 from tests.store.servers import Server
 

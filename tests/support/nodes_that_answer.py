@@ -10,10 +10,10 @@ import msgpack
 from presence import protocol
 from presence.common.errors import StoreUnavailable
 from presence.messaging.message_bus import Delivery, Report
-from presence.outbox.replies import Question
 from presence.store.answers import Answer, AnswerKeys, answer_with
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
+from presence.store.questions import Question
 
 NOW_MS = 1_700_000_030_000
 

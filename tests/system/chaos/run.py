@@ -16,8 +16,8 @@ from loadtest.servers import wait_for
 from loadtest.stream_events import StreamEvent
 from loadtest.unguarded import GUARDS
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.outbox.replies import BanNotice
 from presence.store.ban_table import BanTable
+from presence.store.control_messages import BanNotice
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.records import online_state, status_of
 from presence.store.redis_client import RedisError

@@ -1,0 +1,62 @@
+"""What operators' commands tell all nodes over their control channels, and the JSON text of it.
+
+Questions are in `presence.store.questions`; notices to a single node, which scripts write, in
+`presence.store.script_arguments`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+# The key "type" of the messages.
+_FORGOTTEN: Final = "forgotten"
+_BANS: Final = {"banned": False, "unbanned": True}  # whether bans were lifted
+
+
+class Erasure(NamedTuple):
+    """A notice that an operator has erased users from Redis."""
+
+    by: str  # the operator's name as the command gave it
+    users: int
+    uids: tuple[str, ...]  # the first of them
+
+
+class BanNotice(NamedTuple):
+    """A notice that an operator has banned users, or has lifted bans: the table has changed."""
+
+    by: str  # the operator's name as the command gave it
+    lifted: bool
+    users: int
+    uids: tuple[str, ...]  # the first of them
+
+
+def erasure_text(erasure: Erasure) -> str:
+    """Return the control message of an erasure, for `read_erasure`."""
+    return json.dumps({"type": _FORGOTTEN, **erasure._asdict()})
+
+
+def read_erasure(message: Mapping[str, Any]) -> Erasure | None:
+    """Return the erasure in a message; None if it is of another kind."""
+    values = _read_users(message) if message.get("type") == _FORGOTTEN else None
+    return None if values is None else Erasure(*values)
+
+
+def ban_notice_text(notice: BanNotice) -> str:
+    """Return the control message of a change of bans, for `read_ban_notice`."""
+    (kind,) = (kind for kind, lifted in _BANS.items() if lifted is notice.lifted)
+    return json.dumps({"type": kind, "by": notice.by, "users": notice.users, "uids": notice.uids})
+
+
+def read_ban_notice(message: Mapping[str, Any]) -> BanNotice | None:
+    """Return the change of bans in a message; None if it is of another kind."""
+    kind = message.get("type")
+    values = _read_users(message) if isinstance(kind, str) and kind in _BANS else None
+    return None if values is None else BanNotice(values[0], _BANS[str(kind)], *values[1:])
+
+
+def _read_users(message: Mapping[str, Any]) -> tuple[str, int, tuple[str, ...]] | None:
+    """Return who has acted, on how many users, and the first of them; None if a value is missing."""
+    by, users, uids = (message.get(name) for name in ("by", "users", "uids"))
+    if not (isinstance(by, str) and isinstance(users, int) and isinstance(uids, list)):
+        return None
+    return (by, int(users), tuple(uids)) if all(isinstance(each, str) for each in uids) else None

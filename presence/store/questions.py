@@ -1,0 +1,101 @@
+"""Questions about a user that operators' commands ask nodes, and what nodes answer."""
+
+import json
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from presence.protocol import UID_MAX_BYTES
+from presence.store.answers import MAX_POLL_INTERVAL_S, MIN_POLL_INTERVAL_S, TOKEN_FORM, Answer
+from presence.store.keys import Keys
+from presence.store.shard_clients import ShardClients
+
+_KIND: Final = "explain"
+
+
+class Question(NamedTuple):
+    """A request for all that a node knows of a user, from its control channel."""
+
+    uid: str
+    token: str  # random; names the Redis key for the answers, and nothing else
+
+
+def read_question(message: Mapping[str, Any]) -> Question | None:
+    """Return the question in a message of a control channel; None if it is none of a known kind."""
+    try:
+        kind, uid, token = message["type"], message["uid"], message["token"]
+        is_one = kind == _KIND and TOKEN_FORM.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Question(uid, token) if is_one else None
+
+
+def answer_to(question: Question, node: str, found: object) -> Answer:
+    return Answer(question.uid, question.token, node, msgpack.packb(found))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswers:
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by node
+    not_listening: frozenset[str] = frozenset()  # nodes not subscribed; a cluster never knows
+
+
+def ask(clients: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> NodeAnswers:
+    """Ask nodes about a user; return when all that are subscribed have answered, or after `wait_s`."""
+    token = secrets.token_hex(16)
+    key = keys.answers(keys.shard(uid), token)
+    text = json.dumps({"type": _KIND, "uid": uid, "token": token}, separators=(",", ":"))
+    names = sorted(nodes)
+    if not names:
+        return NodeAnswers()
+    with clients.at(key).pipeline(transaction=False) as pipe:
+        for node in names:
+            pipe.publish(keys.control_channel(node), text)
+        receivers = pipe.execute()
+    listening = {node for node, count in zip(names, receivers, strict=True) if count or clients.is_cluster}
+    deadline, pause_s = time.monotonic() + wait_s, MIN_POLL_INTERVAL_S
+    answers: dict[str, dict[str, Any]] = {}
+    while not answers.keys() >= listening:
+        fields: Any = clients.at(key).hgetall(key)
+        read = {name.decode("utf-8", "replace"): read_answer(packed) for name, packed in fields.items()}
+        answers = {name: answer for name, answer in read.items() if answer is not None}
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
+        if not answers.keys() >= listening:
+            clients.pause(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, MAX_POLL_INTERVAL_S)
+    return NodeAnswers(answers, frozenset(names) - listening - answers.keys())
+
+
+_NUMBER: Final = (int, float)
+_SESSION_FIELDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("device", "session", "node", "link", "status"), str),
+    **dict.fromkeys(("login_ms", "last_packet_ms"), int),
+    **dict.fromkeys(("last_packet_age_s", "idle_timeout_s"), _NUMBER),
+    **dict.fromkeys(("slot", "slots_from_hand"), (int, type(None))),
+    "due_in_s": (*_NUMBER, type(None)),
+    "ends_as": dict,
+    "vouched": bool,
+}
+_ENDED_FIELDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("device", "session", "reason"), str),
+    **dict.fromkeys(("code", "at_ms", "last_packet_ms", "deadline_ms"), int),
+}
+
+
+def read_answer(packed: bytes) -> dict[str, Any] | None:
+    """Return the answer of a node, see `presence.server.session_report`; None if no node wrote it."""
+    try:
+        answer = msgpack.unpackb(packed, unicode_errors="replace")
+        known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
+        for rows, shape in ((answer["sessions"], _SESSION_FIELDS), (answer["ended"], _ENDED_FIELDS)):
+            for row in rows:
+                known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
+    except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException):
+        return None
+    return answer if known else None
