@@ -103,7 +103,7 @@ def _counts(sample: Sample) -> tuple[float, ...]:
     """Return the counters for `Speeds`, in its order."""
     core, transitions = part(sample, "core"), part(sample, "transitions")
     return (
-        number(core.get("beats")) + number(core.get("frames")),
+        number(core.get("keepalives")) + number(core.get("other_packets")),
         total(transitions.get("online")),
         total(transitions.get("offline")),
         number(core.get("logins")),

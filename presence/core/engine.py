@@ -135,9 +135,9 @@ class Engine:
 
     def _handle(self, event: Event, outcome: ReadOutcome, now: float) -> None:
         if event is Answered.KEEPALIVE:
-            self._counters.beats += 1
+            self._counters.keepalives += 1
             return
-        self._counters.frames += 1
+        self._counters.other_packets += 1
         session = outcome.client
         if not isinstance(session, Session):
             if isinstance(event, Login):
@@ -283,8 +283,8 @@ class Engine:
         now = self.clock.now()
         self.guard.loop_ran(now)
         since = math.inf if self.packet_rate is None else now - UNCOUNTED_PAUSE_S
-        beats, frequent = self.sessions.keepalives_received(sessions, now, since)
-        self._counters.beats += beats
+        extended, frequent = self.sessions.keepalives_received(sessions, now, since)
+        self._counters.keepalives += extended
         if frequent and self.packet_rate is not None:
             self._count_keepalives(frequent, self.packet_rate, now)
 

@@ -14,12 +14,11 @@ class EngineCounters:
     # sessions superseded by another login, here or on another node, while they were connected
     taken_over: int = 0
     returned_in_grace: int = 0  # sessions superseded after they had lost their connection
-    # keepalives of sessions, including those that request an answer; `frames` are all other valid packets
-    beats: int = 0
-    frames: int = 0
+    keepalives: int = 0  # of sessions, including those that request an answer
+    other_packets: int = 0  # valid ones
     refused: dict[str, int] = field(default_factory=dict)  # connections, by reason
     ended: dict[str, int] = field(default_factory=dict)  # sessions, by reason
-    saved_by_a_last_look: int = 0  # sessions kept because an unread packet was found at expiry
+    saved_by_poll: int = 0  # sessions kept because an unread packet was found at expiry
     away: int = 0
     updates: int = 0  # of profiles
     flapping: FlapDampingCounters = field(default_factory=FlapDampingCounters)

@@ -45,7 +45,7 @@ class ExpiryBatch:
             if session not in self._registry:
                 continue
             if not self.sessions.is_idle(session):
-                self.counters.saved_by_a_last_look += 1
+                self.counters.saved_by_poll += 1
                 continue
             yield session
 

@@ -63,7 +63,7 @@ class ServerStatistics:
             "logins": engine.logins,
             "refused": sum(engine.refused.values()),
             "ended": sum(engine.ended.values()),
-            "keepalives": engine.beats,
+            "keepalives": engine.keepalives,
             "waiting_for_redis": outbox.held,
             "dropped": outbox.dropped_total,
             "latest_tick_s": round(ticker.overrun_max_s, 3),

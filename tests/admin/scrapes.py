@@ -31,7 +31,7 @@ def sample(**given: Any) -> dict[str, Any]:
         "connections": 4,
         "sessions": 5,
         "started_ms": 1_500,
-        "core": {"logins": 9, "beats": 100, "frames": 20, "refused": {"busy": 2}, "ended": {}},
+        "core": {"logins": 9, "keepalives": 100, "other_packets": 20, "refused": {"busy": 2}, "ended": {}},
         "transitions": {"online": {"login": 7}, "offline": {}, "away": {}, "update": {}, "gap": {}},
         "relay": {"connected": True},
         "wheel": {"slot_s": 0.5, "next_s": 0.1, "sizes": [1, 3, 0], "later": 2},

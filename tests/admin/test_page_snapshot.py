@@ -18,7 +18,7 @@ from presence.store.node_states import NodeState
 
 
 def answer_of(number: int, at: float, pid: int = 1, **counters: Any) -> WorkerAnswer:
-    core = {"beats": counters.get("beats", 0), "refused": counters.get("refused", {})}
+    core = {"keepalives": counters.get("keepalives", 0), "refused": counters.get("refused", {})}
     transitions = {"online": {"login": counters.get("online", 0)}}
     return WorkerAnswer(number, {"pid": pid, "started_ms": pid, "core": core, "transitions": transitions}, at)
 
@@ -34,8 +34,8 @@ def test_a_silent_worker_makes_no_peak_and_a_replaced_one_starts_at_zero() -> No
     rates = Rates()
     rates.update([answer_of(1, 10.0)])
     assert rates.update([WorkerAnswer(1, None, 11.0)]) == Speeds()
-    assert rates.update([answer_of(1, 20.0, beats=100)]).packets == 10.0
-    assert rates.update([answer_of(1, 22.0, pid=2, beats=8)]).packets == 4.0
+    assert rates.update([answer_of(1, 20.0, keepalives=100)]).packets == 10.0
+    assert rates.update([answer_of(1, 22.0, pid=2, keepalives=8)]).packets == 4.0
 
 
 def test_wheels_are_added_by_the_time_until_slots_are_due() -> None:

@@ -67,7 +67,7 @@ def test_an_end_has_the_time_of_the_last_packet_and_keepalives_are_counted(world
     world.pass_time(T + TICK)
     assert world.history()[2:] == [ended(Code.IDLE_TIMEOUT)]
     assert world.changes[-1].last_seen_ms == 1_700_000_007_250
-    assert world.engine.statistics().beats == 2
+    assert world.engine.statistics().keepalives == 2
 
 
 def test_only_the_delay_of_idle_time_outs_is_measured(world: World) -> None:
@@ -117,7 +117,7 @@ def test_an_unread_packet_rescues_its_session(world: World) -> None:
     until_due(world)
     world.pass_time(TICK)
     assert world.history() == [LOGIN]
-    assert world.engine.statistics().saved_by_a_last_look == 1
+    assert world.engine.statistics().saved_by_poll == 1
 
 
 @pytest.mark.parametrize(

@@ -115,14 +115,14 @@ async def test_a_client_is_not_delayed_by_others_that_send_many_packets(kind: Tr
     async with serving(kind, Limits(unsent_bytes=10_000_000)) as server:
         bystander = await server.logged_in("bystander")
         flooders = [await server.logged_in(f"user-{number}") for number in range(8)]
-        before = server.engine.statistics().frames
+        before = server.engine.statistics().other_packets
         for each in flooders:
             await each.stream.send_all(UNKNOWN * A_READ)
         await bystander.send(protocol.keepalive(1))
         assert await bystander.receive()
         heaps = len(flooders) * A_READ
-        assert server.engine.statistics().frames - before < heaps / 2
-        await server.until(lambda: server.engine.statistics().frames - before == heaps)
+        assert server.engine.statistics().other_packets - before < heaps / 2
+        await server.until(lambda: server.engine.statistics().other_packets - before == heaps)
 
 
 @every_kind
@@ -155,11 +155,11 @@ async def test_a_flood_ends_a_few_packets_beyond_the_limit() -> None:
     burst = 5 * MAX_PACKETS_PER_SLICE
     async with serving("epoll", packet_rate=PacketRate(10, burst)) as server:
         client = await server.logged_in()
-        before = server.engine.statistics().frames
+        before = server.engine.statistics().other_packets
         await client.stream.send_all(UNKNOWN * A_READ)
         *answers, goodbye = await client.rest()
         assert goodbye.payload["code"] == Code.RATE_LIMITED
-        assert server.engine.statistics().frames - before <= burst + MAX_PACKETS_PER_SLICE
+        assert server.engine.statistics().other_packets - before <= burst + MAX_PACKETS_PER_SLICE
         assert len(answers) <= burst + MAX_PACKETS_PER_SLICE
 
 
@@ -329,7 +329,7 @@ async def test_a_reader_that_makes_progress_is_given_time(kind: TransportKind) -
 async def test_a_slow_reader_that_catches_up_gets_the_goodbye() -> None:
     async with asking("epoll", Limits(unsent_bytes=1_000_000), is_slow=True) as (server, _, client, session):
         await client.send(*(Packet(9, number) for number in range(1000)))
-        await server.until(lambda: server.engine.statistics().frames >= 1000)
+        await server.until(lambda: server.engine.statistics().other_packets >= 1000)
         goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
         server.epoll._connections.begin_close(session.handle, goodbye)
         *answers, last = await client.rest()  # the goodbye may still be queued when all else is read
