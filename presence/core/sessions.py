@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from presence.core.changes import Change
+from presence.core.deadline_wheel import DeadlineWheel
 from presence.core.profiles import UNCHANGED, ProfileChange
 from presence.core.registry import Guest, LoginResult, Registry, Session, SessionKey
 from presence.core.slots import SlotClock
-from presence.core.token_expiry import TokenExpiry
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 
@@ -77,8 +77,8 @@ class Sessions:
         cursor = slot_clock.at_or_before(now)
         self._wheel: TimingWheel[SessionKey] = TimingWheel(slots, cursor)
         self._auto_away: TimingWheel[SessionKey] = TimingWheel(slots if away_after else 0, cursor)
-        self._token_expiry: TokenExpiry[SessionKey] = TokenExpiry(now)
-        self._status_ends: TokenExpiry[SessionKey] = TokenExpiry(now)
+        self._token_expiry: DeadlineWheel[SessionKey] = DeadlineWheel(now)
+        self._status_ends: DeadlineWheel[SessionKey] = DeadlineWheel(now)
 
     def login(
         self,
@@ -203,8 +203,8 @@ class Sessions:
         """
         idle = self._wheel.pop_due(slot, limit)
         inattentive = self._auto_away.pop_due(slot, limit)
-        expired, more_expired = self._token_expiry.pop_expired(now, limit)
-        ended, more_ended = self._status_ends.pop_expired(now, limit)
+        expired, more_expired = self._token_expiry.pop_due(now, limit)
+        ended, more_ended = self._status_ends.pop_due(now, limit)
         more = bool(idle or inattentive) or more_expired or more_ended
         live = self._live
         return DueSessions(live(idle), live(inattentive), live(expired), live(ended), more=more)
@@ -262,5 +262,5 @@ class Sessions:
             self._slot_clock.slot_s,
             None if slot is None else self._slot_clock.start_of(slot),
             None if away is None else self._slot_clock.start_of(away),
-            self._token_expiry.expires_at(session.key),
+            self._token_expiry.deadline_of(session.key),
         )

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from presence.common.rate_limit import KeyedRateLimiter, spread_over
 from presence.core.authenticator import NO_SIGHT, Authenticator, Granted, Refusal, Sight
+from presence.core.deadline_wheel import DeadlineWheel
 from presence.core.registry import Session
-from presence.core.token_expiry import TokenExpiry
 from presence.protocol import Code
 
 MAX_PASSES: Final = 16  # of a connection
@@ -67,7 +67,7 @@ class Visibility:
         self._passes: dict[Session, list[Pass]] = {}
         self.pass_bytes = self.passes_full = 0
         self._checks: KeyedRateLimiter[str] = KeyedRateLimiter(PASS_CHECKS_PER_S, PASS_CHECKS_BURST)
-        self._expiry: TokenExpiry[Session] = TokenExpiry(now())  # when the first pass of each expires
+        self._expiry: DeadlineWheel[Session] = DeadlineWheel(now())  # when the first pass of each expires
 
     @property
     def passes(self) -> int:
@@ -122,7 +122,7 @@ class Visibility:
             The connections, which may see less than before, and whether more may be due.
         """
         now = self._now()
-        sessions, is_more = self._expiry.pop_expired(now, limit)
+        sessions, is_more = self._expiry.pop_due(now, limit)
         for session in sessions:
             self._keep(session, [each for each in self._passes[session] if each.expires_at > now])
         return sessions, is_more

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from presence import protocol
-from presence.core import expiry, token_expiry
+from presence.core import deadline_wheel, expiry
 from presence.core.admission import PacketRate
 from presence.core.ban_list import Ban
 from presence.core.changes import Change, Op
@@ -541,9 +541,9 @@ class CoreAgainstModel(RuleBasedStateMachine):
                 latest = min(latest, known.lost_wheel + longest_grace)
             assert wheel_now < latest + SLOT + EPSILON, "overdue"
             if known.lost is None:
-                assert now < known.expires + token_expiry.SLOT_S + EPSILON, "its token has expired"
+                assert now < known.expires + deadline_wheel.SLOT_S + EPSILON, "its token has expired"
             status = self.world.registry.profiles.get(self.world.session(key).number).status
-            assert status != BRIEF or now < known.brief_until + token_expiry.SLOT_S + EPSILON
+            assert status != BRIEF or now < known.brief_until + deadline_wheel.SLOT_S + EPSILON
             if status == "away" and not known.is_set_away:
                 assert wheel_now >= known.active + AWAY_AFTER - EPSILON, "active again, and still away"
             if self.scene.away_after and status == "online":
@@ -584,7 +584,7 @@ def _one_of(those: list[V], number: int) -> V | None:
 @pytest.mark.parametrize("name", SCENES)
 def test_the_core_fits_its_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "MAX_EXPIRED_PER_TURN", MAX_EXPIRED)
-    monkeypatch.setattr(token_expiry, "HORIZON_SLOTS", HORIZON_SLOTS)
+    monkeypatch.setattr(deadline_wheel, "HORIZON_SLOTS", HORIZON_SLOTS)
     examples = settings().max_examples // EXAMPLES_SHARE
     run_state_machine_as_test(
         partial(CoreAgainstModel, SCENES[name]),  # type: ignore[arg-type]  # it calls what it is given

@@ -1,13 +1,13 @@
-"""When each session's token expires: a wheel of its own, so that sessions without a token pay nothing.
+"""Deadlines at a moment, such as the expiry of a token: a wheel beside that of idle time-outs.
 
-Deadlines here are plain monotonic time. A stall of the server extends no token, although it extends the
-deadlines of silent sessions.
+Few sessions have such a deadline, and those without pay nothing. A stall of the server extends none of them,
+although it extends the deadlines of silent sessions: they are plain monotonic time.
 
 A token may be valid for years, and a ring has a slot for each step up to its furthest deadline. So nothing is
 put further ahead than `HORIZON_SLOTS`; later deadlines are kept in a table beside the wheel and moved forward
 when their slot is reached, once an hour.
 
-Costs: `set` and `discard` O(1); `pop_expired` O(keys taken + slots passed). Memory: 100 to 150 bytes per key,
+Costs: `set` and `discard` O(1); `pop_due` O(keys taken + slots passed). Memory: 100 to 150 bytes per key,
 and 60 more while its deadline is beyond the horizon.
 """
 
@@ -18,12 +18,12 @@ from presence.core.wheel import TimingWheel
 
 K = TypeVar("K")
 
-SLOT_S: Final = 0.5  # a session outlives its token by at most this, and a tick of the caller
+SLOT_S: Final = 0.5  # a key is due at most this much late, beside the caller's own interval
 HORIZON_SLOTS: Final = 7200  # an hour, about as long as most tokens are valid; empty slots take 1.6 MB
 
 
-class TokenExpiry(Generic[K]):
-    """Keys with the moment at which each token expires.
+class DeadlineWheel(Generic[K]):
+    """Keys with the moment at which each is due.
 
     Args:
         now: monotonic seconds.
@@ -49,7 +49,7 @@ class TokenExpiry(Generic[K]):
             self._far.pop(key, None)
         self._wheel.touch(key, slot)
 
-    def expires_at(self, key: K) -> float | None:
+    def deadline_of(self, key: K) -> float | None:
         """Return the deadline of `key`, rounded up to a slot; None without one."""
         slot = self._wheel.slot_of(key)
         return None if slot is None else self._far.get(key, slot * SLOT_S)
@@ -58,8 +58,8 @@ class TokenExpiry(Generic[K]):
         if self._wheel.discard(key) and self._far:
             self._far.pop(key, None)
 
-    def pop_expired(self, now: float, limit: int) -> tuple[list[K], bool]:
-        """Take keys whose tokens have expired, examining at most `limit` keys.
+    def pop_due(self, now: float, limit: int) -> tuple[list[K], bool]:
+        """Take keys that are due, examining at most `limit` keys.
 
         Returns:
             The keys, and whether more may be due at `now`.
