@@ -53,8 +53,8 @@ from presence.transports.limits import (
     MIN_PROGRESS_BYTES,
     READ_BYTES,
     Limits,
-    TransportStatistics,
 )
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls_connection import TlsConnectionState
 
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines

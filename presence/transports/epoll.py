@@ -39,9 +39,9 @@ from presence.transports.limits import (
     MAX_LOGINS_PER_TURN,
     MAX_TIMEOUTS_PER_TURN,
     Limits,
-    TransportStatistics,
 )
 from presence.transports.reader import ConnectionReader
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
 
 ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median

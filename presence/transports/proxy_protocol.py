@@ -20,7 +20,8 @@ import trio
 
 from presence.common import networks
 from presence.common.logs import RateLimited
-from presence.transports.limits import MAX_LOGINS_PER_TURN, TransportStatistics
+from presence.transports.limits import MAX_LOGINS_PER_TURN
+from presence.transports.statistics import TransportStatistics
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 FIXED_BYTES = 16

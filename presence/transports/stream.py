@@ -34,9 +34,9 @@ from presence.transports.limits import (
     READ_BYTES,
     TOO_MANY_CONNECTIONS,
     Limits,
-    TransportStatistics,
     encode_refusal,
 )
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
 
 

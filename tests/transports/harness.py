@@ -27,7 +27,8 @@ from presence.protocol import Code, Decoder, Kind, Packet
 from presence.server.ticker import Ticker
 from presence.transports import sockets
 from presence.transports.epoll import EpollTransport
-from presence.transports.limits import Limits, TransportStatistics
+from presence.transports.limits import Limits
+from presence.transports.statistics import TransportStatistics
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import HANDSHAKES, Certificate, TlsListening
 from tests.support.waiting import until

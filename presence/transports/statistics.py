@@ -1,0 +1,45 @@
+"""What a transport counts."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class TransportStatistics:
+    """Counters since the start and gauges; a transport leaves those at 0 that it does not have.
+
+    Attributes:
+        connections: open connections.
+        accepted, closed: connections.
+        slow_readers: connections dropped because the client read too slowly.
+        login_timeouts: connections closed because their login did not arrive in time.
+        failures: connections closed because of an error in this server.
+        accept_errors: accepts that failed for lack of descriptors or memory.
+        unsent_connections: connections with unsent bytes.
+        batches: of ready connections that were read.
+        paces: connections by latency class.
+        tls_connections, handshakes_underway: at present.
+        handshakes, handshakes_failed, handshakes_refused: "refused" were dropped for newer ones.
+        proxied, proxy_headers_refused: connections with a valid header, and without one.
+        awaiting_proxy_headers: connections whose header is not complete.
+        addresses_kept: client addresses that a proxy named or that are counted.
+    """
+
+    connections: int = 0
+    accepted: int = 0
+    closed: int = 0
+    slow_readers: int = 0
+    login_timeouts: int = 0
+    failures: int = 0
+    accept_errors: int = 0
+    unsent_connections: int = 0
+    batches: int = 0
+    paces: tuple[int, ...] = ()
+    tls_connections: int = 0
+    handshakes_underway: int = 0
+    handshakes: int = 0
+    handshakes_failed: int = 0
+    handshakes_refused: int = 0
+    proxied: int = 0
+    proxy_headers_refused: int = 0
+    awaiting_proxy_headers: int = 0
+    addresses_kept: int = 0
