@@ -193,7 +193,7 @@ class EpollTransport:
         return replace(
             connections.counters,
             unsent_connections=len(connections.unsent),
-            paces=connections.count_by_latency_class(),
+            latency_classes=connections.count_by_latency_class(),
             tls_connections=len(connections.tls),
             handshakes_underway=len(connections.handshaking),
             awaiting_proxy_headers=len(self._acceptor.headers.awaited),

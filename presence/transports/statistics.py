@@ -16,7 +16,7 @@ class TransportStatistics:
         accept_errors: accepts that failed for lack of descriptors or memory.
         unsent_connections: connections with unsent bytes.
         batches: of ready connections that were read.
-        paces: connections by latency class.
+        latency_classes: connections by latency class.
         tls_connections, handshakes_underway: at present.
         handshakes, handshakes_failed, handshakes_refused: "refused" were dropped for newer ones.
         proxied, proxy_headers_refused: connections with a valid header, and without one.
@@ -33,7 +33,7 @@ class TransportStatistics:
     accept_errors: int = 0
     unsent_connections: int = 0
     batches: int = 0
-    paces: tuple[int, ...] = ()
+    latency_classes: tuple[int, ...] = ()
     tls_connections: int = 0
     handshakes_underway: int = 0
     handshakes: int = 0
