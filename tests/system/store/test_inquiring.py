@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 
 from presence.store.questions import NodeAnswers
-from tests.store.test_answers import asked
+from tests.store.test_questions import asked
 from tests.support.nodes_that_answer import answer, listening
 from tests.support.redis_cluster import Cluster
 
