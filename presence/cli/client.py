@@ -34,7 +34,7 @@ from presence.client import (
     WatchEnded,
     connect,
 )
-from presence.client.shell import error_text
+from presence.client.errors import error_text
 from presence.common.text import printable
 from presence.config.loader import DEFAULT_SOURCE, TOKEN_VARIABLE
 from presence.protocol.constants import STATUSES

@@ -40,6 +40,7 @@ from presence.client.errors import (
     Unreachable,
     Unsupported,
 )
+from presence.client.lifecycle import State, Statistics
 from presence.client.options import ClientOptions
 from presence.client.pushes import (
     Connected,
@@ -54,7 +55,7 @@ from presence.client.pushes import (
     UserState,
     WatchEnded,
 )
-from presence.client.tokens import BlockingTokenSource, State, Statistics, TokenSource
+from presence.client.tokens import BlockingTokenSource, TokenSource
 from presence.protocol import EncodeError
 
 __all__ = [

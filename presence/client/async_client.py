@@ -18,7 +18,9 @@ from presence.client.arguments import MAX_PORT, host_name, seconds, unix_ms, use
 from presence.client.arguments import visibility_pass as checked_pass
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.inbox import Inbox
+from presence.client.lifecycle import Payload, State, Statistics
 from presence.client.link import Link, open_tcp
+from presence.client.machine import ClientMachine
 from presence.client.options import DEFAULTS, ClientOptions
 from presence.client.pushes import (
     Connected,
@@ -33,8 +35,7 @@ from presence.client.pushes import (
     WatchEnded,
     user_states,
 )
-from presence.client.shell import delivered_count, new_machine
-from presence.client.tokens import Payload, State, Statistics, TokenSource
+from presence.client.tokens import TokenSource
 from presence.protocol import Packet
 
 T = TypeVar("T", bound=Push)
@@ -99,25 +100,28 @@ def connect(
     if token is not None and not isinstance(token, str) and not callable(token):
         raise TypeError(f"token must be a string or a function, not {type(token).__name__}")
     host, port = host_name(host), whole("port", port, MAX_PORT)
-    login = {
-        "uid": uid,
-        "device": device,
-        "device_class": device_class,
-        "idle_timeout": None if idle_timeout is None else seconds("idle_timeout", idle_timeout),
-        "meta": meta,
-        "private": private,
-        "status": status,
-    }
-    machine = new_machine(
+    own_token, source = (token, None) if isinstance(token, str) else (None, token)
+    login = protocol.login(
+        uid,
+        token=own_token,
+        v=protocol.VERSION,
+        device=device,
+        device_class=device_class,
+        idle_timeout=None if idle_timeout is None else seconds("idle_timeout", idle_timeout),
+        meta=meta,
+        private=private,
+        status=status,
+    )
+    machine = ClientMachine(
         login,
-        token,
+        0.0,
         server=f"{host}:{port}",
-        wait=wait,
+        persistent=not wait,
+        fetches=source is not None,
         ask_every=options.ask_every,
         watch_devices=watch_devices,
     )
     opening = options.open_stream or partial(open_tcp, host, port, options.tls_context)
-    source = None if isinstance(token, str) else token
     inbox = Inbox(options.max_messages, options.max_changes)
     link = Link(machine, opening, source, inbox)
     return Connecting(link, Client(link, options), wait)
@@ -220,7 +224,9 @@ class Client:
             NotConnected, Ended: not logged in; nothing was sent.
             EncodeError: an argument breaks a rule of the protocol.
         """
-        return delivered_count(await self._request(protocol.message(to, body), retries=retry, undo=True))
+        answer = await self._request(protocol.message(to, body), retries=retry, undo=True)
+        delivered: int = answer.get("delivered", 0)
+        return delivered
 
     async def query(self, uids: Iterable[str], *, detail: bool = False) -> dict[str, UserState]:
         """Return the states of at most 500 users, with `detail` also those of their devices.

@@ -22,6 +22,7 @@ from anyio.from_thread import BlockingPortal
 
 from presence.client.async_client import Client, Connecting, connect
 from presence.client.errors import Ended
+from presence.client.lifecycle import State, Statistics
 from presence.client.options import DEFAULTS, ClientOptions
 from presence.client.pushes import (
     Connected,
@@ -35,7 +36,7 @@ from presence.client.pushes import (
     UserState,
     WatchEnded,
 )
-from presence.client.tokens import BlockingTokenSource, State, Statistics, TokenSource
+from presence.client.tokens import BlockingTokenSource, TokenSource
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Push)

@@ -5,6 +5,8 @@ Two are Python's own exceptions as well: `EncodeError`, for an argument that the
 their own, raise Python's exceptions: ValueError, TypeError, RuntimeError, TimeoutError.
 """
 
+import os
+
 from presence.protocol import Code
 from presence.protocol.errors import PresenceError as PresenceError  # noqa: PLC0414 - exported from here
 
@@ -150,3 +152,15 @@ ENDED: dict[int, type[Ended]] = {
     Code.BANNED: Banned,
 }
 """Ends of a logged-in connection for good; all others are an `Ended`."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of a connection error; trio wraps the system's error, once per address."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError):
+        error = cause
+    if isinstance(error, OSError) and error.errno and type(error).__module__ == "builtins":
+        return os.strerror(error.errno)  # ssl and the resolver have numbers of their own
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -21,14 +21,16 @@ import anyio
 from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
-from presence.client.errors import PresenceError
+from presence.client.errors import PresenceError, error_text
 from presence.client.inbox import Inbox
+from presence.client.lifecycle import Payload, State
 from presence.client.machine import ClientMachine
 from presence.client.options import OpenStream
 from presence.client.pending import Effects, RequestResult, Result
 from presence.client.pushes import PushKind
-from presence.client.shell import READ_BYTES, error_text
-from presence.client.tokens import Payload, State, TokenSource
+from presence.client.tokens import TokenSource
+
+READ_BYTES = 65_536
 
 T = TypeVar("T")
 

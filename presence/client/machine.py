@@ -42,12 +42,13 @@ from presence.client.connection import Connection
 from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, PresenceError
 from presence.client.inbox import Inbox
 from presence.client.kept_state import PersistentState
+from presence.client.lifecycle import CONNECTED, State, Statistics
 from presence.client.login_token import TOKEN_TIMEOUT_S, LoginToken
 from presence.client.pending import Effects, RequestResult
 from presence.client.pushes import Connected, Disconnected, Goodbye
 from presence.client.reconnect import Chance, Loss, ReconnectPolicy
 from presence.client.session import ASK_EVERY, KEEPALIVE_SHARE, Keepalives
-from presence.client.tokens import CONNECTED, ServerClock, State, Statistics
+from presence.client.tokens import ServerClock
 from presence.protocol import Code, Kind, Packet, ProtocolError
 
 CONNECT_TIMEOUT_S = 10.0  # name, TCP and TLS; a SYN that got lost is repeated after 1, 3 and 7 s

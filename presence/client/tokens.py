@@ -1,48 +1,20 @@
-"""What the modules of the client share: states, counters, tokens."""
+"""Tokens as a client handles them: where they come from, and how long they live by the server's clock.
+
+Tests: `tests/client/test_token_sources.py`, `tests/client/test_renewal.py`.
+"""
 
 import base64
 import binascii
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from presence import protocol
 from presence.protocol import TOKEN_MAX_BYTES, EncodeError, Kind, Packet
 
-Payload = Mapping[str, Any]
 TokenSource: TypeAlias = Callable[[], str | Awaitable[str]]
 BlockingTokenSource: TypeAlias = Callable[[], str]
-
-
-class State(Enum):
-    """The state of a client."""
-
-    FETCHING_TOKEN = "fetching a token"  # noqa: S105 - none
-    CONNECTING = "connecting"
-    LOGGING_IN = "logging in"
-    ONLINE = "online"
-    LOGGING_OUT = "logging out"
-    WAITING = "waiting to return"
-    ENDED = "ended"
-
-
-CONNECTED: Final = frozenset({State.LOGGING_IN, State.ONLINE, State.LOGGING_OUT})
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Counters since the start."""
-
-    logins: int  # logins granted
-    losses: int  # connections lost, and failed attempts
-    keepalives: int  # sent
-    round_trip_s: float | None  # of the last answered keepalive on this connection; None before one
-    pushes_waiting: int  # queued for the program
-    pushes_superseded: int  # changes dropped from a full queue because a later one of the user was queued
-    pushes_dropped: int  # oldest pushes of a full queue dropped, as `Dropped` tells the program
 
 
 class ServerClock:
@@ -58,9 +30,6 @@ class ServerClock:
     def time_s(self, now: float) -> float | None:
         """Return the Unix seconds of the server; None if unknown."""
         return None if self._offset_s is None else now + self._offset_s
-
-
-# Tokens come from the program; only the server verifies them.
 
 
 def checked_token(token: object) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from presence import protocol
+from presence.client.lifecycle import State
 from presence.client.machine import ClientMachine
 from presence.client.pending import RequestResult
 from presence.client.pushes import PresenceChanged, Push
-from presence.client.tokens import State
 from presence.protocol import Kind, Packet
 
 T = 30.0
