@@ -24,7 +24,7 @@ _SEEN_RETENTION_MS: Final = 7 * 86_400_000
 class _NoSocket:
     """A `Transport` on which nothing ever arrives."""
 
-    def hang_up(self, handle: Any, farewell: bytes) -> None:
+    def disconnect(self, handle: Any, farewell: bytes) -> None:
         pass
 
     def send(self, handle: Any, data: bytes) -> None:

@@ -85,7 +85,7 @@ class Engine:
             flap_damping=self.flap_damping,
             outbox=self.outbox,
             clock=self.clock,
-            disconnected=self._disconnected,
+            disconnected=self._notify_disconnected,
         )
         self.expiry = ExpiryBatch(self.sessions, self._counters, poll_before_expiry)
         self._request_handler: RequestHandler | None = None
@@ -99,7 +99,7 @@ class Engine:
     def received(self, client: Client, data: bytes, max_packets: int = sys.maxsize) -> ReadOutcome:
         """Handle bytes that were read from a connection.
 
-        The caller then sends the reply, hangs up if there is an end code, and calls `dispatch_requests`.
+        The caller then sends the reply, disconnects if there is an end code, and calls `dispatch_requests`.
         Effects of packets before an internal error stand, such as a login in the same bytes.
 
         Args:
@@ -124,10 +124,10 @@ class Engine:
             if outcome.end_code is not None:
                 if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
                     _count(self._counters.refused, outcome.end_code)
-                self.closed(after, outcome.end_code)
+                self.disconnected(after, outcome.end_code)
         except Exception as error:  # reported with the outcome
             _count(self._counters.refused, Code.SERVER_ERROR)
-            self.closed(outcome.client, Code.SERVER_ERROR)
+            self.disconnected(outcome.client, Code.SERVER_ERROR)
             outcome.failure, outcome.end_code = error, Code.SERVER_ERROR
             outcome.reply += _FAILED_GOODBYE
             outcome.unfinished = False
@@ -189,7 +189,7 @@ class Engine:
                 self._counters.returned_in_grace += 1
             else:
                 self._counters.taken_over += 1
-                self.terminator.hang_up(superseded, _SUPERSEDED_GOODBYES[grant.superseded_code])
+                self.terminator.disconnect(superseded, _SUPERSEDED_GOODBYES[grant.superseded_code])
         self.terminator.evict_excess(grant.excess_sessions, now)
         outcome.reply += protocol.encode_unchecked(
             protocol.ok(
@@ -294,9 +294,9 @@ class Engine:
             goodbye = packet_rate.count_packets(session.uid, 1, now)
             if goodbye is not None:
                 self.count_refusal(Code.RATE_LIMITED)
-                self._hang_up(session, Code.RATE_LIMITED, goodbye)
+                self._disconnect_with_grace(session, Code.RATE_LIMITED, goodbye)
 
-    def closed(self, client: Client, code: Code = Code.CLOSED) -> None:
+    def disconnected(self, client: Client, code: Code = Code.CLOSED) -> None:
         """Handle the loss of a connection, or that its transport is about to close it with `code`.
 
         A client that may reconnect has its grace period; after other codes the session ends immediately.
@@ -304,7 +304,7 @@ class Engine:
         if not isinstance(client, Session) or client.transport is None:
             return
         client.transport = client.handle = client.partial = None
-        self._disconnected(client)
+        self._notify_disconnected(client)
         if client not in self.registry:
             return
         now = self.clock.now()
@@ -314,22 +314,22 @@ class Engine:
         client.end_code = code
         self.sessions.connection_lost(client, self.flap_damping.connection_lost(client.key, now), now)
 
-    def _disconnected(self, session: Session) -> None:
+    def _notify_disconnected(self, session: Session) -> None:
         if self.visibility is not None:
             self.visibility.discard(session)
         if self._request_handler is not None:
             self._request_handler.session_disconnected(session)
 
-    def fail(self, session: Session) -> None:
+    def disconnect_failed(self, session: Session) -> None:
         """Close a session's connection after an internal error; its client reconnects."""
-        self._hang_up(session, Code.SERVER_ERROR, _FAILED_GOODBYE)
+        self._disconnect_with_grace(session, Code.SERVER_ERROR, _FAILED_GOODBYE)
 
-    def _hang_up(self, session: Session, code: Code, goodbye: bytes) -> None:
+    def _disconnect_with_grace(self, session: Session, code: Code, goodbye: bytes) -> None:
         """Close a session's connection, if it has one, with the usual grace period."""
         transport, handle = session.transport, session.handle
         if transport is not None:
-            self.closed(session, code)
-            transport.hang_up(handle, goodbye)
+            self.disconnected(session, code)
+            transport.disconnect(handle, goodbye)
 
     def dispatch_requests(self, outcome: ReadOutcome) -> Exception | None:
         """Pass the requests of an outcome to the request handler, after its reply was sent.
@@ -348,7 +348,7 @@ class Engine:
                 if session.transport is not None or isinstance(request, MessageRequest):
                     self._request_handler.handle(session, request)
         except Exception as error:
-            self.fail(session)
+            self.disconnect_failed(session)
             return error
         return None
 
@@ -379,7 +379,7 @@ class Engine:
                 self.detection_delay.observe(now - session.last_seen - session.idle_timeout)
             self.terminator.end(session, session.end_code, now)
             if session.transport is not None:
-                self.terminator.hang_up(session, _IDLE_GOODBYE)
+                self.terminator.disconnect(session, _IDLE_GOODBYE)
             ended += 1
         for session in self.expiry.inattentive_sessions():
             self._report_update(self.registry.set_auto_away(session, now))
@@ -394,7 +394,7 @@ class Engine:
         """Close the connection, with the usual grace period; a lost one has its grace already."""
         if session.transport is not None:
             self._counters.tokens_expired += 1
-            self._hang_up(session, Code.AUTH_EXPIRED, _EXPIRED_GOODBYE)
+            self._disconnect_with_grace(session, Code.AUTH_EXPIRED, _EXPIRED_GOODBYE)
 
     def slot_done(self, now: float) -> None:
         """Register stale sessions that became active again, and tidy tables."""

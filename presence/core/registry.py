@@ -32,7 +32,7 @@ SessionKey: TypeAlias = str | tuple[str, str]
 class Transport(Protocol):
     """A transport, as the engine uses it for one of its connections; no method waits."""
 
-    def hang_up(self, handle: Any, goodbye: bytes) -> None:
+    def disconnect(self, handle: Any, goodbye: bytes) -> None:
         """Stop reading; soon send `goodbye`, half-close, drain for a bounded time, close."""
 
     def send(self, handle: Any, data: bytes) -> None:

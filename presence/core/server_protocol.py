@@ -75,7 +75,7 @@ class ReadOutcome:
 
     client: Client  # the connection from now on: a guest, or the session that it logged in to
     reply: bytearray = field(default_factory=bytearray)  # to send; mutable: one read may have 1,000 answers
-    end_code: Code | None = None  # reason to hang up after the reply; None: stay connected
+    end_code: Code | None = None  # reason to disconnect after the reply; None: stay connected
     requests: list[Request] | None = None  # for the request handler, in order
     sight_changed: bool = False  # whether a new token lets the client see other users
     unfinished: bool = False  # whether packets are left for another call, which has to follow soon
@@ -188,7 +188,7 @@ def _misplaced(packet: Packet, outcome: ReadOutcome, message: str, code: Code = 
 
 
 def _refuse(outcome: ReadOutcome, error: ProtocolError) -> None:
-    """Report bad input to the client, then hang up."""
+    """Report bad input to the client, then disconnect it."""
     outcome.end_code = error.code
     if isinstance(outcome.client, Guest) or error.kind is not None:
         refusal = protocol.error(error.id, error.code, error.message)

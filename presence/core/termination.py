@@ -43,19 +43,19 @@ class SessionTerminator:
         self.counters.ended[code.reason] = self.counters.ended.get(code.reason, 0) + 1
         self.outbox.append(change)
 
-    def hang_up(self, session: Session, goodbye: bytes) -> None:
+    def disconnect(self, session: Session, goodbye: bytes) -> None:
         """Close a session's connection after a last packet."""
         transport, handle = session.transport, session.handle
         session.transport = session.handle = session.partial = None
         if transport is not None:
             self.disconnected(session)
-            transport.hang_up(handle, goodbye)
+            transport.disconnect(handle, goodbye)
 
     def evict_excess(self, sessions: list[Session], now: float) -> None:
         """End sessions beyond the user's quota, after the login was reported: the user stays online."""
         for session in sessions:
             self.end(session, Code.SESSION_LIMIT, now)
-            self.hang_up(session, _LIMIT_GOODBYE)
+            self.disconnect(session, _LIMIT_GOODBYE)
 
     def supersede(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
         """End a session that another node has taken over.
@@ -74,7 +74,7 @@ class SessionTerminator:
             self.counters.taken_over += 1
         self.end(session, Code.REPLACED, now)
         if session.transport is not None:
-            self.hang_up(session, protocol.encode(protocol.goodbye(code)))
+            self.disconnect(session, protocol.encode(protocol.goodbye(code)))
         return True
 
     def kick(self, key: SessionKey, session_id: str) -> bool:
@@ -89,7 +89,7 @@ class SessionTerminator:
         ended = [each for each in self._registry.sessions_of(ban.uid) if ban.device in (None, each.device)]
         for session in ended:
             self.end(session, Code.BANNED, now)
-            self.hang_up(session, ban.goodbye(now))
+            self.disconnect(session, ban.goodbye(now))
         return ended
 
     def limit(self, key: SessionKey, session_id: str, *, may_return: bool = False) -> bool:
@@ -104,7 +104,7 @@ class SessionTerminator:
         retry_after = self.sessions.idle_timeout if may_return else None
         return self._end_named(key, session_id, Code.SESSION_LIMIT, retry_after)
 
-    def say_goodbye_all(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
+    def disconnect_all(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
         """Close the connections of sessions without ending them: this server stops, and clients reconnect.
 
         Each connection is read first, because it may have sent a logout.
@@ -113,7 +113,7 @@ class SessionTerminator:
             if session.transport is not None:
                 session.transport.poll_now(session.handle)
             if session.transport is not None:
-                self.hang_up(session, goodbye())
+                self.disconnect(session, goodbye())
 
     def _end_named(
         self, key: SessionKey, session_id: str, code: Code, retry_after: float | None = None
@@ -122,7 +122,7 @@ class SessionTerminator:
         if session is None:
             return False
         self.end(session, code, self.clock.now())
-        self.hang_up(session, protocol.encode(protocol.goodbye(code, retry_after=retry_after)))
+        self.disconnect(session, protocol.encode(protocol.goodbye(code, retry_after=retry_after)))
         return True
 
     def _named(self, key: SessionKey, session_id: str) -> Session | None:

@@ -40,5 +40,5 @@ async def say_goodbyes(engine: Engine, return_after: Callable[[], float]) -> Non
 
     remaining = iter(list(engine.registry))
     while turn := list(islice(remaining, MAX_GOODBYES_PER_TURN)):
-        engine.terminator.say_goodbye_all(turn, goodbye)
+        engine.terminator.disconnect_all(turn, goodbye)
         await trio.lowlevel.checkpoint()

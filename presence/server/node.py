@@ -182,7 +182,7 @@ class Node:
             records_addresses=settings.event_address,
         )
         registration = self.engine.registration
-        self.faults = Faults(self.engine.fail)
+        self.faults = Faults(self.engine.disconnect_failed)
         self.ticker = Ticker(
             self.engine,
             slot_clock,

@@ -471,7 +471,7 @@ class Connections:
         client = self.fd_states[fd]
         self.counters.slow_readers += 1
         if isinstance(client, Guest | Session):
-            self._engine.closed(client, Code.SLOW_CONSUMER)
+            self._engine.disconnected(client, Code.SLOW_CONSUMER)
         self.close(fd)
 
     def close(self, fd: int) -> None:

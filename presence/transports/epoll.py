@@ -174,7 +174,7 @@ class EpollTransport:
                 await trio.lowlevel.checkpoint()
 
     async def _send_closes(self) -> None:
-        """Send the close packets of connections that the core hangs up, paced: they come in crowds."""
+        """Send the close packets of connections that the core disconnects, paced: they come in crowds."""
         while True:
             if not self._closing:
                 self._close_begun = trio.Event()
@@ -202,7 +202,7 @@ class EpollTransport:
 
     # Transport: called by the core
 
-    def hang_up(self, handle: int, close_packet: bytes | bytearray) -> None:
+    def disconnect(self, handle: int, close_packet: bytes | bytearray) -> None:
         """Ignore input immediately; the last packet follows."""
         if self._connections.begin_close(handle, close_packet):
             self._closing.append(handle)

@@ -282,7 +282,7 @@ class ConnectionReader:
 
     def _drop_unwatchable(self, fd: int, session: Session, error: Exception) -> None:
         self._log_failure(error)
-        self._engine.closed(session, Code.SERVER_ERROR)
+        self._engine.disconnected(session, Code.SERVER_ERROR)
         self._connections.close(fd)
 
     def connection_failed(self, fd: int, error: Exception) -> None:
@@ -290,7 +290,7 @@ class ConnectionReader:
         self._log_failure(error)
         client = self._connections.fd_states[fd]
         if isinstance(client, Session):
-            self._engine.closed(client, Code.SERVER_ERROR)
+            self._engine.disconnected(client, Code.SERVER_ERROR)
         if client is not None:
             self._connections.close(fd)
 
@@ -301,7 +301,7 @@ class ConnectionReader:
 
     def _client_closed(self, fd: int, client: Client) -> None:
         """Handle the end of input: the client closed its side or reset the connection."""
-        self._engine.closed(client)
+        self._engine.disconnected(client)
         if fd in self._connections.unsent or fd in self._connections.pending_replies:
             self._connections.hang_up(fd, b"")  # the client may still read what is unsent
         else:

@@ -173,7 +173,7 @@ class StreamTransport:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
                         self._engine.count_refusal(refusal.code)
-                        self.hang_up(connection, encode_refusal(refusal))
+                        self.disconnect(connection, encode_refusal(refusal))
                     await self._read_to_the_end(connection)
         except Exception as error:
             self._log_failure(error)
@@ -183,7 +183,7 @@ class StreamTransport:
             if connection.counted_address:
                 self._admission.remove_connection(connection.counted_address)
             if connection.client is not None:
-                self._engine.closed(connection.client)
+                self._engine.disconnected(connection.client)
             await trio.aclose_forcefully(stream)
 
     def _admit(self, connection: _Connection) -> Refusal | None:
@@ -197,7 +197,7 @@ class StreamTransport:
 
     # Transport
 
-    def hang_up(self, handle: _Connection, close_packet: bytes | bytearray) -> None:
+    def disconnect(self, handle: _Connection, close_packet: bytes | bytearray) -> None:
         if handle.hung_up:
             return
         handle.hung_up = True
@@ -262,12 +262,12 @@ class StreamTransport:
                 data = await connection.stream.receive_some(READ_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 connection.client = None
-                self._engine.closed(client)
+                self._engine.disconnected(client)
                 connection.lifetime.cancel()
                 return
             if not data:
                 connection.client = None
-                self._engine.closed(client)
+                self._engine.disconnected(client)
                 connection.hung_up = True
                 connection.wake.set()
                 return
@@ -287,7 +287,7 @@ class StreamTransport:
             connection.read_scope.deadline = math.inf
             connection.client = outcome.client
         if outcome.end_code is not None:
-            self.hang_up(connection, outcome.reply)
+            self.disconnect(connection, outcome.reply)
         elif outcome.reply:
             self._send(connection, outcome.reply)
         if (outcome.requests or outcome.sight_changed) and (
@@ -305,7 +305,7 @@ class StreamTransport:
         if isinstance(connection.client, Guest):
             self._counters.login_timeouts += 1
             self._engine.count_refusal(Code.LOGIN_TIMEOUT)
-            self.hang_up(connection, LOGIN_TIMED_OUT)
+            self.disconnect(connection, LOGIN_TIMED_OUT)
         else:
             # After a pause a login can be read in the turn in which it times out: it counts.
             connection.read_scope = trio.CancelScope()
@@ -351,7 +351,7 @@ class StreamTransport:
         """Drop the connection of a slow reader; its unsent bytes are lost."""
         self._counters.slow_readers += 1
         if isinstance(connection.client, Session):
-            self._engine.closed(connection.client, Code.SLOW_CONSUMER)
+            self._engine.disconnected(connection.client, Code.SLOW_CONSUMER)
         connection.client = None
         connection.lifetime.cancel()
 

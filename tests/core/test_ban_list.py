@@ -25,7 +25,7 @@ def test_a_banned_user_is_refused_until_the_ban_ends() -> None:
     phone = world.login(device="phone")
     (answer,) = world.sockets.answers(phone)
     assert answer.payload == {"code": 305, "reason": "banned", "message": "rude", "retry_after": 91}
-    assert world.is_hung_up(phone)
+    assert world.is_disconnected(phone)
     assert not world.changes
     assert world.received(world.login("bob"))[0][0] == Kind.OK
     assert world.engine.statistics().refused == {"banned": 1}
@@ -82,14 +82,14 @@ def test_a_ban_ends_sessions_with_a_goodbye() -> None:
         "retry_after": 60,
         "message": "rude",
     }
-    assert [world.is_hung_up(each) for each in (phone, tv, other)] == [True, False, False]
+    assert [world.is_disconnected(each) for each in (phone, tv, other)] == [True, False, False]
     assert world.history()[-1] == ended(Code.BANNED, device="phone")
     world.sockets.close(tv)  # in its grace
     assert len(terminator.ban(ban(world))) == 1
     assert world.history()[-1] == ended(Code.BANNED, device="tv")
     assert terminator.ban(Ban("ada", None, math.inf, "")) == []
     assert terminator.ban(Ban("bob", None, world.now, "")) == [], "it has ended"
-    assert not world.is_hung_up(other)
+    assert not world.is_disconnected(other)
 
 
 def test_a_goodbye_for_good_forbids_to_return() -> None:

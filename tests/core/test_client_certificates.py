@@ -52,7 +52,7 @@ def lasts(world: World, handle: int, seconds: float) -> bool:
     """Whether a live session loses its connection at that time, as after the expiry of a token."""
     world.sockets.answers(handle)
     world.keep_alive(handle, seconds - SLOT_S)
-    if world.is_hung_up(handle):
+    if world.is_disconnected(handle):
         return False
     world.keep_alive(handle, 3 * SLOT_S)
     return world.received(handle) == [(Kind.GOODBYE, None, Code.AUTH_EXPIRED)]
@@ -67,7 +67,7 @@ def test_without_tokens_the_user_is_that_of_the_certificate(
 ) -> None:
     handle = login(alone, certificate, uid)
     assert alone.received(handle) == [answer]
-    assert alone.is_hung_up(handle) is (answer is REFUSED)
+    assert alone.is_disconnected(handle) is (answer is REFUSED)
     assert alone.history() == ([LOGIN] if answer is OK else [])
 
 

@@ -28,7 +28,7 @@ def test_a_lost_connection_leaves_no_bytes_behind(world: World) -> None:
     """Otherwise a client that reconnects would use memory that no limit of connections counts."""
     for end in (
         world.sockets.close,
-        lambda _: world.engine.terminator.say_goodbye_all([world.session()], lambda: b""),
+        lambda _: world.engine.terminator.disconnect_all([world.session()], lambda: b""),
     ):
         handle = world.login()
         world.sockets.feed(handle, b"\0\0\x40\0" + bytes(16_000))
@@ -45,7 +45,7 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     world.login(idle_timeout=MAX_IDLE_TIMEOUT)
     world.sockets.close(lost)
     world.sockets.feed(ended_, protocol.encode(protocol.logout()))
-    assert world.is_hung_up(old)
+    assert world.is_disconnected(old)
     world.engine.keepalives_received(senders)
     assert world.engine.sessions.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
     world.pass_time(GRACE + SLOT)
@@ -215,7 +215,7 @@ def test_a_login_while_stopping_is_refused_with_a_retry_time(world: World) -> No
     (answer,) = world.sockets.answers(handle)
     assert (answer.kind, answer.id) == (Kind.ERROR, 7)
     assert (answer.payload["code"], answer.payload["retry_after"]) == (Code.SERVER_DRAIN, 1.5)
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
 
 
 def test_an_ended_session_is_not_in_any_table() -> None:
@@ -304,7 +304,7 @@ def test_an_unread_logout_at_the_stop_counts(world: World) -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))
-    world.engine.terminator.say_goodbye_all(
+    world.engine.terminator.disconnect_all(
         list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
     )
     assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]

@@ -31,7 +31,7 @@ def test_the_oldest_session_ends_after_the_login() -> None:
     world = World(session_limit=OLDEST_GO)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
     assert world.received(phone)[-1] == TOO_MANY
-    assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [True, False, False]
+    assert [world.is_disconnected(each) for each in (phone, tablet, desk)] == [True, False, False]
     assert world.history()[2:] == [
         (Op.LOGIN, "ada", "desk", Code.LOGIN),
         ended(Code.SESSION_LIMIT, device="phone"),
@@ -40,14 +40,14 @@ def test_the_oldest_session_ends_after_the_login() -> None:
     world.sockets.close(tablet)  # it counts during its grace, but gets no goodbye
     logins(world, "car")
     assert world.history()[5:] == [ended(Code.SESSION_LIMIT, device="tablet")]
-    assert not world.is_hung_up(desk)
+    assert not world.is_disconnected(desk)
 
 
 def test_the_newest_session_is_refused_with_a_reason() -> None:
     world = World(session_limit=NEWEST_IS_REFUSED)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
     assert world.received(desk)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
-    assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [False, False, True]
+    assert [world.is_disconnected(each) for each in (phone, tablet, desk)] == [False, False, True]
     assert len(world.changes) == 2
     assert world.engine.statistics().refused == {"session_limit": 1}
 
@@ -57,7 +57,7 @@ def test_a_session_in_its_grace_yields_to_a_new_device() -> None:
     phone, tablet = logins(world, "phone", "tablet")
     world.sockets.close(phone)
     (desk,) = logins(world, "desk")
-    assert [world.is_hung_up(each) for each in (tablet, desk)] == [False, False]
+    assert [world.is_disconnected(each) for each in (tablet, desk)] == [False, False]
     assert world.history()[2:] == [
         (Op.LOGIN, "ada", "desk", Code.LOGIN),
         ended(Code.SESSION_LIMIT, device="phone"),
@@ -93,7 +93,7 @@ def test_a_refused_device_is_told_when_a_silent_session_has_ended() -> None:
     assert refusal["code"] == Code.SESSION_LIMIT
     assert refusal["retry_after"] == T - 10
     world.pass_time(refusal["retry_after"] + TICK)
-    assert not world.is_hung_up(world.login(device="phone"))
+    assert not world.is_disconnected(world.login(device="phone"))
 
 
 @pytest.mark.parametrize("limit", [OLDEST_GO, NEWEST_IS_REFUSED])
@@ -101,7 +101,7 @@ def test_a_device_that_reconnects_is_counted_once(limit: SessionQuota) -> None:
     world = World(session_limit=limit)
     phone, tablet = logins(world, "phone", "tablet")
     again = world.login(device="phone")
-    assert [world.is_hung_up(each) for each in (phone, tablet, again)] == [True, False, False]
+    assert [world.is_disconnected(each) for each in (phone, tablet, again)] == [True, False, False]
     assert world.received(phone)[-1] == (Kind.GOODBYE, None, Code.REPLACED)
     assert world.engine.statistics().taken_over == 1
 
@@ -122,18 +122,18 @@ def test_a_limit_of_a_class_ends_or_refuses_sessions_of_that_class_only() -> Non
     desk = world.login(device="desk")
     old = world.login(device="old", **PHONE)
     new = world.login(device="new", **PHONE)
-    assert [world.is_hung_up(each) for each in (desk, old, new)] == [False, True, False]
+    assert [world.is_disconnected(each) for each in (desk, old, new)] == [False, True, False]
     assert world.received(old)[-1] == TOO_MANY
     world.login(device="desk2")
     world.login(device="desk3")
-    assert not world.is_hung_up(desk)
+    assert not world.is_disconnected(desk)
     last = world.login(device="desk4")  # beyond the limit of all sessions
-    assert [world.is_hung_up(each) for each in (desk, new, last)] == [True, False, False]
+    assert [world.is_disconnected(each) for each in (desk, new, last)] == [True, False, False]
     strict = World(class_limits={"phone": SessionQuota(1, refuse_new=True)})
     first, second = (strict.login(device=name, **PHONE) for name in ("first", "second"))
-    assert [strict.is_hung_up(each) for each in (first, second)] == [False, True]
+    assert [strict.is_disconnected(each) for each in (first, second)] == [False, True]
     assert strict.received(second)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
-    assert not strict.is_hung_up(strict.login(device="third"))
+    assert not strict.is_disconnected(strict.login(device="third"))
 
 
 @pytest.mark.parametrize(("may_return", "retry_after"), [(False, None), (True, T)])
@@ -210,7 +210,7 @@ def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -
     ada = world.login()
     for number in range(BURST):  # the login does not count
         world.sockets.feed(ada, protocol.encode(protocol.keepalive(number)))
-    assert not world.is_hung_up(ada)
+    assert not world.is_disconnected(ada)
     world.sockets.feed(ada, protocol.encode(protocol.keepalive(99)))
     *answers, goodbye = world.sockets.answers(ada)
     assert {each.kind for each in answers} == {Kind.OK}
@@ -221,11 +221,11 @@ def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -
     assert world.engine.statistics().refused == {"rate_limited": 1}
     back = world.login()
     world.sockets.feed(back, KEEPALIVES)
-    assert world.is_hung_up(back)
+    assert world.is_disconnected(back)
     world.now += 2 * BURST / RATE
     forgiven = world.login()
     world.sockets.feed(forgiven, KEEPALIVES * (BURST // 2 - 1))
-    assert not world.is_hung_up(forgiven)
+    assert not world.is_disconnected(forgiven)
     world.pass_time(2 * BURST / RATE)
     assert world.engine.statistics().packet_buckets_kept == 0
 
@@ -234,7 +234,7 @@ def test_keepalives_that_are_read_one_by_one_are_counted() -> None:
     world = World(packet_rate=PacketRate(RATE, BURST))
     ada, bob = world.login(), world.login("bob")
     for _ in range(BURST + 1):
-        assert not world.is_hung_up(ada)
+        assert not world.is_disconnected(ada)
         world.now += 0.001
         world.beat(ada)
     goodbye = world.sockets.answers(ada)[-1].payload
@@ -243,7 +243,7 @@ def test_keepalives_that_are_read_one_by_one_are_counted() -> None:
     assert world.engine.statistics().packet_floods == 1
     assert world.history()[-1][0] is Op.LOGIN, "it may return within its grace"
     world.beat(bob)
-    assert not world.is_hung_up(bob)
+    assert not world.is_disconnected(bob)
 
 
 def test_keepalives_at_usual_intervals_are_not_counted() -> None:
@@ -252,7 +252,7 @@ def test_keepalives_at_usual_intervals_are_not_counted() -> None:
     for _ in range(20):
         world.now += 1.0
         world.beat(ada)
-    assert not world.is_hung_up(ada)
+    assert not world.is_disconnected(ada)
     assert world.engine.statistics().packet_buckets_kept == 0
 
 
@@ -262,7 +262,7 @@ def test_bytes_that_complete_no_packet_are_counted_too() -> None:
     ada = world.login()
     packet = protocol.encode(protocol.message("bob", "x" * 2 * BURST))
     for number, byte in enumerate(packet[: BURST + 2]):
-        assert world.is_hung_up(ada) is (number > BURST)
+        assert world.is_disconnected(ada) is (number > BURST)
         world.sockets.feed(ada, bytes([byte]))
     assert world.engine.statistics().refused == {"rate_limited": 1}
 

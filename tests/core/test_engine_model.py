@@ -203,7 +203,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
             assert (answer.kind, answer.payload["code"]) == (Kind.ERROR, refusal)
             return
         assert answer.kind == Kind.OK
-        assert old is None or self.world.is_hung_up(old.handle)
+        assert old is None or self.world.is_disconnected(old.handle)
         assert len(self.world.registry.sessions_of(uid)) <= self.scene.quota.max_sessions
         now = self.world.now
         self.live[key] = Known(
@@ -243,7 +243,9 @@ class CoreAgainstModel(RuleBasedStateMachine):
     def beat_in_bytes(self, number: int, times: int) -> None:
         if known := self.able(number):
             self.send(known, BEAT * times)
-            assert not (self.scene.is_tight and times > MAX_PACKETS) or self.world.is_hung_up(known.handle)
+            assert not (self.scene.is_tight and times > MAX_PACKETS) or self.world.is_disconnected(
+                known.handle
+            )
 
     @SOMEBODY_IS_THERE
     @rule(which=st.integers(1, ALL))
@@ -364,7 +366,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         """After a hang-up, or after the session was replaced: no session ends."""
         gone = _one_of([session for session in self.sessions if session.transport is None], number)
         if gone is not None:
-            self.world.engine.closed(gone)
+            self.world.engine.disconnected(gone)
             self.world.engine.keepalives_received([gone])
             self.observe()
 
@@ -495,7 +497,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
                 else:
                     known.rest = BEAT[len(known.unread) :]
                 known.unread = b""
-            if known.lost is None and self.world.is_hung_up(known.handle):
+            if known.lost is None and self.world.is_disconnected(known.handle):
                 code = self.said(known.handle)[-1].payload.get("code")
                 if code in HUNG_UP:
                     code = Code(code)
@@ -565,7 +567,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         self.world.engine.refuse_logins(lambda: 2.5)
         refused = self.world.login("eve")
         assert self.said(refused)[-1].payload["code"] == Code.SERVER_DRAIN
-        self.world.engine.terminator.say_goodbye_all(
+        self.world.engine.terminator.disconnect_all(
             [*self.world.registry], lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
         )
         self.observe()

@@ -34,9 +34,9 @@ def test_it_is_granted_within_bounds_and_counts_from_then_on(wish: float, grante
     answer = ask(world, handle, idle_timeout=wish)
     assert answer.payload == {"idle_timeout": granted, "keepalive": round(0.4 * granted, 3)}
     world.pass_time(granted - TICK)
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
     world.pass_time(SLACK_S)
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
     assert codes(world) == [Code.LOGIN, Code.UPDATED, Code.IDLE_TIMEOUT]
 
 
@@ -46,9 +46,9 @@ def test_it_counts_when_it_comes_in_the_same_bytes_as_the_login() -> None:
     packets = protocol.login("ada"), protocol.update(idle_timeout=2 * T)
     world.sockets.feed(handle, b"".join(map(protocol.encode, packets)))
     world.pass_time(2 * T - TICK)
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
     world.pass_time(SLACK_S)
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
 
 
 def test_each_later_keepalive_extends_by_the_new_one() -> None:
@@ -56,10 +56,10 @@ def test_each_later_keepalive_extends_by_the_new_one() -> None:
     handle = world.login()
     ask(world, handle, idle_timeout=2 * T)
     world.keep_alive(handle, 10 * T, beat_s=1.5 * T)
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
     ask(world, handle, idle_timeout=T)  # as usual again
     world.pass_time(T + SLACK_S)
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
 
 
 def test_redis_gets_it_with_the_update_and_with_a_registration_and_no_change_is_no_update() -> None:
@@ -90,7 +90,7 @@ def test_a_lost_connection_has_its_grace_and_the_next_login_its_own() -> None:
     again = world.login()
     assert world.session().idle_timeout == T
     world.pass_time(T + SLACK_S)
-    assert world.is_hung_up(again)
+    assert world.is_disconnected(again)
 
 
 def test_one_more_update_than_allowed_leaves_it() -> None:

@@ -39,7 +39,7 @@ def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     world.sockets.feed(handle, frame)
 
     assert world.received(handle) == [*answers_expected(reaction, frame)]
-    assert world.is_hung_up(handle) == (reaction.then is ConnectionState.CLOSING)
+    assert world.is_disconnected(handle) == (reaction.then is ConnectionState.CLOSING)
     if reaction.then is not ConnectionState.CLOSING:
         assert world.is_guest(handle) == (reaction.then is ConnectionState.CONNECTED)
     if before is not None:
@@ -110,7 +110,7 @@ def test_frame_limits_are_enforced_from_the_first_four_bytes(world: World, exces
     limits = protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES, protocol.FRAME_LIMIT_BYTES
     for handle, limit in zip((guest, session), limits, strict=True):
         world.sockets.feed(handle, (limit + excess).to_bytes(4, "big"))
-        assert world.is_hung_up(handle) == bool(excess)
+        assert world.is_disconnected(handle) == bool(excess)
     assert world.received(guest) == [(Kind.ERROR, None, Code.TOO_LARGE)] * excess
 
 
@@ -156,8 +156,8 @@ def test_the_later_of_two_unread_logins_wins_in_any_read_order(world: World) -> 
     world.sockets.lain_s = 2.0
     world.sockets.feed(abandoned, LOGIN_ADA)
     assert world.received(abandoned) == [(Kind.ERROR, None, Code.REPLACED)]
-    assert world.is_hung_up(abandoned)
-    assert not world.is_hung_up(present)
+    assert world.is_disconnected(abandoned)
+    assert not world.is_disconnected(present)
     assert world.session() is session
 
 
@@ -172,7 +172,7 @@ def test_the_order_of_two_unread_logins_may_be_uncertain(
     for handle, world.sockets.lain_s in zip((first, second), lain_s, strict=True):
         world.sockets.feed(handle, LOGIN_ADA)
     assert world.received(first)[-1] == (Kind.GOODBYE, None, expected)
-    assert not world.is_hung_up(second)
+    assert not world.is_disconnected(second)
 
 
 def test_a_failure_after_a_login_in_the_same_read_ends_its_session(
@@ -182,7 +182,7 @@ def test_a_failure_after_a_login_in_the_same_read_ends_its_session(
     monkeypatch.setattr(protocol, "error", None)  # every error reply fails
     world.sockets.feed(handle, LOGIN_ADA + protocol.encode(protocol.message("bob", 1)))
     assert len(world.sockets.failures) == 1
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
     world.pass_time(GRACE + 1)
     assert world.history() == [LOGIN, ended(Code.SERVER_ERROR)]
     assert len(world.registry) == 0

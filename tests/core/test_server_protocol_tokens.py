@@ -61,7 +61,7 @@ def test_all_invalid_tokens_are_refused_with_the_same_bytes(
 ) -> None:
     handle = login(world, token, uid, id=3)
     assert bytes(world.sockets.sent[handle]) == protocol.encode(protocol.error(3, Code.AUTH_FAILED, "no"))
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
     assert world.history() == []
     assert world.engine.statistics().refused == {"auth_failed": 1}
 
@@ -75,11 +75,11 @@ def test_a_busy_authenticator_refuses_with_a_retry_time(
     (answer,) = world.sockets.answers(strangers)
     assert brief(answer) == (Kind.ERROR, None, Code.BUSY)
     assert answer.payload["retry_after"] == 2.5
-    assert world.is_hung_up(strangers)
+    assert world.is_disconnected(strangers)
     answer = update(world, handle, token="ada:100")
     assert brief(answer) == (Kind.ERROR, 7, Code.BUSY)
     assert answer.payload["retry_after"] == 2.5
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
 
 
 def test_a_login_refused_by_admission_costs_no_token_check(
@@ -100,7 +100,7 @@ def test_without_an_authenticator_tokens_are_ignored_and_renewals_not_supported(
     assert world.history() == [LOGIN]
     assert world.engine.statistics().expiring == 0
     assert brief(update(world, handle, token="ada:100")) == (Kind.ERROR, 7, Code.UNSUPPORTED)
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
 
 
 # Expiry
@@ -111,9 +111,9 @@ def test_an_expired_token_closes_its_connection_with_a_grace(world: World, secon
     handle = login(world, f"ada:{seconds}")
     world.sockets.answers(handle)
     world.keep_alive(handle, seconds - SLOT_S)
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
     world.keep_alive(handle, 3 * SLOT_S)
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
     (goodbye,) = world.sockets.answers(handle)
     assert brief(goodbye) == (Kind.GOODBYE, None, Code.AUTH_EXPIRED)
     assert goodbye.payload["reconnect"]
@@ -135,7 +135,7 @@ def test_a_stall_does_not_extend_a_token(world: World) -> None:
     world.now += 25.0
     assert world.begin_slot() > 0, "idle deadlines are extended"
     world.run_slot()
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
     assert world.history() == [LOGIN]
 
 
@@ -155,7 +155,7 @@ def test_many_tokens_that_expire_together_are_handled_in_batches(world: World) -
     gone = []
     while world.engine.collect_expired(world.slot):
         world.engine.expire_idle(world.now)
-        gone.append(sum(map(world.is_hung_up, handles)))
+        gone.append(sum(map(world.is_disconnected, handles)))
     assert gone == [MAX_EXPIRED_PER_TURN, 2 * MAX_EXPIRED_PER_TURN, len(handles)]
 
 
@@ -168,9 +168,9 @@ def test_a_new_token_extends_the_session(world: World) -> None:
     assert brief(update(world, handle, token="ada:20", status="away")) == GRANTED
     assert [each.op for each in world.changes] == [Op.LOGIN, Op.UPDATE]
     world.keep_alive(handle, 15)
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
     world.keep_alive(handle, 6)
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_an_unread_new_token_is_read_when_the_old_one_expires(
     handle = login(world, "ada:5")
     world.sockets.arrive(handle, protocol.encode(packet))
     world.pass_time(20)
-    assert world.is_hung_up(handle) is not helps
+    assert world.is_disconnected(handle) is not helps
 
 
 @pytest.mark.parametrize("token", ["nonsense", "bob:100"])
@@ -192,9 +192,9 @@ def test_an_invalid_new_token_changes_nothing(world: World, token: str) -> None:
     assert brief(answer) == (Kind.ERROR, 7, Code.AUTH_FAILED)
     assert world.history() == [LOGIN]
     world.keep_alive(handle, 19)
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
     world.keep_alive(handle, 2)
-    assert world.is_hung_up(handle)
+    assert world.is_disconnected(handle)
 
 
 def test_new_tokens_are_limited_like_other_updates(world: World) -> None:

@@ -29,7 +29,7 @@ class Household:
         self.handles: dict[str, int] = {}
 
     def connected(self) -> set[str]:
-        return {device for device, handle in self.handles.items() if not self.world.is_hung_up(handle)}
+        return {device for device, handle in self.handles.items() if not self.world.is_disconnected(handle)}
 
     def live(self) -> set[str]:
         return {session.device for session in self.world.registry.sessions_of("ada")}

@@ -184,7 +184,7 @@ def test_the_handler_hears_of_another_sight_after_the_reply(world: World, desk: 
     assert (bool(outcome.reply), desk.sights) == (True, []), "what it sends might close the connection"
     world.engine.dispatch_requests(outcome)
     assert desk.sights == [session]
-    assert not world.is_hung_up(handle)
+    assert not world.is_disconnected(handle)
 
 
 def test_a_watch_with_a_bad_pass_is_refused_and_the_connection_stays(world: World, desk: NotingDesk) -> None:

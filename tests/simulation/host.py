@@ -176,7 +176,7 @@ class Host:
             return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
 
         self.node.engine.refuse_logins(return_after)
-        self.node.engine.terminator.say_goodbye_all(list(self.node.engine.registry), goodbye)
+        self.node.engine.terminator.disconnect_all(list(self.node.engine.registry), goodbye)
         self._tasks.append(Task(self.machine, self._finish_drain(len(self.node.engine.registry))))
 
     async def _finish_drain(self, sessions: int) -> None:
@@ -196,8 +196,8 @@ class Host:
 
     # Transport
 
-    def hang_up(self, handle: SimulatedConnection, farewell: bytes) -> None:
-        handle.hang_up(farewell)
+    def disconnect(self, handle: SimulatedConnection, farewell: bytes) -> None:
+        handle.disconnect(farewell)
 
     def send(self, handle: SimulatedConnection, data: bytes) -> None:
         """Ignore it: no client asks for what is answered later."""

@@ -36,7 +36,7 @@ class SimulatedConnection:
         self.unread = b""  # bytes that were not read
         self.data_at = 0.0  # true time at which the last of them arrived
         self.has_fin = False  # whether the client's FIN has arrived
-        self.is_hung_up = False  # whether the server has closed its end
+        self.is_disconnected = False  # whether the server has closed its end
         self.is_login_read = False  # whether the client has read that it is logged in
         self.sent_status: ShownStatus | None = None  # how the client last said that it is
         self.arrived_status: ShownStatus | None = None  # the last of that which has arrived
@@ -73,7 +73,7 @@ class SimulatedConnection:
 
     def _arrive(self, data: bytes, status: ShownStatus | None) -> None:
         machine = self.host.machine
-        if not machine.is_alive or self.is_hung_up:
+        if not machine.is_alive or self.is_disconnected:
             if not self.host.died_with_machine:
                 self.reset()
             return
@@ -90,7 +90,7 @@ class SimulatedConnection:
         self._wake_reader()
 
     def _arrive_fin(self) -> None:
-        if self.host.machine.is_alive and not self.is_hung_up:
+        if self.host.machine.is_alive and not self.is_disconnected:
             self.has_fin = True
             if self.life is not None and self.life.fin_at is None:
                 self.life.fin_at = self.agenda.now
@@ -128,18 +128,18 @@ class SimulatedConnection:
             ):  # a login of its own device on another connection does not come from here
                 self.client = outcome.client
             if outcome.end_code is not None:
-                self.hang_up(bytes(outcome.reply))
+                self.disconnect(bytes(outcome.reply))
             elif outcome.reply:
                 self._to_client(bytes(outcome.reply))
         if self.has_fin and self.client is not None:
-            engine.closed(self.client)
+            engine.disconnected(self.client)
             self.client = None
-            self.is_hung_up = True
+            self.is_disconnected = True
 
-    def hang_up(self, farewell: bytes) -> None:
+    def disconnect(self, farewell: bytes) -> None:
         """Send the last bytes and close the server's end."""
         self.client = None
-        self.is_hung_up = True
+        self.is_disconnected = True
         for packet in _packets(farewell):
             if packet.payload.get("code") == Code.BANNED:
                 self.host.ban_told(self.device)

@@ -43,8 +43,8 @@ class FakeSockets:
 
     # Transport
 
-    def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
-        assert self.clients[handle] is not None, "hung up twice"
+    def disconnect(self, handle: int, farewell: bytes | bytearray) -> None:
+        assert self.clients[handle] is not None, "disconnected twice"
         self.sent[handle] += farewell
         self.clients[handle] = None
 
@@ -89,7 +89,7 @@ class FakeSockets:
             self.failures.append(outcome.failure)
         self.clients[handle] = outcome.client
         if outcome.end_code is not None:
-            self.hang_up(handle, outcome.reply)
+            self.disconnect(handle, outcome.reply)
         else:
             self.sent[handle] += outcome.reply
         self.engine.dispatch_requests(outcome)
@@ -101,7 +101,7 @@ class FakeSockets:
     def close(self, handle: int) -> None:
         """The client's FIN or RST was read."""
         if (client := self.clients[handle]) is not None:
-            self.engine.closed(client)
+            self.engine.disconnected(client)
             self.clients[handle] = None
 
     def answers(self, handle: int) -> list[Packet]:
@@ -206,7 +206,7 @@ class World:
         until = self.now + seconds
         while self.now < until:
             self.pass_time(min(beat_s, until - self.now))
-            if not self.is_hung_up(handle):
+            if not self.is_disconnected(handle):
                 self.beat(handle)
 
     def session(self, key: SessionKey = "ada") -> Session:
@@ -259,7 +259,7 @@ class World:
     def is_guest(self, handle: int) -> bool:
         return isinstance(self.sockets.clients[handle], Guest)
 
-    def is_hung_up(self, handle: int) -> bool:
+    def is_disconnected(self, handle: int) -> bool:
         return self.sockets.clients[handle] is None
 
 

@@ -198,7 +198,7 @@ async def test_the_engine_can_hang_up_and_a_displaced_client_gets_a_goodbye(kind
         await new.beat()
         assert server.history() == [("login", "ada", "login")] * 2
         farewell = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=1.5))
-        server.engine.terminator.say_goodbye_all([server.session("ada")], lambda: farewell)
+        server.engine.terminator.disconnect_all([server.session("ada")], lambda: farewell)
         (goodbye,) = await new.rest()
         assert goodbye.payload["retry_after"] == 1.5
         await new.stream.aclose()

@@ -16,7 +16,7 @@ class Line:
         self.offers = 0
         self.slow = False
 
-    def hang_up(self, handle: Any, farewell: bytes) -> None:
+    def disconnect(self, handle: Any, farewell: bytes) -> None:
         raise AssertionError("unexpected hang-up")
 
     def send(self, handle: Any, data: bytes) -> None:
