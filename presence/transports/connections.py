@@ -14,9 +14,9 @@ Each connection is watched by one of three epoll sets, its *latency class*. What
 
 Class and count take a byte each, indexed by descriptor.
 
-A TLS connection has an entry in `tls`, whose `read` and `write` replace `os.read` and `os.write`. A fourth
-set watches it until its handshake is over. The event mask that the kernel reports for it has one bit more
-than that of a plain connection, so the hot path tells the two apart without a lookup.
+A TLS connection has an entry in `tls`: what is sent is encrypted immediately, so `unsent` holds records. A
+fourth set watches it until its handshake is over. The event mask that the kernel reports for it has one bit
+more than that of a plain connection, so the hot path tells the two apart without a lookup.
 
 Closing a connection (`Closing`):
 
@@ -27,6 +27,7 @@ Closing a connection (`Closing`):
                                  state if the unsent bytes are too many, or are taken too slowly
 """
 
+import errno
 import os
 import select
 import socket
@@ -288,7 +289,10 @@ class Connections:
             OSError: the limit of epoll watches is reached, or there is no memory; it is not watched now.
         """
         self.fd_states[fd] = session
-        self.deadlines.cancel(fd)
+        if fd in self.unsent:
+            self.deadlines.set(fd, self._limits.unsent_timeout)
+        else:
+            self.deadlines.cancel(fd)
         self.set_latency_class(fd, LatencyClass.BATCHED)
 
     def set_latency_class(self, fd: int, latency_class: int) -> None:
@@ -328,48 +332,78 @@ class Connections:
             self.send(fd, self.pending_replies.pop(fd))
             if not isinstance(self.fd_states[fd], Session):
                 return  # dropped
-        self.largest_packet[fd] = max(min(len(packet), MAX_PACKET_BYTES), self.largest_packet.get(fd, 0))
-        self.send(fd, packet)
-        if fd not in self.unsent:
-            self.largest_packet.pop(fd, None)
+        data = self._encoded(fd, packet)
+        self._send(fd, data, len(data) if len(packet) <= MAX_PACKET_BYTES else MAX_PACKET_BYTES)
 
     def send(self, fd: int, data: bytes | bytearray) -> None:
-        """Send, or keep what the kernel does not take; a client with too many unsent bytes is dropped."""
+        """Send, or keep what the kernel does not take; a peer with too many unsent bytes is dropped."""
+        self._send(fd, self._encoded(fd, data))
+
+    def _encoded(self, fd: int, data: bytes | bytearray) -> bytes | bytearray:
+        """Return data as a connection sends it: over TLS, records; nothing if it is broken."""
+        if (tls := self.tls.get(fd)) is None:
+            return data
+        try:
+            return tls.encrypt(data)
+        except OSError:  # the next read reports it
+            return b""
+
+    def send_output(self, fd: int, tls: TlsConnectionState) -> None:
+        """Send what the TLS library says by itself."""
+        if tls.has_output:
+            self._send(fd, tls.take_output())
+
+    def read_tls(self, fd: int, tls: TlsConnectionState, limit: int) -> bytes:
+        """As `os.read`, and send what the TLS library says by itself.
+
+        Raises:
+            BlockingIOError: nothing has arrived; or the client reads so slowly that it was dropped.
+            OSError: the connection is broken.
+        """
+        try:
+            return tls.read(limit)
+        finally:
+            if tls.has_output:
+                self._send(fd, tls.take_output())
+                if self.tls.get(fd) is not tls:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def _send(self, fd: int, data: bytes | bytearray, largest_packet: int = 0) -> None:
+        """Send bytes as they are; `largest_packet`: how many of them make no slow reader of the peer."""
         unsent = self.unsent.get(fd)
         if unsent is not None:
             unsent += data
         else:
-            tls = self.tls.get(fd)
-            try:
-                sent = os.write(fd, data) if tls is None else tls.write(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # the connection is lost; the next read reports it
+            sent = self._write(fd, data)
             if sent == len(data):
                 return
             unsent = self.unsent[fd] = bytearray(data[sent:])
             self.watch(fd, READ | WRITE)
-            if not isinstance(self.fd_states[fd], Guest):
-                self.deadlines.set(fd, self._limits.unsent_timeout)
+            if isinstance(self.fd_states[fd], Guest):
+                return  # a handshake: the library bounds its size, the login time-out its time
+            self.deadlines.set(fd, self._limits.unsent_timeout)
+        if largest_packet > self.largest_packet.get(fd, 0):
+            self.largest_packet[fd] = largest_packet
         if len(unsent) > self._limits.unsent_bytes + self.largest_packet.get(fd, 0):
             self.drop_slow_reader(fd)
 
+    def _write(self, fd: int, data: bytes | bytearray) -> int:
+        """Return how many bytes the kernel took, or no longer wants: the next read reports a loss."""
+        try:
+            return os.write(fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)
+
     def flush(self, fd: int) -> None:
         """Write unsent bytes: the kernel has room again."""
-        unsent, tls = self.unsent.get(fd), self.tls.get(fd)
+        unsent = self.unsent.get(fd)
         if unsent is None:
-            if tls is not None:  # a read waited for the write
-                self.watch(fd, READ)
             return
-        try:
-            taken = os.write(fd, unsent) if tls is None else tls.write(unsent)
-            del unsent[:taken]
-            self.unsent_progress[fd] = self.unsent_progress.get(fd, 0) + taken
-        except BlockingIOError:
-            return
-        except OSError:
-            unsent.clear()
+        taken = self._write(fd, unsent)
+        del unsent[:taken]
+        self.unsent_progress[fd] = self.unsent_progress.get(fd, 0) + taken
         if unsent:
             return
         del self.unsent[fd]
@@ -437,10 +471,14 @@ class Connections:
     def _half_close(self, fd: int, closing: Closing) -> None:
         closing.state = CloseState.HALF_CLOSED
         self.deadlines.set(fd, DRAIN_TIMEOUT_S)
-        if fd in self.tls:
-            self.tls[fd].close_send()
+        self._end_tls(fd)
         with suppress(OSError), sockets.borrowed(fd) as sock:
             sock.shutdown(socket.SHUT_WR)
+
+    def _end_tls(self, fd: int) -> None:
+        """Send TLS's close notification, if nothing is unsent and the kernel takes it."""
+        if (tls := self.tls.get(fd)) is not None and fd not in self.unsent:
+            self._write(fd, tls.end())
 
     def drain(self, fd: int, closing: Closing) -> None:
         """Read and drop input; close at its end or when it is too much."""
@@ -476,6 +514,7 @@ class Connections:
 
     def close(self, fd: int) -> None:
         """Close a descriptor and remove all its state."""
+        self._end_tls(fd)
         self.fd_states[fd] = None
         self.latency_class[fd] = LatencyClass.UNWATCHED
         self.unsent.pop(fd, None)
@@ -486,9 +525,8 @@ class Connections:
         self.addresses.release(fd)
         self.counters.connections -= 1
         self.counters.closed += 1
-        if (tls := self.tls.pop(fd, None)) is not None:
+        if self.tls.pop(fd, None) is not None:
             self.handshaking.pop(fd, None)
-            tls.close_send()
         os.close(fd)  # which also removes it from its epoll set
 
     def close_all(self) -> None:

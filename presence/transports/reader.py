@@ -7,7 +7,6 @@ place in the batch's list. Everything else goes through `Engine.received`.
 import errno
 import math
 import os
-import ssl
 from time import perf_counter
 
 import structlog
@@ -70,7 +69,8 @@ class ConnectionReader:
         """
         until = perf_counter() + TURN_BUDGET_S
         connections, read = self._connections, os.read
-        clients, send, tls = connections.fd_states, connections.send, connections.tls
+        clients, send = connections.fd_states, connections.send
+        tls, read_tls = connections.tls, connections.read_tls
         plain: list[Session] = []
         answered: list[Session] = []
         costly_reads = 0
@@ -81,7 +81,8 @@ class ConnectionReader:
                 known = mask == READ or mask == TLS_READ  # noqa: PLR1714 - a tuple would cost more
                 if known and isinstance(client, Session) and client.partial is None:
                     try:
-                        data = read(fd, QUICK_READ_BYTES) if mask == READ else tls[fd].read(READ_BYTES)
+                        is_plain = mask == READ
+                        data = read(fd, QUICK_READ_BYTES) if is_plain else read_tls(fd, tls[fd], READ_BYTES)
                     except OSError as error:
                         self._read_failed(fd, client, error)
                         continue
@@ -212,7 +213,7 @@ class ConnectionReader:
         tls = self._connections.tls.get(fd)
         limit = READ_BYTES if isinstance(client, Session) else GUEST_READ_BYTES
         try:
-            data = tls.read(limit) if tls is not None else os.read(fd, limit)
+            data = os.read(fd, limit) if tls is None else self._connections.read_tls(fd, tls, limit)
         except OSError as error:
             self._read_failed(fd, client, error)
             return False
@@ -220,9 +221,7 @@ class ConnectionReader:
         return self._connections.fd_states[fd] is client
 
     def _read_failed(self, fd: int, client: Client, error: OSError) -> None:
-        if isinstance(error, ssl.SSLWantWriteError):
-            self._connections.watch(fd, WRITE)
-        elif error.errno not in (errno.EAGAIN, errno.EINTR):
+        if error.errno not in (errno.EAGAIN, errno.EINTR):
             self._client_closed(fd, client)
 
     def _receive(self, fd: int, client: Client, data: bytes) -> None:

@@ -1,9 +1,14 @@
-"""One TLS connection of the epoll transport, with `read` and `write` in place of `os.read` and `os.write`.
+"""TLS of one connection of the epoll transport: `read` in place of `os.read`, and `encrypt` before a write.
+
+What is sent is encrypted immediately, and only records wait for a slow reader: the owner of the connection
+keeps them, as it keeps the bytes of a plain one. After `read` and `handshake` the library may have something
+to say by itself, which `take_output` returns.
 
 The TLS library works on memory buffers, never on the descriptor. Letting it read the descriptor would save 2
 KB per connection; but then a client that renews its keys without end, for which it has to do no work itself,
 keeps the library reading and all other connections waiting: more than a second was measured. So a read gives
-the library a bounded number of bytes. They go in and out in pieces, because a buffer never shrinks.
+the library a bounded number of bytes. They go in and out in pieces, because a buffer of the library never
+shrinks.
 
 A fresh connection is only a descriptor: a silent client costs what it does on a plain port. The library's 16
 KB come with the first byte, if that can begin a handshake.
@@ -22,8 +27,6 @@ PIECE_BYTES = 2048
 RECORD_BYTES = 16_384  # what one record holds at most, RFC 8446, section 5.1
 # A record takes at most these bytes (section 5.2): so many without any content will never yield content.
 MAX_SILENT_BYTES = RECORD_BYTES + 256 + 5
-# Reading a slow reader goes on until the library's own messages to it are as long as a piece.
-MAX_UNSENT_BYTES = 2 * PIECE_BYTES
 _QUICK_BYTES = 64  # any keepalive; an object this small needs no system allocation
 _HANDSHAKE = b"\x16"  # type of the first record of a client, section 4
 
@@ -43,20 +46,7 @@ class TlsConnectionState:
         ready: whether data can be sent: the handshake is over, and the sending side is open.
     """
 
-    # _unsent: encrypted bytes that the kernel did not take; _ahead: how many of the caller's bytes they hold,
-    # which the caller counts as unsent; _silent_bytes: bytes received since the last content.
-    __slots__ = (
-        "_ahead",
-        "_ended",
-        "_fd",
-        "_incoming",
-        "_outgoing",
-        "_silent_bytes",
-        "_tls",
-        "_unsent",
-        "fresh",
-        "ready",
-    )
+    __slots__ = ("_ended", "_fd", "_incoming", "_outgoing", "_silent_bytes", "_tls", "fresh", "ready")
 
     _incoming: ssl.MemoryBIO
     _outgoing: ssl.MemoryBIO
@@ -64,8 +54,7 @@ class TlsConnectionState:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._unsent = b""
-        self._ahead = self._silent_bytes = 0
+        self._silent_bytes = 0  # received since the last content
         self._ended = False
         self.fresh = True
         self.ready = False
@@ -93,23 +82,25 @@ class TlsConnectionState:
 
         Raises:
             BlockingIOError: nothing has arrived.
-            ssl.SSLWantWriteError: the kernel takes no more at present.
-            OSError: it failed; an alert was sent, or the connection is lost.
+            OSError: it failed, and the output says why; or the connection is lost.
         """
-        if not self.ready and not self._unsent:
-            piece = os.read(self._fd, PIECE_BYTES)
-            if not piece:
-                raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-            self._incoming.write(piece)
-            try:
-                self._tls.do_handshake()
-                self.ready = True
-            except ssl.SSLWantReadError:
-                pass
-            finally:
-                self._collect()
-        self._must_flush()
+        piece = os.read(self._fd, PIECE_BYTES)
+        if not piece:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        self._incoming.write(piece)
+        with suppress(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+            self.ready = True
         return self.ready
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the library has something to say by itself: handshakes, alerts, new keys."""
+        return not self.fresh and self._outgoing.pending > 0
+
+    def take_output(self) -> bytes:
+        """Return what the library says by itself, as records to send."""
+        return self._outgoing.read()
 
     def peer_certificate(self) -> bytes | None:
         """Return the verified certificate of the client, as DER; None without one, or while not `ready`."""
@@ -123,13 +114,8 @@ class TlsConnectionState:
 
         Raises:
             BlockingIOError: no complete record has arrived.
-            ssl.SSLWantWriteError: the library must write first, and the kernel takes no more at present.
             OSError: the connection is broken.
         """
-        if self._unsent:
-            self._collect()
-            if len(self._unsent) > MAX_UNSENT_BYTES:
-                raise ssl.SSLWantWriteError
         data, taken = self._decrypt() if self._incoming.pending else b"", 0
         while not self._ended and len(data) < limit and taken < limit:
             try:
@@ -163,8 +149,6 @@ class TlsConnectionState:
                 self._end()
         except ssl.SSLWantReadError:
             pass
-        if self._outgoing.pending:
-            self._collect()
         return data
 
     def _end(self) -> None:
@@ -173,49 +157,26 @@ class TlsConnectionState:
         with suppress(OSError), sockets.borrowed(self._fd) as sock:
             sock.shutdown(socket.SHUT_RD)
 
-    def write(self, data: bytes | bytearray) -> int:
-        """As `os.write`; what was not taken must be offered again, with or without more behind it.
+    def encrypt(self, data: bytes | bytearray) -> bytes | bytearray:
+        """Return records with the data, behind the output.
 
         Raises:
-            BlockingIOError: the kernel takes nothing at present.
             OSError: the connection is broken.
         """
-        if self._unsent and not self._flush():
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        sent, self._ahead = self._ahead, 0
-        while sent < len(data):
-            piece = data[sent : sent + PIECE_BYTES]
-            self._tls.write(piece)
-            self._unsent = self._outgoing.read()
-            if not self._flush():
-                self._ahead = len(piece)
-                break
-            sent += len(piece)
-        if not sent:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        return sent
+        if len(data) <= PIECE_BYTES:
+            self._tls.write(data)
+            return self._outgoing.read()
+        records = bytearray()
+        for start in range(0, len(data), PIECE_BYTES):
+            self._tls.write(data[start : start + PIECE_BYTES])
+            records += self._outgoing.read()
+        return records
 
-    def close_send(self) -> None:
-        """Send the close notification, without waiting for the peer's."""
-        if self.ready:
-            self.ready = False
-            with suppress(OSError, ValueError):  # the peer has not closed its side yet
-                self._tls.unwrap()
-            self._collect()
-
-    def _collect(self) -> None:
-        """Send the library's output, as far as the kernel takes it."""
-        self._unsent += self._outgoing.read()
-        with suppress(OSError):  # lost: the next read reports it
-            self._flush()
-
-    def _flush(self) -> bool:
-        """Send encrypted bytes; return whether the kernel took all of them."""
-        if self._unsent:
-            with suppress(BlockingIOError):
-                self._unsent = self._unsent[os.write(self._fd, self._unsent) :]
-        return not self._unsent
-
-    def _must_flush(self) -> None:
-        if not self._flush():
-            raise ssl.SSLWantWriteError
+    def end(self) -> bytes:
+        """End the sending side; return the close notification, if the handshake is over."""
+        if not self.ready:
+            return b""
+        self.ready = False
+        with suppress(OSError, ValueError):  # the peer has not closed its side yet
+            self._tls.unwrap()
+        return self._outgoing.read()

@@ -21,7 +21,7 @@ from presence import protocol
 from presence.common.logs import RateLimited
 from presence.core.registry import Guest
 from presence.protocol import Code
-from presence.transports.connections import READ, WRITE, Connections, LatencyClass
+from presence.transports.connections import WRITE, Connections, LatencyClass
 from presence.transports.tls import TlsListening
 from presence.transports.tls_connection import NotTls, TlsConnectionState
 
@@ -75,7 +75,7 @@ class Handshakes:
             self._serve_other(fd, mask)
             return
         if mask & WRITE:
-            self._connections.watch(fd, READ)
+            self._connections.flush(fd)
         self.step(fd, guest)
 
     def step(self, fd: int, guest: Guest) -> None:
@@ -85,13 +85,15 @@ class Handshakes:
         try:
             if tls.fresh:
                 self._begin(fd, tls)
-            if tls.handshake():
+            try:
+                is_over = tls.handshake()
+            finally:
+                connections.send_output(fd, tls)
+            if is_over:
                 del connections.handshaking[fd]
                 self._finish(fd)
         except BlockingIOError:
             pass
-        except ssl.SSLWantWriteError:
-            connections.watch(fd, WRITE)
         except NotTls:
             connections.counters.handshakes_failed += 1
             del connections.tls[fd]  # so the refusal is sent unencrypted

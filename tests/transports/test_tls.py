@@ -13,7 +13,7 @@ from presence import protocol
 from presence.core.admission import AdmissionLimits
 from presence.protocol import Code, Kind
 from presence.transports.limits import Limits
-from presence.transports.tls_connection import RECORD_BYTES, TlsConnectionState
+from presence.transports.tls_connection import RECORD_BYTES
 from tests.support.state_table import brief
 from tests.transports import certificates
 from tests.transports.certificates import client_hello
@@ -186,35 +186,37 @@ async def test_a_corrupted_record_ends_the_connection_with_a_grace_period() -> N
         assert server.ends() == []
 
 
-async def test_a_read_that_must_write_first_continues_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving("tls") as server:
-        client = await server.logged_in()
-        read, refusals = TlsConnectionState.read, 3
+def _renew_keys(
+    address: tuple[str, int],
+    most: int,
+    *,
+    of_both: bool,
+    receive_buffer: int = 65_536,
+    first: bytes = b"",
+    between: bytes = b"",
+    then: bytes = b"",
+) -> int:
+    """Shake hands, and renew keys until the server ends the connection; return how often.
 
-        def reluctant(wire: TlsConnectionState, limit: int) -> bytes:
-            nonlocal refusals
-            refusals -= 1
-            if refusals >= 0:
-                raise ssl.SSLWantWriteError
-            return read(wire, limit)
-
-        monkeypatch.setattr(TlsConnectionState, "read", reluctant)
-        await client.beat()
-        assert refusals < 0
-
-
-def _renew_keys(address: tuple[str, int], most: int, *, of_both: bool, then: bytes = b"") -> int:
-    """Shake hands, and renew keys until the server ends the connection; return how often."""
+    Args:
+        first, between: what is sent before each renewal; no answer is read.
+        then: what is sent after the last one; its answer is read.
+    """
     library = ctypes.CDLL(_ssl.__file__)  # libssl and libcrypto: the `ssl` module cannot renew keys
     for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
         getattr(library, name).restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.SSL_CTX_new(ctypes.c_void_p(library.TLS_client_method())))
     connection = ctypes.c_void_p(library.SSL_new(context))
-    with socket.create_connection(address) as sock:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.connect(address)
         library.SSL_set_fd(connection, sock.fileno())
         assert library.SSL_connect(connection) == 1
         done = 0
         while done < most:
+            said = between if done else first
+            if said and library.SSL_write(connection, said, len(said)) != len(said):
+                break
             library.SSL_key_update(connection, int(of_both))
             if library.SSL_do_handshake(connection) != 1:
                 break
@@ -241,6 +243,25 @@ async def test_endless_key_renewals_end_the_connection() -> None:
         done = await trio.to_thread.run_sync(lambda: _renew_keys(server.address, most, of_both=False))
         assert done < most
         await server.remain(0)
+
+
+async def test_a_client_that_renews_the_keys_of_both_sides_and_never_reads_is_cut_off() -> None:
+    """What the library says by itself waits for the client like all other bytes, and is bounded like them."""
+    async with serving("tls", Limits(unsent_bytes=8192), send_buffer=4096) as server:
+        most, login = 20_000, protocol.encode(protocol.login("ada"))
+        done = await trio.to_thread.run_sync(
+            lambda: _renew_keys(
+                server.address,
+                most,
+                of_both=True,
+                receive_buffer=4096,
+                first=login,
+                between=protocol.KEEPALIVE,
+            )
+        )
+        assert done < most
+        assert server.counted.slow_readers == 1
+        assert server.session("ada").transport is None, "lost, within its grace"
 
 
 # Ends
