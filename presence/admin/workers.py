@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from presence.admin.responses import busy
-from presence.server.stats_socket import ANSWER_BYTES, question
+from presence.server.stats_socket import ANSWER_BYTES, request
 
 ANSWER_TIMEOUT_S: Final = 1.0  # a worker answers in milliseconds, unless it is stalled
 MAX_CONCURRENT_EXPLAINS: Final = 8  # their answers are long, and share the line with samples
@@ -35,7 +35,7 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """A question to all workers, the numbers of those that may still answer, and the answers so far."""
+    """A request to all workers, the numbers of those that may still answer, and the answers so far."""
 
     awaited: set[int]
     answers: dict[int, WorkerAnswer] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Workers:
     """Sends requests to workers. Lines survive the replacement of workers.
 
     Attributes:
-        questions, unanswered: requests so far, and those without an answer in time.
+        requests, unanswered: requests so far, and those without an answer in time.
         answered_at: time of the last answer by worker, of trio's clock.
     """
 
@@ -56,13 +56,13 @@ class Workers:
         self._lines = dict(enumerate(lines, first_number))
         # Random, because a previous process may have left answers in the lines.
         self._first_id = self._next_id = random.randrange(2**48)  # noqa: S311 - not a secret
-        self._waiting: dict[int, _Round] = {}  # by id of the question
+        self._waiting: dict[int, _Round] = {}  # by id of the request
         self._round: trio.Event | None = None  # of samples in progress; set when it is complete
         self._explaining = trio.Semaphore(MAX_CONCURRENT_EXPLAINS)
         self._last: list[WorkerAnswer] = []
         self._last_at = -math.inf
         self.answered_at: dict[int, float] = {}
-        self.questions = self.unanswered = 0
+        self.requests = self.unanswered = 0
 
     @property
     def numbers(self) -> list[int]:
@@ -115,9 +115,9 @@ class Workers:
     async def _ask_all(self, verb: str, arguments: Mapping[str, Any]) -> list[WorkerAnswer]:
         """Return the answers of all workers, with None for those that gave none in time."""
         identity, self._next_id = self._next_id, self._next_id + 1
-        asked = question(identity, verb, arguments)
+        asked = request(identity, verb, arguments)
         self._waiting[identity] = found = _Round(set(self._lines))
-        self.questions += len(self._lines)
+        self.requests += len(self._lines)
         for number, line in self._lines.items():
             try:
                 line.send(asked)

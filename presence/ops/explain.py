@@ -24,12 +24,11 @@ from presence.common.text import plain_state
 from presence.ops import explain_text
 from presence.protocol.schema import uid_complaint
 from presence.reader import PresenceReader
-from presence.store import questions
 from presence.store.ban_table import StoredBan
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
 from presence.store.node_states import NodeState
-from presence.store.questions import NodeAnswers
+from presence.store.questions import NodeAnswers, QuestionKind, ask
 from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import Entry, decode, entry_values, id_order, read_entry
@@ -184,9 +183,8 @@ class Explainer:
         known.bans = [each for each in self._reader.bans() if each.uid == uid]
         known.nodes = self._reader.nodes()
         names = {each.node for each in known.nodes} | {str(each["node"]) for each in known.state["sessions"]}
-        known.answered = questions.ask(
-            self._access, self._reader.keys(), uid, names - known.here.keys(), self._wait_s
-        )
+        asked, keys = names - known.here.keys(), self._reader.keys()
+        known.answered = ask(self._access, keys, QuestionKind.EXPLAIN, uid, asked, wait_s=self._wait_s)
 
     def close(self) -> None:
         self._reader.close()

@@ -1,11 +1,10 @@
-"""The control channel of a node: notices about its sessions, messages to them, and explain requests.
+"""The control channel of a node: notices about its sessions, messages to them, and questions.
 
 Notices only arrive faster this way: they are also in the node's inbox, which the relay's probe reads every
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
 lost is not delivered, and its sender gets an error. Changes of bans may be missed, too, so the table is read
 again after each subscription. Under load the channel is read in batches, because a turn costs as much as a
-dozen deliveries. Explain requests of operators also arrive here; `presence.server.question_responder` answers
-them.
+dozen deliveries. Questions of operators also arrive here; `presence.server.question_responder` answers them.
 """
 
 import math
@@ -22,6 +21,7 @@ from presence.common.runtime import LoopCaller
 from presence.messaging.message_bus import Delivery
 from presence.outbox.replies import NodeNotice
 from presence.server.node import Node
+from presence.server.question_responder import QUESTION_WORK
 from presence.store.control_channel import ControlMessage
 from presence.store.control_messages import BanNotice, Erasure
 from presence.store.questions import Question
@@ -55,7 +55,7 @@ class ControlListener:
     node: Node
     channel: ControlSubscription  # used by this listener only
     deliver: Callable[[Sequence[Delivery]], object]  # takes messages for sessions of this node
-    on_questions: Callable[[Sequence[Question]], object] = lambda _: None  # takes explain requests
+    on_questions: Callable[[Sequence[Question]], object] = lambda _: None  # takes questions of operators
     on_bans: Callable[[], object] = lambda: None  # called when the table of bans may have changed
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class ControlListener:
         if notices := [each for each in received if isinstance(each, BanNotice)]:
             self.node.log_bans(notices)
             self.on_bans()
-        with faults.contained("explain request"):
+        with faults.contained(QUESTION_WORK):
             self.on_questions([each for each in received if isinstance(each, Question)])
         deliveries = [each for each in received if isinstance(each, Delivery)]
         for start in range(0, len(deliveries), MAX_DELIVERIES_PER_TURN):

@@ -1,15 +1,15 @@
 """Answers of a worker to programs that are no nodes, written to Redis: reports on users and on messages.
 
-Operators ask over the node's control channel for all that it knows of a user; messages of backends want to
-know how many sessions got them. Neither may slow down a server. Both wait in a bounded queue, questions are
-accepted at a bounded rate, and answers that are too late for any program to wait for are dropped and counted.
-The program then learns that this node did not answer. A message is delivered whatever becomes of its report.
+Operators' questions about a user come over the node's control channel; messages of backends want to know how
+many sessions got them. Neither may slow down a server. Both wait in a bounded queue, questions are accepted
+at a bounded rate, and answers that are too late for any program to wait for are dropped and counted. The
+program then learns that this node did not answer. A message is delivered whatever becomes of its report.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -22,11 +22,12 @@ from presence.common.rate_limit import TokenBucket
 from presence.common.runtime import Runtime
 from presence.messaging.message_bus import Report
 from presence.store.answers import Answer, answer_with
-from presence.store.questions import Question, answer_to
+from presence.store.questions import Question, QuestionKind, answer_to
 
 MAX_QUEUED_ANSWERS: Final = 8192  # as many as messages that clients may have waiting: at most 8 MB
 MAX_ANSWERS_PER_CALL: Final = 256  # of which one is to a question: it takes some 0.1 ms of the loop
 MAX_QUESTIONS_PER_S: Final = 100.0  # far more than operators ask
+QUESTION_WORK: Final = "explain request"  # in metrics and in the log, of all kinds of questions
 ANSWER_TIMEOUT_S: Final = 2.0  # by then the program has given up
 
 _log = structlog.get_logger(__name__)
@@ -57,33 +58,48 @@ class _Due(NamedTuple):
     about: Question | Report
 
 
-@dataclass(eq=False, repr=False)
+AnswerFunctions = Mapping[QuestionKind, Callable[[str], object]]
+"""By kind of question: takes a uid, and returns what MessagePack can encode."""
+
+
 class QuestionResponder:
     """Writes answers in order, those to questions and reports on messages.
 
-    Attributes:
-        questions, reports: how many there were of each, and what became of them.
+    Args:
+        answer_functions: called in the event loop.
+        channel: used by this responder only.
+        clock: monotonic time.
+        runtime: runs the task.
+        node: returns the current node id.
+        faults: contains errors of an answer.
     """
 
-    explain: Callable[[str], object]  # returns the report on a user; called in the event loop
-    channel: AnswerChannel  # used by this responder only
-    clock: Clock  # monotonic time
-    runtime: InitVar[Runtime]  # runs the task
-    _: KW_ONLY
-    node: Callable[[], str]  # returns the current node id
-    faults: Faults = field(default_factory=Faults)  # contains errors of an answer
-
-    def __post_init__(self, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        answer_functions: AnswerFunctions,
+        channel: AnswerChannel,
+        clock: Clock,
+        runtime: Runtime,
+        *,
+        node: Callable[[], str],
+        faults: Faults | None = None,
+    ) -> None:
+        self._answer_functions = answer_functions
+        self._channel = channel
+        self._clock = clock
+        self._node = node
+        self._faults = faults or Faults()
         self._bell = runtime.wake_event()
         self._redis = runtime.loop_caller()
-        self._rate = TokenBucket(MAX_QUESTIONS_PER_S, MAX_QUESTIONS_PER_S, self.clock.now())
+        self._rate = TokenBucket(MAX_QUESTIONS_PER_S, MAX_QUESTIONS_PER_S, clock.now())
         self._queue: deque[_Due] = deque()
-        self.questions, self.reports = AnswerCounters(), AnswerCounters()
+        self.questions = AnswerCounters()
+        self.reports = AnswerCounters()
 
     def answer(self, questions: Iterable[Question]) -> None:
         """Enqueue answers to questions, or drop those beyond the bounds; never waits."""
         for each in questions:
-            self._enqueue(each, is_admitted=self._rate.take(self.clock.now()))
+            self._enqueue(each, is_admitted=self._rate.take(self._clock.now()))
 
     def report(self, report: Report) -> None:
         """Enqueue a report, or drop it beyond the bound; never waits."""
@@ -103,7 +119,7 @@ class QuestionResponder:
         if not is_admitted or len(self._queue) >= MAX_QUEUED_ANSWERS:
             counters.dropped += 1
         else:
-            self._queue.append(_Due(self.clock.now(), about))
+            self._queue.append(_Due(self._clock.now(), about))
             self._bell.set()
 
     def _counters(self, about: Question | Report) -> AnswerCounters:
@@ -111,7 +127,7 @@ class QuestionResponder:
 
     def _next_batch(self) -> list[Question | Report]:
         """Return the next that are not too late, up to a question."""
-        now, batch = self.clock.now(), list[Question | Report]()
+        now, batch = self._clock.now(), list[Question | Report]()
         while self._queue and len(batch) < MAX_ANSWERS_PER_CALL:
             since, about = self._queue.popleft()
             if now - since > ANSWER_TIMEOUT_S:
@@ -123,12 +139,12 @@ class QuestionResponder:
         return batch
 
     async def _write(self, batch: list[Question | Report]) -> None:
-        node, answers, made = self.node(), list[Answer](), list[AnswerCounters]()
+        node, answers, made = self._node(), list[Answer](), list[AnswerCounters]()
         for about in batch:
             counters = self._counters(about)
-            with self.faults.contained(_work(about), counters.fail):
+            with self._faults.contained(_work(about), counters.fail):
                 answers.append(
-                    answer_to(about, node, self.explain(about.uid))
+                    answer_to(about, node, self._answer_functions[about.kind](about.uid))
                     if isinstance(about, Question)
                     else answer_with(about, node)
                 )
@@ -136,18 +152,18 @@ class QuestionResponder:
         if not made:
             return
         try:
-            await self._redis.call(partial(self.channel.write, answers))
+            await self._redis.call(partial(self._channel.write, answers))
         except Exception as error:  # answers that fail must not end the server
             for each in made:
                 each.fail()
             if isinstance(error, (StoreUnavailable, StoreError)):
                 _log.debug("answers not written", error=str(error))
             else:
-                self.faults.record(_work(batch[-1]), error)
+                self._faults.record(_work(batch[-1]), error)
         else:
             for each in made:
                 each.written += 1
 
 
 def _work(about: Question | Report) -> str:
-    return "explain request" if isinstance(about, Question) else "delivery report"
+    return QUESTION_WORK if isinstance(about, Question) else "delivery report"

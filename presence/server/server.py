@@ -28,15 +28,16 @@ from presence.server.ban_enforcer import BanEnforcer
 from presence.server.control_listener import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
-from presence.server.question_responder import QuestionResponder
+from presence.server.question_responder import AnswerFunctions, QuestionResponder
 from presence.server.readiness import Readiness
 from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
 from presence.server.statistics import ServerStatistics
-from presence.server.stats_socket import Answers, StatsResponder
+from presence.server.stats_socket import RequestHandlers, StatsResponder
 from presence.store.answers import AnswerKeys
 from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
+from presence.store.questions import QuestionKind
 from presence.store.redis_store import Deliveries
 from presence.store.watch_reads import StoredStates
 from presence.transports.accept_rotation import AcceptRotation
@@ -94,8 +95,21 @@ class Server:
         slots.credit(-(trio.current_time() % slots.slot_s))
         deliveries = Deliveries(redis_url, redis_setup.shape(settings))
         answer_keys = AnswerKeys(redis_url, self.node.keys)
+        retention_ms = redis_setup.retention_ms(settings)
+        states = StoredStates(redis_url, self.node.keys, retention_ms=retention_ms)
+        self._watching = redis_setup.watching(redis_url, self.node, states)
+        self._reporter = SessionReporter(
+            self.node.engine,
+            clock,
+            node=lambda: self.node.relay.node,
+            pending_changes=lambda: self.node.outbox.pending,
+            connected=self._connected,
+            watches=self._watching.watches,
+            ended=self.node.recent_ends.of_user,
+        )
+        self._answer_functions: AnswerFunctions = {QuestionKind.EXPLAIN: self._reporter.explain}
         self._responder = QuestionResponder(
-            self.explain,
+            self._answer_functions,
             answer_keys,
             clock,
             TrioRuntime(),
@@ -112,18 +126,6 @@ class Server:
             ends_at=self.node.engine.sessions.ends_at,
             report=self._responder.report,
             faults=self.node.faults,
-        )
-        retention_ms = redis_setup.retention_ms(settings)
-        states = StoredStates(redis_url, self.node.keys, retention_ms=retention_ms)
-        self._watching = redis_setup.watching(redis_url, self.node, states)
-        self._reporter = SessionReporter(
-            self.node.engine,
-            clock,
-            node=lambda: self.node.relay.node,
-            pending_changes=lambda: self.node.outbox.pending,
-            connected=self._connected,
-            watches=self._watching.watches,
-            ended=self.node.recent_ends.of_user,
         )
         channel = ControlChannel(redis_url, self.node.keys)
         bans = BanTable(redis_url, self.node.keys)
@@ -147,9 +149,10 @@ class Server:
         self._reload_requested = TrioRuntime().wake_event()
         self._followups = redis_setup.scheduler(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
-        answers: Answers = {"sample": self.sample, "explain": self.explain}
+        by_verb = {kind.value: function for kind, function in self._answer_functions.items()}
+        handlers: RequestHandlers = {"sample": self.sample, **by_verb}
         self._stats_responder = (
-            StatsResponder(stats_socket, answers, self.node.faults) if stats_socket is not None else None
+            StatsResponder(stats_socket, handlers, self.node.faults) if stats_socket is not None else None
         )
         self._statistics = ServerStatistics(
             self.node,
@@ -261,10 +264,6 @@ class Server:
     def sample(self) -> dict[str, object]:
         """Return all figures of this moment, for operators."""
         return self._statistics.sample(self._transport)
-
-    def explain(self, uid: str) -> dict[str, object]:
-        """Return what this worker knows about a user's sessions."""
-        return self._reporter.explain(uid)
 
     def _connected(self, handle: Any) -> ConnectionInfo | None:
         return self._transport.connected(handle) if self._transport else None

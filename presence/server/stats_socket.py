@@ -1,9 +1,9 @@
 """How a worker answers the admin process: over a stats socket.
 
-Operators' commands ask through Redis, see `presence.server.question_responder`.
+Operators' questions come through Redis, see `presence.server.question_responder`.
 
-The admin process shares a pair of datagram sockets with each worker. A question and its answer are one
-datagram each, so a replaced worker continues with the next question, and no reconnect is needed. An answer
+The admin process shares a pair of datagram sockets with each worker. A request and its answer are one
+datagram each, so a replaced worker continues with the next request, and no reconnect is needed. An answer
 that does not fit into the socket buffer is dropped and counted.
 """
 
@@ -18,13 +18,13 @@ import trio
 from presence.common.faults import Faults
 
 SAMPLE_VERSION: Final = 1  # an admin process that finds another version reports it
-QUESTION_BYTES: Final = 4096
+REQUEST_BYTES: Final = 4096
 ANSWER_BYTES: Final = 65_536  # far more than a sample of a worker
 
 _log = structlog.get_logger(__name__)
 
-Answers = Mapping[str, Callable[..., object]]
-"""Handlers by verb: take the arguments of the question as keywords; return what MessagePack can encode."""
+RequestHandlers = Mapping[str, Callable[..., object]]
+"""Handlers by verb: take the arguments of the request as keywords; return what MessagePack can encode."""
 
 
 def stats_socket_pair() -> tuple[socket.socket, socket.socket]:
@@ -38,23 +38,23 @@ def stats_socket_pair() -> tuple[socket.socket, socket.socket]:
     return asking, answering
 
 
-def question(number: int, verb: str, arguments: Mapping[str, Any]) -> bytes:
-    """Return a question as a datagram; the answer repeats `number`."""
+def request(number: int, verb: str, arguments: Mapping[str, Any]) -> bytes:
+    """Return a request as a datagram; the answer repeats `number`."""
     packed: bytes = msgpack.packb([number, verb, dict(arguments)])
     return packed
 
 
 class StatsResponder:
-    """Answers questions ``[id, verb, arguments]`` on the stats socket with ``[id, result]``.
+    """Answers requests ``[id, verb, arguments]`` on the stats socket with ``[id, result]``.
 
     Attributes:
-        asked: number of questions.
+        asked: number of requests.
         dropped: number of answers that did not fit into the socket buffer.
     """
 
-    def __init__(self, line: socket.socket, answers: Answers, faults: Faults | None = None) -> None:
+    def __init__(self, line: socket.socket, handlers: RequestHandlers, faults: Faults | None = None) -> None:
         self._line = line
-        self._answers = answers
+        self._handlers = handlers
         self._faults = faults or Faults()
         self.asked = self.dropped = 0
 
@@ -63,7 +63,7 @@ class StatsResponder:
         line = trio.socket.from_stdlib_socket(self._line)
         while True:
             try:
-                asked = await line.recv(QUESTION_BYTES)
+                asked = await line.recv(REQUEST_BYTES)
             except OSError as error:  # left by a previous admin process; its successor may follow
                 _log.debug("stats request failed", error=str(error))
                 await trio.sleep(1)
@@ -75,8 +75,8 @@ class StatsResponder:
     def _answer(self, asked: bytes) -> None:
         try:
             number, verb, arguments = msgpack.unpackb(asked)
-            answer: bytes = msgpack.packb([number, self._answers[verb](**arguments)])
-        except Exception as error:  # a question that fails must not end the server
+            answer: bytes = msgpack.packb([number, self._handlers[verb](**arguments)])
+        except Exception as error:  # a request that fails must not end the server
             self._faults.record("stats request", error)
             return
         try:

@@ -1,10 +1,16 @@
-"""Questions about a user that operators' commands ask nodes, and what nodes answer."""
+"""Questions about a user that operators' commands ask nodes, and the nodes' answers: all kinds.
+
+A question goes to nodes over their control channels; each writes its answer where the program polls for it,
+see `presence.store.answers`. A node ignores kinds that it does not know. A new kind is a member of
+`QuestionKind`, a row of `_CHECKS`, and a row of `Server._answer_functions`: what a worker answers.
+"""
 
 import json
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -14,12 +20,13 @@ from presence.store.answers import MAX_POLL_INTERVAL_S, MIN_POLL_INTERVAL_S, TOK
 from presence.store.keys import Keys
 from presence.store.shard_clients import ShardClients
 
-_KIND: Final = "explain"
+
+class QuestionKind(Enum):
+    EXPLAIN = "explain"  # everything about a user's sessions, see `presence.server.session_report`
 
 
 class Question(NamedTuple):
-    """A request for all that a node knows of a user, from its control channel."""
-
+    kind: QuestionKind
     uid: str
     token: str  # random; names the Redis key for the answers, and nothing else
 
@@ -27,11 +34,17 @@ class Question(NamedTuple):
 def read_question(message: Mapping[str, Any]) -> Question | None:
     """Return the question in a message of a control channel; None if it is none of a known kind."""
     try:
-        kind, uid, token = message["type"], message["uid"], message["token"]
-        is_one = kind == _KIND and TOKEN_FORM.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
+        kind, uid, token = QuestionKind(message["type"]), message["uid"], message["token"]
+        is_valid = TOKEN_FORM.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Question(uid, token) if is_one else None
+    return Question(kind, uid, token) if is_valid else None
+
+
+def question_text(question: Question) -> str:
+    """Return the control message of a question, for `read_question`."""
+    message = {"type": question.kind.value, "uid": question.uid, "token": question.token}
+    return json.dumps(message, separators=(",", ":"))
 
 
 def answer_to(question: Question, node: str, found: object) -> Answer:
@@ -44,11 +57,12 @@ class NodeAnswers:
     not_listening: frozenset[str] = frozenset()  # nodes not subscribed; a cluster never knows
 
 
-def ask(clients: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> NodeAnswers:
+def ask(
+    clients: ShardClients, keys: Keys, kind: QuestionKind, uid: str, nodes: Collection[str], *, wait_s: float
+) -> NodeAnswers:
     """Ask nodes about a user; return when all that are subscribed have answered, or after `wait_s`."""
-    token = secrets.token_hex(16)
-    key = keys.answers(keys.shard(uid), token)
-    text = json.dumps({"type": _KIND, "uid": uid, "token": token}, separators=(",", ":"))
+    question = Question(kind, uid, secrets.token_hex(16))
+    key, text = keys.answers(keys.shard(uid), question.token), question_text(question)
     names = sorted(nodes)
     if not names:
         return NodeAnswers()
@@ -61,7 +75,7 @@ def ask(clients: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wai
     answers: dict[str, dict[str, Any]] = {}
     while not answers.keys() >= listening:
         fields: Any = clients.at(key).hgetall(key)
-        read = {name.decode("utf-8", "replace"): read_answer(packed) for name, packed in fields.items()}
+        read = {name.decode("utf-8", "replace"): read_answer(kind, packed) for name, packed in fields.items()}
         answers = {name: answer for name, answer in read.items() if answer is not None}
         left_s = deadline - time.monotonic()
         if left_s <= 0:
@@ -88,14 +102,23 @@ _ENDED_FIELDS: Final[Mapping[str, Any]] = {
 }
 
 
-def read_answer(packed: bytes) -> dict[str, Any] | None:
-    """Return the answer of a node, see `presence.server.session_report`; None if no node wrote it."""
+def _is_explanation(answer: Any) -> bool:
+    known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
+    for rows, shape in ((answer["sessions"], _SESSION_FIELDS), (answer["ended"], _ENDED_FIELDS)):
+        for row in rows:
+            known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
+    return known
+
+
+_CHECKS: Final[Mapping[QuestionKind, Callable[[Any], bool]]] = {QuestionKind.EXPLAIN: _is_explanation}
+"""Whether an answer to a question of this kind has the fields that its readers use; may raise."""
+
+
+def read_answer(kind: QuestionKind, packed: bytes) -> dict[str, Any] | None:
+    """Return the answer of a node; None if no node wrote it."""
     try:
         answer = msgpack.unpackb(packed, unicode_errors="replace")
-        known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
-        for rows, shape in ((answer["sessions"], _SESSION_FIELDS), (answer["ended"], _ENDED_FIELDS)):
-            for row in rows:
-                known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
+        is_answer = _CHECKS[kind](answer)
     except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException):
         return None
-    return answer if known else None
+    return answer if is_answer else None

@@ -10,7 +10,7 @@ import trio
 from presence.admin import workers as module
 from presence.admin.responses import ApiError
 from presence.admin.workers import Workers
-from presence.server.stats_socket import QUESTION_BYTES, stats_socket_pair
+from presence.server.stats_socket import REQUEST_BYTES, stats_socket_pair
 from tests.admin.asking import operators
 
 PATIENCE_S = 20.0
@@ -33,9 +33,9 @@ def workers(ends: Ends, nursery: trio.Nursery) -> Workers:
 
 
 async def answer(end: socket.socket, sample: object) -> None:
-    """Answer one question."""
+    """Answer one request."""
     line = trio.socket.from_stdlib_socket(end)
-    number, _, _ = msgpack.unpackb(await line.recv(QUESTION_BYTES))
+    number, _, _ = msgpack.unpackb(await line.recv(REQUEST_BYTES))
     await line.send(msgpack.packb([number, sample]))
 
 
@@ -47,7 +47,7 @@ async def test_all_workers_are_asked_and_a_silent_one_delays_the_rest_briefly(
     answers = await workers.samples()
     assert trio.current_time() - started < module.ANSWER_TIMEOUT_S + 1
     assert [(each.number, each.sample) for each in answers] == [(1, {"sessions": 3}), (2, None)]
-    assert (workers.questions, workers.unanswered, list(workers.answered_at)) == (2, 1, [1])
+    assert (workers.requests, workers.unanswered, list(workers.answered_at)) == (2, 1, [1])
 
 
 async def test_excess_explain_requests_are_busy(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ async def test_excess_explain_requests_are_busy(workers: Workers, monkeypatch: p
         for _ in range(module.MAX_CONCURRENT_EXPLAINS + 3):
             asking.start_soon(ask)
     assert codes == ["busy"] * 3
-    assert workers.questions == 2 * module.MAX_CONCURRENT_EXPLAINS
+    assert workers.requests == 2 * module.MAX_CONCURRENT_EXPLAINS
 
 
 async def test_concurrent_callers_get_the_same_answer(
@@ -80,7 +80,7 @@ async def test_concurrent_callers_get_the_same_answer(
             asking.start_soon(ask)
         for _, end in ends:
             nursery.start_soon(answer, end, {"sessions": 1})
-    assert workers.questions == 2
+    assert workers.requests == 2
     assert all(each is found[0] for each in found)
     assert await workers.samples(max_age_s=60) is found[0]
 
@@ -111,7 +111,7 @@ async def test_a_full_socket_is_no_failure(workers: Workers, monkeypatch: pytest
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.001)
     for _ in range(600):
         assert [each.sample for each in await workers.samples()] == [None, None]
-    assert workers.unanswered == workers.questions == 1200
+    assert workers.unanswered == workers.requests == 1200
 
 
 async def test_readiness_reports_whether_clients_can_be_served_and_why_not() -> None:

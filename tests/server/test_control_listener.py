@@ -23,7 +23,7 @@ from presence.server.server import Server
 from presence.store.control_channel import ControlMessage
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from presence.store.questions import Question
+from presence.store.questions import Question, QuestionKind
 from presence.store.redis_client import Redis, open_client
 from tests.support.waiting import until
 from tests.transports.harness import Client
@@ -147,7 +147,7 @@ class FakeChannel:
 
 KICK = NodeNotice(NodeNoticeKind.KICKED, "ann", "", "s1")
 LETTER = Delivery("ann", ("",), b"packet")
-QUESTION = Question("ann", "0" * 32)
+QUESTION = Question(QuestionKind.EXPLAIN, "ann", "0" * 32)
 
 
 async def test_messages_are_dispatched_by_kind_in_slices_and_errors_are_contained() -> None:

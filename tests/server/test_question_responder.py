@@ -10,6 +10,7 @@ import trio
 
 from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.faults import Faults
 from presence.common.loop_calls import let_others_run
 from presence.common.runtime import TrioRuntime
 from presence.messaging.message_bus import ReplyAddress, Report
@@ -22,10 +23,13 @@ from presence.server.question_responder import (
     QuestionResponder,
 )
 from presence.store.answers import Answer
-from presence.store.questions import Question
+from presence.store.questions import Question, QuestionKind
 from tests.support.waiting import until
 
-ANN, BROKEN = Question("ann", "0" * 32), Question("broken", "0" * 32)
+ANN, BROKEN = (
+    Question(QuestionKind.EXPLAIN, "ann", "0" * 32),
+    Question(QuestionKind.EXPLAIN, "broken", "0" * 32),
+)
 
 
 def report(number: int) -> Report:
@@ -41,8 +45,15 @@ class ResponderHarness:
         self.failures: list[Exception] = []
         self.calls_started = 0
         self.is_slow = False
-        clock = Clock(lambda: self.now)
-        self.responder = QuestionResponder(self.explain, self, clock, TrioRuntime(), node=lambda: "n1")
+        self.faults = Faults()
+        self.responder = QuestionResponder(
+            {QuestionKind.EXPLAIN: self.explain},
+            self,
+            Clock(lambda: self.now),
+            TrioRuntime(),
+            node=lambda: "n1",
+            faults=self.faults,
+        )
 
     def write(self, answers: Sequence[Answer]) -> None:
         self.calls_started += 1
@@ -137,7 +148,7 @@ async def test_answers_that_redis_does_not_take_are_counted_and_later_ones_writt
     await harness.settled()
     assert [[each.name for each in call] for call in harness.calls] == [["2 n1"]]
     assert harness.reports() == (4, 1, 0, 3)
-    assert harness.responder.faults.counts == {"delivery report": 1}
+    assert harness.faults.counts == {"delivery report": 1}
 
 
 async def test_questions_that_fail_are_rate_limited_in_the_log_and_end_no_task(

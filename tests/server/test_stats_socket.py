@@ -6,7 +6,7 @@ import trio
 
 from presence.server.stats_socket import (
     StatsResponder,
-    question,
+    request,
     stats_socket_pair,
 )
 
@@ -25,10 +25,10 @@ async def test_failing_stats_requests_are_rate_limited_in_the_log_and_end_no_tas
             nursery.start_soon(responder.run)
             line = trio.socket.from_stdlib_socket(asking)
             for number in range(20):
-                await line.send(question(number, "fail", {}))
-            unknown, wrong = question(20, "nothing", {}), question(21, "work", {"a": 1})
-            for question_bytes in (b"", b"\xc1", b"\x91" * 2_000, unknown, wrong, question(22, "work", {})):
-                await line.send(question_bytes)
+                await line.send(request(number, "fail", {}))
+            unknown, wrong = request(20, "nothing", {}), request(21, "work", {"a": 1})
+            for request_bytes in (b"", b"\xc1", b"\x91" * 2_000, unknown, wrong, request(22, "work", {})):
+                await line.send(request_bytes)
             with trio.fail_after(WAIT_S):
                 assert msgpack.unpackb(await line.recv(100)) == [22, 7]
             nursery.cancel_scope.cancel()

@@ -9,7 +9,7 @@ import pytest
 
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
-from presence.store.questions import NodeAnswers, Question, ask, read_answer, read_question
+from presence.store.questions import NodeAnswers, Question, QuestionKind, ask, read_answer, read_question
 from presence.store.redis_client import Redis, open_client
 from presence.store.script_arguments import read_message, read_notice
 from presence.store.shard_clients import ShardClients
@@ -34,7 +34,7 @@ def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
 
 def asked(url: str, uid: str, *nodes: str, wait_s: float = PATIENCE_S, shards: int = 1) -> NodeAnswers:
     with ShardClients(url) as access:
-        return ask(access, Keys(shards=shards), uid, nodes, wait_s)
+        return ask(access, Keys(shards=shards), QuestionKind.EXPLAIN, uid, nodes, wait_s=wait_s)
 
 
 def question(**fields: object) -> bytes:
@@ -51,7 +51,8 @@ def question(**fields: object) -> bytes:
     ],
 )
 def test_invalid_questions_are_ignored(text: bytes) -> None:
-    assert read_question(json.loads(question(uid="änn", newer=1))) == Question("änn", TOKEN)
+    asked = Question(QuestionKind.EXPLAIN, "änn", TOKEN)
+    assert read_question(json.loads(question(uid="änn", newer=1))) == asked
     message = read_message(text)
     assert message is None or (read_question(message) or read_notice(message)) is None
 
@@ -98,4 +99,4 @@ def test_a_silent_node_is_waited_for_no_longer_than_the_limit(
     ],
 )
 def test_an_invalid_answer_is_rejected(packed: bytes) -> None:
-    assert read_answer(packed) is None
+    assert read_answer(QuestionKind.EXPLAIN, packed) is None
