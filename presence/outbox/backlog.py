@@ -2,7 +2,7 @@
 
 First the sessions that a resync registers, then the changes that it replays, then those from the outbox.
 A resync is planned in slices before any of them is sent, and its sessions are scanned in slices.
-While the node waits for its peers (see `peer_barrier`), ends are held back, and with them later changes of
+While the node waits for its peers (see `end_gate`), ends are held back, and with them later changes of
 the same user. A login among these is announced as a pending login, so that an end on another node does not
 make its user offline.
 """

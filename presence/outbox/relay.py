@@ -91,7 +91,7 @@ class Relay:
     callbacks: RelayCallbacks
     local_sessions: InitVar[LocalSessions]  # compared with the records, some at a time
     is_alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be alive
-    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # other nodes with a lease; see `PeerBarrier`
+    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # other nodes with a lease; see `EndGate`
     clock: Callable[[], float] = time.monotonic  # monotonic seconds, the clock of `Change.at`
     runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
     latencies: InitVar[LatencyHistograms | None] = None  # observes the duration of calls
@@ -325,7 +325,7 @@ class Relay:
             if now < (settled_at := self._breakers[writer.shard].settled_at)
             and writer.shard not in waited
             and _has_end(step)
-            and writer.barrier.has_peers
+            and writer.gate.has_peers
         }
         return [each for each in planned if each[0].shard not in self._ends_deferred_until]
 

@@ -28,7 +28,7 @@ The phases, without the batch in flight:
 | --- | --- |
 | CLOSED | an opening batch, until it is accepted |
 | RESYNCING | batches of registrations and replayed changes; the last one is marked `complete` |
-| COMPLETE | a retirement while one is left and the barrier is open; batches of changes |
+| COMPLETE | a retirement while one is left and the gate is open; batches of changes |
 | FENCED | none; the relay takes a new node id and calls `rename` |
 
 Stale sessions are registered with their next packet. If they end instead, and Redis had lost them, that end
@@ -38,7 +38,7 @@ A full outbox has a resync of its own, which begins when everything before the s
 only then do the live sessions follow from what was written. A resync that finds pending changes leaves the
 skipped ones to that later resync.
 
-Order holds per user throughout. While the barrier is closed (see `peer_barrier`), only ends, later changes of
+Order holds per user throughout. While the gate is closed (see `end_gate`), only ends, later changes of
 the same users, and the retirement are held back.
 """
 
@@ -51,8 +51,8 @@ from typing import Final
 from presence.core.changes import Op, SessionName
 from presence.core.profiles import Profile
 from presence.outbox.backlog import Backlog, Live
+from presence.outbox.end_gate import EndGate
 from presence.outbox.event_counts import Transitions
-from presence.outbox.peer_barrier import PeerBarrier
 from presence.outbox.queue import Outbox, SkippedChanges
 from presence.outbox.replies import NodeNotice, Opened, Probe, Reply, ReplyStatus, Superseded
 from presence.outbox.steps import (
@@ -101,7 +101,7 @@ class ShardWriter:
     """The state of one node in one shard.
 
     Attributes:
-        barrier: the other nodes in the shard, and the wait for them after a resync.
+        gate: the other nodes in the shard, and the wait for them after a resync.
         phase: see the module.
         lost_to_fence: whether an earlier id was fenced and the sessions are not all registered again.
         resyncs: number of resyncs.
@@ -115,14 +115,14 @@ class ShardWriter:
     live: InitVar[Live]  # see `Live`
     _: KW_ONLY
     is_alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be alive
-    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # other nodes with a lease; see `PeerBarrier`
+    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # other nodes with a lease; see `EndGate`
     # counts the events that Redis has written, each once
     transitions: Transitions = field(default_factory=Transitions)
 
     def __post_init__(
         self, live: Live, is_alive: Callable[[str], bool], lease_holders: Callable[[], Iterable[str]]
     ) -> None:
-        self.barrier = PeerBarrier(is_alive, lease_holders)
+        self.gate = EndGate(is_alive, lease_holders)
         self.phase = Phase.CLOSED
         self.lost_to_fence = False
         self.resyncs = self.rollbacks = 0
@@ -174,7 +174,7 @@ class ShardWriter:
             or self._must_resync(now)
         ):
             return True
-        return now >= self.barrier.open_at and (self._backlog.has_held_items or self._may_retire())
+        return now >= self.gate.opens_at and (self._backlog.has_held_items or self._may_retire())
 
     @property
     def is_steady(self) -> bool:
@@ -185,7 +185,7 @@ class ShardWriter:
 
     def wakes_at(self, now: float) -> float | None:
         """Return when held or skipped items become due, monotonic seconds; None: no such time."""
-        due = [self.barrier.open_at] if self._backlog.has_held_items or self._cursor is not None else []
+        due = [self.gate.opens_at] if self._backlog.has_held_items or self._cursor is not None else []
         if self.outbox.is_skipping(self.shard):
             due.append(self._opened_at + OVERFLOW_PAUSE_S)
         return min((at for at in due if at > now), default=None)
@@ -207,7 +207,7 @@ class ShardWriter:
                 self._make_batch(self._collect_items(now), now)
         if self._in_flight is not None:
             return replace(self._in_flight, now=now, sent_ms=self._shard_clock_ms(now))
-        if now >= self.barrier.open_at and self._may_retire():
+        if now >= self.gate.opens_at and self._may_retire():
             return Retirement(*self._step_header(), self._cursor or "0", self._latest_ms)
         return None
 
@@ -264,7 +264,7 @@ class ShardWriter:
     def accept_probe(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
         """Compare a probe with the acknowledged state; return the notices that were not read yet."""
         self._note_entry_id(probe.last_id)
-        self.barrier.traces = probe.peer_traces
+        self.gate.traces = probe.peer_traces
         self._generation = max(self._generation, probe.counter.generation)
         self.inbox_read = probe.inbox_n
         was_silent = self._probed_ms and probe.now_ms - self._probed_ms > MAX_SILENCE_MS
@@ -282,7 +282,7 @@ class ShardWriter:
         ):
             self._leave_generation()
         elif self._is_open:
-            self.barrier.observe(now)
+            self.gate.probed(now)
             self._clock_offset_ms = probe.now_ms - now * 1000  # a lower bound: the answer took time
         return probe.inbox
 
@@ -291,18 +291,18 @@ class ShardWriter:
 
         That batch may have been applied, or may be applied yet. So only a new generation can take it apart.
         """
-        self.barrier.redis_recovered(now)
+        self.gate.redis_recovered(now)
         unsent = (self._in_flight.items if self._in_flight else ()) + self._cut_off
-        if now < self.barrier.open_at and any(item.change.op is Op.END for item in unsent):
+        if now < self.gate.opens_at and any(item.change.op is Op.END for item in unsent):
             self._leave_generation()
 
     def is_settled(self, now: float) -> bool:
-        """Whether other nodes may be fenced and swept: a generation is open, and the barrier too."""
-        return self._is_open and now >= self.barrier.open_at
+        """Whether other nodes may be fenced and swept: a generation is open, and the gate too."""
+        return self._is_open and now >= self.gate.opens_at
 
     def is_settling(self, now: float) -> bool:
         """Whether ends are held back until other nodes have registered."""
-        return self._is_open and now < self.barrier.open_at
+        return self._is_open and now < self.gate.opens_at
 
     def fence_step(self, other: str) -> Fencing:
         return Fencing(*self._step_header(), other)
@@ -316,7 +316,7 @@ class ShardWriter:
     def is_idle(self, now: float) -> bool:
         """Whether Redis should have exactly the sessions that this node has."""
         pending = self._has_pending() or self._cursor is not None or self.outbox.is_skipping(self.shard)
-        return self.phase is Phase.COMPLETE and now >= self.barrier.open_at and not pending
+        return self.phase is Phase.COMPLETE and now >= self.gate.opens_at and not pending
 
     def compare_step(
         self, cursor: str, fields: int, sessions: tuple[SessionName, ...], shown: tuple[Profile, ...]
@@ -415,7 +415,7 @@ class ShardWriter:
                 self.transitions.count_events(snapshot.event_counts)
         if known.generation:
             self.resyncs += 1
-        self.barrier.start(
+        self.gate.generation_opened(
             step.now,
             {node: trace for node, trace in opened.peer_traces.items() if node != known.node},
             first=not known.generation,
@@ -448,7 +448,7 @@ class ShardWriter:
 
     def _collect_items(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""
-        settled = now >= self.barrier.open_at
+        settled = now >= self.gate.opens_at
         if settled:
             self._backlog.release_held()
         # What comes next in the outbox happened after the retirement was due.
@@ -457,7 +457,7 @@ class ShardWriter:
         # A registration yields to any session of another node. If no other node is alive, those on record
         # would supersede live ones and disconnect their clients. Then ages decide, as between logins.
         if any(item.change.op is Op.REGISTER for item in items):
-            if self.barrier.only_traces():
+            if self.gate.only_traces():
                 items = [_with_op(Op.LOGIN, item) for item in items]
             elif self._has_gone_back:
                 items = [_with_op(Op.RECLAIM, item) for item in items]

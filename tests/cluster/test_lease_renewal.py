@@ -52,7 +52,7 @@ class Writer:
     shard: int
     settled: bool = True
     rollbacks: int = 0
-    barrier: Any = field(default_factory=lambda: SimpleNamespace(traces=(), peer_gone=lambda _node: None))
+    gate: Any = field(default_factory=lambda: SimpleNamespace(traces=(), peer_gone=lambda _node: None))
 
     def is_settled(self, _now: float) -> bool:
         return self.settled

@@ -4,16 +4,12 @@ The order, and which changes are held back, are tested in `tests/simulation`.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-
-import pytest
 
 from presence.core.changes import Change, Op
 from presence.outbox.backlog import MAX_PLANNED_PER_CALL, MAX_SCANNED_PER_CALL, Backlog, ByShard, Plan
-from presence.outbox.peer_barrier import RECOVERY_SETTLE_TIMEOUT_S, SETTLE_TIMEOUT_S, PeerBarrier
 from presence.outbox.queue import Outbox
-from presence.outbox.replies import PeerTrace
 from presence.outbox.steps import Item
 
 
@@ -112,97 +108,3 @@ def test_a_plan_is_made_in_slices_and_loses_nothing_if_it_is_abandoned() -> None
     assert calls >= 2 * (len(waiting) + len(queued)) // MAX_PLANNED_PER_CALL - 1
     assert max(asked) <= MAX_PLANNED_PER_CALL
     assert [*planned.replayed] == waiting + queued
-
-
-BEFORE, REGISTERING, REGISTERED = (
-    PeerTrace(3, True, False),
-    PeerTrace(4, False, False),
-    PeerTrace(4, True, False),
-)
-FENCED = PeerTrace(3, True, True)
-Step = Callable[[PeerBarrier], object]
-
-
-def resync(at: float) -> Step:
-    """It resyncs on its own account."""
-    return lambda barrier: barrier.start(at, {"b": BEFORE}, first=False, concerns_all=False)
-
-
-def loss(at: float, replication_id: str = "", **traces: PeerTrace) -> Step:
-    """It resyncs because Redis has lost data, or continues with another replication id."""
-    return lambda barrier: barrier.start(
-        at, traces, first=False, concerns_all=True, replication_id=replication_id
-    )
-
-
-def back(at: float) -> Step:
-    """Redis answers again after an outage."""
-    return lambda barrier: barrier.redis_recovered(at)
-
-
-def see(at: float, **traces: PeerTrace) -> Step:
-    """A probe finds no problem here, and these traces of peers."""
-
-    def saw(barrier: PeerBarrier) -> None:
-        barrier.traces = traces
-        barrier.observe(at)
-
-    return saw
-
-
-@pytest.mark.parametrize(
-    ("steps", "at"),
-    [
-        ([resync(5)], 5 + SETTLE_TIMEOUT_S),
-        ([resync(5), see(6, b=REGISTERED)], 5 + SETTLE_TIMEOUT_S),  # its own wait runs out
-        ([resync(5), resync(12)], 5 + SETTLE_TIMEOUT_S),  # another one during a wait does not restart it
-        ([resync(5), resync(12), resync(16)], 16 + SETTLE_TIMEOUT_S),
-        ([resync(5), loss(12)], 12 + SETTLE_TIMEOUT_S),  # a loss does
-        ([loss(5)], 5 + SETTLE_TIMEOUT_S),  # peers that Redis has forgotten are waited for
-        ([loss(5), see(6, b=BEFORE)], 5 + SETTLE_TIMEOUT_S),
-        ([loss(5), see(6, b=REGISTERING)], 5 + SETTLE_TIMEOUT_S),
-        ([loss(5), see(6, b=FENCED)], 5 + SETTLE_TIMEOUT_S),
-        ([loss(5), see(6, b=REGISTERED)], 6),  # the wait ends when all have registered again
-        # After a restart only later registrations count: Redis may have gone back to a later state.
-        ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "new"))], 6),
-        ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "old"))], 5 + SETTLE_TIMEOUT_S),
-        ([back(50)], 50 + RECOVERY_SETTLE_TIMEOUT_S),
-        (
-            [back(50), see(51, b=REGISTERED)],
-            50 + RECOVERY_SETTLE_TIMEOUT_S,
-        ),  # that does not mean that nothing is queued
-        ([back(50), loss(50.1, b=REGISTERED), see(50.5, b=REGISTERED)], 50 + RECOVERY_SETTLE_TIMEOUT_S),
-        ([see(2), loss(5)], 5 + RECOVERY_SETTLE_TIMEOUT_S),  # users who were swept may be reconnecting
-    ],
-)
-def test_with_a_live_peer(steps: list[Step], at: float) -> None:
-    barrier = PeerBarrier(lambda node: node != "x")
-    for step in [see(1, b=BEFORE), *steps]:
-        step(barrier)
-    assert barrier.open_at == at
-
-
-@pytest.mark.parametrize("step", [loss(5), loss(5, x=BEFORE), loss(5, b=FENCED), back(50)])
-def test_without_live_peers_there_is_no_wait(step: Step) -> None:
-    barrier = PeerBarrier(lambda node: node != "x")
-    step(barrier)
-    assert barrier.open_at == -math.inf
-
-
-def test_the_first_generation_does_not_wait() -> None:
-    barrier = PeerBarrier(lambda _node: True)
-    barrier.start(1.0, {"b": BEFORE}, first=True, concerns_all=False)
-    assert barrier.open_at == -math.inf
-
-
-def test_a_peer_with_only_a_lease_is_waited_for_even_if_the_lease_was_lost() -> None:
-    leases = ["c"]
-    barrier = PeerBarrier(lambda _node: True, lambda: leases)
-    barrier.observe(1.0)
-    leases.clear()
-    loss(5)(barrier)
-    assert barrier.open_at == 5 + SETTLE_TIMEOUT_S
-    see(6, c=REGISTERED)(barrier)
-    assert barrier.open_at == 6
-    barrier.peer_gone("c")
-    assert barrier.recent_lease_holders == set()

@@ -128,10 +128,8 @@ class Liveness:
         """Whether a process has seen the session's process at work in its shard; else it does not wait."""
         if life.host is reporter:
             return True
-        barrier = reporter.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
-        return not life.host.ids.isdisjoint(
-            {*barrier.traces, *barrier._steady, *barrier.recent_lease_holders}
-        )
+        gate = reporter.node.relay.writers[self._world.keys.shard(life.key[0])].gate
+        return not life.host.ids.isdisjoint({*gate.traces, *gate._steady, *gate.recent_lease_holders})
 
     def _is_excused(self, life: TrueSession, now: float, reporter: Host) -> bool:
         redis, machine = self._world.redis, life.host.machine

@@ -18,7 +18,7 @@ from presence.core.engine import Engine
 from presence.core.profiles import ProfileChange, Profiles
 from presence.core.registry import Session
 from presence.core.sessions import Sessions
-from presence.outbox import peer_barrier, shard_writer
+from presence.outbox import end_gate, shard_writer
 from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
 from presence.server.ban_enforcer import BanEnforcer
@@ -190,7 +190,7 @@ GUARDS: Final = (
         seed=166,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
-    Guard("hold-after-resync", attributes={(peer_barrier, "SETTLE_TIMEOUT_S"): 0.0}, seed=72),
+    Guard("hold-after-resync", attributes={(end_gate, "SETTLE_TIMEOUT_S"): 0.0}, seed=72),
     Guard("fence", _FENCE, seed=8),
     Guard(
         "wait-before-sweep",  # the observer's and the script's: each covers the other

@@ -20,12 +20,12 @@ RECOVERY_SETTLE_TIMEOUT_S: Final = 3.0
 
 
 @dataclass(eq=False, repr=False)
-class PeerBarrier:
+class EndGate:
     """The other nodes of one shard, and the wait for them.
 
     Attributes:
         traces: the other nodes' states, as last seen.
-        open_at: monotonic seconds from which ends may be sent, and other nodes fenced and swept.
+        opens_at: monotonic seconds from which ends may be sent, and other nodes fenced and swept.
     """
 
     is_alive: Callable[[str], bool]  # whether another node with a trace in the shard may be alive
@@ -34,8 +34,8 @@ class PeerBarrier:
 
     def __post_init__(self) -> None:
         self.traces: PeerTraces = {}
-        self.open_at = -math.inf
-        self._steady: PeerTraces = {}  # the others' traces as last seen with the barrier open
+        self.opens_at = -math.inf
+        self._steady: PeerTraces = {}  # the others' traces as last seen with the gate open
         self._steady_known: frozenset[str] = frozenset()  # those that held a lease then
         self._before: PeerTraces = {}  # `_steady` when the resync began
         self._concerns_all = False
@@ -43,7 +43,7 @@ class PeerBarrier:
         self._has_had_peers = False  # ever: a peer that was swept may be about to return
         self._recovered_at = -math.inf  # when Redis answered again after an outage
 
-    def start(
+    def generation_opened(
         self, began: float, traces: PeerTraces, *, first: bool, concerns_all: bool, replication_id: str = ""
     ) -> None:
         """Start the wait after a generation was opened.
@@ -57,7 +57,7 @@ class PeerBarrier:
         """
         self.traces = traces
         self._before = self._steady
-        is_over = began >= self.open_at
+        is_over = began >= self.opens_at
         if not first and (is_over or concerns_all):
             self._wait(began, SETTLE_TIMEOUT_S)  # a resync of this node alone does not extend a wait
         self._concerns_all = concerns_all or (self._concerns_all and not is_over)
@@ -65,7 +65,7 @@ class PeerBarrier:
 
     def redis_recovered(self, now: float) -> None:
         """Start the wait after an outage of Redis."""
-        if now >= self.open_at:
+        if now >= self.opens_at:
             self._concerns_all = False
         self._wait(now, RECOVERY_SETTLE_TIMEOUT_S)
         self._recovered_at = now
@@ -78,14 +78,14 @@ class PeerBarrier:
             seconds = RECOVERY_SETTLE_TIMEOUT_S
         else:
             return
-        self.open_at = max(self.open_at, now + seconds)
+        self.opens_at = max(self.opens_at, now + seconds)
 
-    def observe(self, now: float) -> None:
+    def probed(self, now: float) -> None:
         """Use the traces of a probe that found this node's own counter as expected; they are in `traces`."""
-        if now < self.open_at and self._have_all_registered():
+        if now < self.opens_at and self._have_all_registered():
             # A registration does not show which logins are pending since a later outage.
-            self.open_at = min(self.open_at, max(now, self._recovered_at + RECOVERY_SETTLE_TIMEOUT_S))
-        if now >= self.open_at:
+            self.opens_at = min(self.opens_at, max(now, self._recovered_at + RECOVERY_SETTLE_TIMEOUT_S))
+        if now >= self.opens_at:
             self._steady, self._steady_known = self.traces, frozenset(self.lease_holders())
             self._has_had_peers |= bool(self._peers())
 
@@ -111,7 +111,7 @@ class PeerBarrier:
 
     @property
     def recent_lease_holders(self) -> set[str]:
-        """The other nodes that hold a lease, or held one when the barrier was last open."""
+        """The other nodes that hold a lease, or held one when the gate was last open."""
         return {*self._steady_known, *self.lease_holders()}
 
     def _have_all_registered(self) -> bool:
