@@ -182,7 +182,7 @@ class LeaseRenewal:
             self.on_entered()
         self._counters.renewed_at = self.clock()
         self._contact.answered(self._counters.renewed_at)
-        traced = {node for writer in self.relay.writers for node in writer.gate.traces}
+        traced = {node for writer in self.relay.writers for node in writer.gate.peers.traces}
         self.detector.observe(rows, traced, self.relay.node)
         return True
 

@@ -224,7 +224,7 @@ class Sweeper:
         if stats is not None:
             self.counters.swept += 1
             for writer in self.relay.writers:
-                writer.gate.peer_gone(each.node)
+                writer.gate.peers.forget(each.node)
             event = "sweep of departed node finished" if each.has_left else "sweep of dead node finished"
             _log.info(
                 event, peer=each.node, users_offline=each.offline, returned=_returned(stats, each.ended)

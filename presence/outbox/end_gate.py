@@ -7,10 +7,10 @@ register, and the wait ends when all have.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from presence.outbox.replies import PeerTraces
+from presence.outbox.shard_peers import ShardPeers
 
 SETTLE_TIMEOUT_S: Final = 10.0
 # The same after an outage in which Redis lost nothing and no peer fenced this node: a login that is pending
@@ -19,29 +19,29 @@ SETTLE_TIMEOUT_S: Final = 10.0
 RECOVERY_SETTLE_TIMEOUT_S: Final = 3.0
 
 
-@dataclass(eq=False, repr=False)
 class EndGate:
-    """The other nodes of one shard, and the wait for them.
+    """Whether ends may be sent to one shard.
+
+    Args:
+        is_alive, lease_holders: see `ShardPeers`.
 
     Attributes:
-        traces: the other nodes' states, as last seen.
+        peers: the other nodes in the shard.
         opens_at: monotonic seconds from which ends may be sent, and other nodes fenced and swept.
     """
 
-    is_alive: Callable[[str], bool]  # whether another node with a trace in the shard may be alive
-    # the other nodes that hold a lease; one of them may have no trace in the shard yet
-    lease_holders: Callable[[], Iterable[str]] = tuple
-
-    def __post_init__(self) -> None:
-        self.traces: PeerTraces = {}
+    def __init__(
+        self, is_alive: Callable[[str], bool], lease_holders: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        self.peers = ShardPeers(is_alive, lease_holders)
         self.opens_at = -math.inf
-        self._steady: PeerTraces = {}  # the others' traces as last seen with the gate open
-        self._steady_known: frozenset[str] = frozenset()  # those that held a lease then
-        self._before: PeerTraces = {}  # `_steady` when the resync began
         self._concerns_all = False
-        self._replication_id = ""  # the replication id under which all have to register
-        self._has_had_peers = False  # ever: a peer that was swept may be about to return
+        self._replication_id = ""  # the one under which all have to register
         self._recovered_at = -math.inf  # when Redis answered again after an outage
+
+    def is_open(self, now: float) -> bool:
+        """Whether ends may be sent, and other nodes fenced and swept."""
+        return now >= self.opens_at
 
     def generation_opened(
         self, began: float, traces: PeerTraces, *, first: bool, concerns_all: bool, replication_id: str = ""
@@ -55,8 +55,7 @@ class EndGate:
             concerns_all: whether the other nodes have to resync as well.
             replication_id: of Redis, if it differs from the one before; else "".
         """
-        self.traces = traces
-        self._before = self._steady
+        self.peers.traces = traces
         is_over = began >= self.opens_at
         if not first and (is_over or concerns_all):
             self._wait(began, SETTLE_TIMEOUT_S)  # a resync of this node alone does not extend a wait
@@ -72,47 +71,21 @@ class EndGate:
 
     def _wait(self, now: float, seconds: float) -> None:
         """Wait for peers; shorter if all were swept and may only be about to return."""
-        if self._peers():
-            self._has_had_peers = True
-        elif self._has_had_peers:
+        if self.peers.alive():
+            self.peers.were_any = True
+        elif self.peers.were_any:
             seconds = RECOVERY_SETTLE_TIMEOUT_S
         else:
             return
         self.opens_at = max(self.opens_at, now + seconds)
 
     def probed(self, now: float) -> None:
-        """Use the traces of a probe that found this node's own counter as expected; they are in `traces`."""
+        """Use the traces of a probe that found this node's own counter as expected; they are in `peers`."""
         if now < self.opens_at and self._have_all_registered():
             # A registration does not show which logins are pending since a later outage.
             self.opens_at = min(self.opens_at, max(now, self._recovered_at + RECOVERY_SETTLE_TIMEOUT_S))
         if now >= self.opens_at:
-            self._steady, self._steady_known = self.traces, frozenset(self.lease_holders())
-            self._has_had_peers |= bool(self._peers())
-
-    def peer_gone(self, node: str) -> None:
-        """Remove a node whose trace was removed, before the next probe shows it."""
-        self.traces = {other: trace for other, trace in self.traces.items() if other != node}
-        self._steady_known -= {node}
-
-    def only_traces(self) -> bool:
-        """Whether there are traces of other nodes and none of them is alive."""
-        return any(not trace.fenced for trace in self.traces.values()) and not self._peers()
-
-    @property
-    def has_peers(self) -> bool:
-        """Whether other nodes may be alive."""
-        return bool(self._peers())
-
-    def _peers(self) -> set[str]:
-        """Return the other nodes that may be alive."""
-        traces = {**self._steady, **self.traces}
-        fenced = {node for node, trace in traces.items() if trace.fenced}
-        return {node for node in {*traces, *self.recent_lease_holders} - fenced if self.is_alive(node)}
-
-    @property
-    def recent_lease_holders(self) -> set[str]:
-        """The other nodes that hold a lease, or held one when the gate was last open."""
-        return {*self._steady_known, *self.lease_holders()}
+            self.peers.remember()
 
     def _have_all_registered(self) -> bool:
         """Whether every other live node has registered its sessions since Redis recovered.
@@ -120,11 +93,11 @@ class EndGate:
         A generation that existed before is no evidence: Redis may have gone back to it, or to one that this
         node had not seen yet. If Redis began another history, only registrations under the new one count.
         """
-        peers = self._peers()
+        peers = self.peers.alive()
         if not self._concerns_all or not peers:
             return False
         for node in peers:
-            now, before = self.traces.get(node), self._before.get(node)
+            now, before = self.peers.traces.get(node), self.peers.traces_before.get(node)
             if (
                 now is None
                 or not now.complete

@@ -325,7 +325,7 @@ class Relay:
             if now < (settled_at := self._breakers[writer.shard].settled_at)
             and writer.shard not in waited
             and _has_end(step)
-            and writer.gate.has_peers
+            and writer.gate.peers.alive()
         }
         return [each for each in planned if each[0].shard not in self._ends_deferred_until]
 

@@ -174,7 +174,7 @@ class ShardWriter:
             or self._must_resync(now)
         ):
             return True
-        return now >= self.gate.opens_at and (self._backlog.has_held_items or self._may_retire())
+        return self.gate.is_open(now) and (self._backlog.has_held_items or self._may_retire())
 
     @property
     def is_steady(self) -> bool:
@@ -207,7 +207,7 @@ class ShardWriter:
                 self._make_batch(self._collect_items(now), now)
         if self._in_flight is not None:
             return replace(self._in_flight, now=now, sent_ms=self._shard_clock_ms(now))
-        if now >= self.gate.opens_at and self._may_retire():
+        if self.gate.is_open(now) and self._may_retire():
             return Retirement(*self._step_header(), self._cursor or "0", self._latest_ms)
         return None
 
@@ -264,7 +264,7 @@ class ShardWriter:
     def accept_probe(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
         """Compare a probe with the acknowledged state; return the notices that were not read yet."""
         self._note_entry_id(probe.last_id)
-        self.gate.traces = probe.peer_traces
+        self.gate.peers.traces = probe.peer_traces
         self._generation = max(self._generation, probe.counter.generation)
         self.inbox_read = probe.inbox_n
         was_silent = self._probed_ms and probe.now_ms - self._probed_ms > MAX_SILENCE_MS
@@ -293,16 +293,16 @@ class ShardWriter:
         """
         self.gate.redis_recovered(now)
         unsent = (self._in_flight.items if self._in_flight else ()) + self._cut_off
-        if now < self.gate.opens_at and any(item.change.op is Op.END for item in unsent):
+        if not self.gate.is_open(now) and any(item.change.op is Op.END for item in unsent):
             self._leave_generation()
 
     def is_settled(self, now: float) -> bool:
         """Whether other nodes may be fenced and swept: a generation is open, and the gate too."""
-        return self._is_open and now >= self.gate.opens_at
+        return self._is_open and self.gate.is_open(now)
 
     def is_settling(self, now: float) -> bool:
         """Whether ends are held back until other nodes have registered."""
-        return self._is_open and now < self.gate.opens_at
+        return self._is_open and not self.gate.is_open(now)
 
     def fence_step(self, other: str) -> Fencing:
         return Fencing(*self._step_header(), other)
@@ -316,7 +316,7 @@ class ShardWriter:
     def is_idle(self, now: float) -> bool:
         """Whether Redis should have exactly the sessions that this node has."""
         pending = self._has_pending() or self._cursor is not None or self.outbox.is_skipping(self.shard)
-        return self.phase is Phase.COMPLETE and now >= self.gate.opens_at and not pending
+        return self.phase is Phase.COMPLETE and self.gate.is_open(now) and not pending
 
     def compare_step(
         self, cursor: str, fields: int, sessions: tuple[SessionName, ...], shown: tuple[Profile, ...]
@@ -448,7 +448,7 @@ class ShardWriter:
 
     def _collect_items(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""
-        settled = now >= self.gate.opens_at
+        settled = self.gate.is_open(now)
         if settled:
             self._backlog.release_held()
         # What comes next in the outbox happened after the retirement was due.
@@ -457,7 +457,7 @@ class ShardWriter:
         # A registration yields to any session of another node. If no other node is alive, those on record
         # would supersede live ones and disconnect their clients. Then ages decide, as between logins.
         if any(item.change.op is Op.REGISTER for item in items):
-            if self.gate.only_traces():
+            if self.gate.peers.only_traces():
                 items = [_with_op(Op.LOGIN, item) for item in items]
             elif self._has_gone_back:
                 items = [_with_op(Op.RECLAIM, item) for item in items]

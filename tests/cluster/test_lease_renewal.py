@@ -23,6 +23,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.event_counts import EventCount, Transitions
 from presence.outbox.relay import Relay
 from presence.outbox.replies import Reply, ReplyStatus
+from presence.outbox.shard_peers import ShardPeers
 from presence.outbox.steps import Counter, Fencing, Reindex, Step, Sweep
 from presence.outbox.store import Store
 from presence.protocol import Code
@@ -52,7 +53,7 @@ class Writer:
     shard: int
     settled: bool = True
     rollbacks: int = 0
-    gate: Any = field(default_factory=lambda: SimpleNamespace(traces=(), peer_gone=lambda _node: None))
+    gate: Any = field(default_factory=lambda: SimpleNamespace(peers=ShardPeers(lambda _node: True)))
 
     def is_settled(self, _now: float) -> bool:
         return self.settled

@@ -38,7 +38,7 @@ def see(at: float, **traces: PeerTrace) -> Step:
     """A probe finds no problem here, and these traces of peers."""
 
     def saw(gate: EndGate) -> None:
-        gate.traces = traces
+        gate.peers.traces = traces
         gate.probed(at)
 
     return saw
@@ -98,5 +98,5 @@ def test_a_peer_with_only_a_lease_is_waited_for_even_if_the_lease_was_lost() -> 
     assert gate.opens_at == 5 + SETTLE_TIMEOUT_S
     see(6, c=REGISTERED)(gate)
     assert gate.opens_at == 6
-    gate.peer_gone("c")
-    assert gate.recent_lease_holders == set()
+    gate.peers.forget("c")
+    assert gate.peers.recent_lease_holders == set()

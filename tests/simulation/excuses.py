@@ -128,8 +128,10 @@ class Liveness:
         """Whether a process has seen the session's process at work in its shard; else it does not wait."""
         if life.host is reporter:
             return True
-        gate = reporter.node.relay.writers[self._world.keys.shard(life.key[0])].gate
-        return not life.host.ids.isdisjoint({*gate.traces, *gate._steady, *gate.recent_lease_holders})
+        peers = reporter.node.relay.writers[self._world.keys.shard(life.key[0])].gate.peers
+        return not life.host.ids.isdisjoint(
+            {*peers.traces, *peers.traces_before, *peers.recent_lease_holders}
+        )
 
     def _is_excused(self, life: TrueSession, now: float, reporter: Host) -> bool:
         redis, machine = self._world.redis, life.host.machine
