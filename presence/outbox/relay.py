@@ -128,7 +128,7 @@ class Relay:
             self.outbox, self.store, self._caller, local_sessions, node=lambda: self.node, clock=self.clock
         )
         self._breakers = [CircuitBreaker() for _ in self.writers]
-        self._ends_deferred_until: dict[int, float] = {}  # by shard whose next step has ends
+        self._ends_due_at: dict[int, float] = {}  # by shard whose next step has ends
         self._probed_at = self._sent_at = -math.inf
         self._lingered_s = 0.0  # in the last call
         self._outages = Outages(self._breakers)
@@ -205,18 +205,16 @@ class Relay:
         failures: Failures = []
         failed: list[ShardWriter] = []
         for writer in writers:
-            probe, breaker = probes[writer.shard], self._breakers[writer.shard]
+            probe = probes[writer.shard]
             if not isinstance(probe, Probe):
                 failures.append(probe)
                 failed.append(writer)
                 continue
-            had_outage = breaker.record_success(sent_at, now)
             if node == self.node:  # else the id was given up meanwhile
                 notices += writer.accept_probe(probe, now)
                 if probe.has_missed(read[writer.shard]):
                     self._reconciler.run_soon()
-            if had_outage:
-                writer.redis_recovered(now)
+            self._answered(writer, sent_at, now)
         self._failed(failed, sent_at)
         if notices:
             self.callbacks.notices(notices)
@@ -225,6 +223,12 @@ class Relay:
     def _next_probe(self, now: float) -> float:
         settling = any(writer.is_settling(now) for writer in self._reachable())
         return self._probed_at + (SETTLING_PROBE_INTERVAL_S if settling else PROBE_INTERVAL_S)
+
+    def _answered(self, writer: ShardWriter, sent_at: float, now: float) -> None:
+        """Record the answer of a shard, after its content."""
+        breaker = self._breakers[writer.shard]
+        writer.answered(sent_at, now, breaker.unavailable_since)
+        breaker.record_answer()
 
     def _failed(self, writers: Sequence[ShardWriter], sent_at: float) -> None:
         """Record the failure of a call; shards that are reachable were held up by it."""
@@ -247,7 +251,7 @@ class Relay:
         steps, sent_at = [step for _, step in planned], self.clock()
         self._sent_at, self._lingered_s = sent_at, 0.0
         # Ends that wait for other nodes would wait for the answer, too.
-        is_usual = not self._ends_deferred_until and all(w.is_steady and not _is_full(s) for w, s in planned)
+        is_usual = not self._ends_due_at and all(w.is_steady and not _is_full(s) for w, s in planned)
         answers = await self._caller.call(lambda: self.store.apply(steps), self._linger if is_usual else None)
         now = self.clock()
         if now - self._lingered_s - sent_at < PROMPT_S:
@@ -260,14 +264,12 @@ class Relay:
                 failed.append(writer)
                 writer.answer_lost()
                 continue
-            had_outage = self._breakers[writer.shard].record_success(sent_at, now)
             if node == self.node:  # else the opening under the new id will tell what was applied
                 superseded += writer.accept_reply(step, answer)
                 if isinstance(step, Batch) and answer.status is ReplyStatus.OK:
                     self._counters.batches += 1
                     self._counters.items += len(step.items)
-            if had_outage:
-                writer.redis_recovered(now)
+            self._answered(writer, sent_at, now)
         self._failed(failed, sent_at)
         if superseded:
             self.callbacks.superseded(superseded)
@@ -290,9 +292,9 @@ class Relay:
         planned = await self._plan()
         # If a server hung, an end sent now could be handled before logins that were pending on peers.
         now = self.clock()
-        unsure = [w for w, step in planned if _has_end(step) and not self._breakers[w.shard].is_fresh(now)]
+        unsure = [w for w, step in planned if _has_end(step) and not w.gate.is_fresh(now)]
         # One deferral is enough, however late this task is.
-        waited = {shard for shard, at in self._ends_deferred_until.items() if at <= now}
+        waited = {shard for shard, at in self._ends_due_at.items() if at <= now}
         failures = await self._probe(unsure)
         if unsure:
             planned = await self._plan()
@@ -319,15 +321,14 @@ class Relay:
             waited: the shards whose ends were deferred already.
         """
         now = self.clock()
-        self._ends_deferred_until = {
-            writer.shard: settled_at
+        self._ends_due_at = {
+            writer.shard: due_at
             for writer, step in planned
-            if now < (settled_at := self._breakers[writer.shard].settled_at)
+            if _has_end(step)
             and writer.shard not in waited
-            and _has_end(step)
-            and writer.gate.peers.alive()
+            and (due_at := writer.gate.ends_due_at(now)) > now
         }
-        return [each for each in planned if each[0].shard not in self._ends_deferred_until]
+        return [each for each in planned if each[0].shard not in self._ends_due_at]
 
     async def _check_meta(self, planned: list[PlannedStep]) -> tuple[list[PlannedStep], Failures]:
         """Check the metadata before openings, because a Redis that lost its data lost it too.
@@ -364,11 +365,11 @@ class Relay:
     async def _wait_for_work(self) -> None:
         """Wait until there is something to send and, soon after the last call, a little longer for more."""
         now = self.clock()
-        waiting = {shard for shard, at in self._ends_deferred_until.items() if now < at}
+        waiting = {shard for shard, at in self._ends_due_at.items() if now < at}
         reachable = [writer for writer in self._reachable() if writer.shard not in waiting]
         if any(writer.is_eager(now) for writer in reachable):
             return
-        ends_due = [self._ends_deferred_until[shard] for shard in waiting]
+        ends_due = [self._ends_due_at[shard] for shard in waiting]
         due = [at for writer in reachable if (at := writer.wakes_at(now)) is not None] + ends_due
         due += [breaker.retry_at for breaker in self._breakers if not breaker.is_available]
         if not reachable:

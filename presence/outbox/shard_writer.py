@@ -286,14 +286,16 @@ class ShardWriter:
             self._clock_offset_ms = probe.now_ms - now * 1000  # a lower bound: the answer took time
         return probe.inbox
 
-    def redis_recovered(self, now: float) -> None:
-        """Hold back ends after an outage of Redis, including those of the batch in flight.
+    def answered(self, sent_at: float, now: float, unavailable_since: float | None) -> None:
+        """Record an answer in the gate, after its content; see `EndGate.answered`.
 
-        That batch may have been applied, or may be applied yet. So only a new generation can take it apart.
+        After an outage ends are held back, including those of the batch in flight. That batch may have been
+        applied, or may be applied yet. So only a new generation can take it apart.
         """
-        self.gate.redis_recovered(now)
+        if not self.gate.answered(sent_at, now, unavailable_since):
+            return
         unsent = (self._in_flight.items if self._in_flight else ()) + self._cut_off
-        if not self.gate.is_open(now) and any(item.change.op is Op.END for item in unsent):
+        if any(item.change.op is Op.END for item in unsent):
             self._leave_generation()
 
     def is_settled(self, now: float) -> bool:

@@ -5,8 +5,22 @@ from collections.abc import Callable
 
 import pytest
 
-from presence.outbox.end_gate import RECOVERY_SETTLE_TIMEOUT_S, SETTLE_TIMEOUT_S, EndGate
+from presence.common.circuit_breaker import CircuitBreaker
+from presence.outbox.end_gate import (
+    FRESH_S,
+    IDLE_GAP_S,
+    MIN_OUTAGE_S,
+    RECOVERY_SETTLE_TIMEOUT_S,
+    SETTLE_DELAY_S,
+    SETTLE_TIMEOUT_S,
+    SLOW_CALL_S,
+    EndGate,
+)
+from presence.outbox.relay import PROBE_INTERVAL_S
 from presence.outbox.replies import PeerTrace
+
+# Waits for peers to register
+
 
 BEFORE, REGISTERING, REGISTERED = (
     PeerTrace(3, True, False),
@@ -31,7 +45,7 @@ def loss(at: float, replication_id: str = "", **traces: PeerTrace) -> Step:
 
 def back(at: float) -> Step:
     """Redis answers again after an outage."""
-    return lambda gate: gate.redis_recovered(at)
+    return lambda gate: gate.answered(at, at, at - MIN_OUTAGE_S)
 
 
 def see(at: float, **traces: PeerTrace) -> Step:
@@ -100,3 +114,78 @@ def test_a_peer_with_only_a_lease_is_waited_for_even_if_the_lease_was_lost() -> 
     assert gate.opens_at == 6
     gate.peers.forget("c")
     assert gate.peers.recent_lease_holders == set()
+
+
+# Answers: pauses, and outages
+
+
+def test_answers_are_fresh_for_a_moment() -> None:
+    gate = EndGate(lambda _node: True)
+    gate.answered(1.0, 1.0, None)
+    assert (gate.is_fresh(1.0 + 0.9 * FRESH_S), gate.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
+
+
+def test_a_node_that_probes_as_usual_was_not_stopped() -> None:
+    assert IDLE_GAP_S >= PROBE_INTERVAL_S
+
+
+def outages(gate: EndGate, calls: str) -> list[bool]:
+    """Call: `+` answered, `-` failed, with sent and now; return which answers followed an outage."""
+    breaker, followed = CircuitBreaker(), []
+    for call in calls.split():
+        sent_at, now = (float(at) for at in (*call[1:].split(","), call[1:])[:2])
+        if call[0] == "+":
+            followed.append(gate.answered(sent_at, now, breaker.unavailable_since))
+        else:
+            breaker.record_failure(sent_at, now, 1.0)
+    return followed
+
+
+SLOWER = f"+8,{8 + 2 * SLOW_CALL_S} +9.1,{9.1 + 2.5 * SLOW_CALL_S}"
+RESTED = f"+10,10.01 +{9.91 + IDLE_GAP_S},{10 + IDLE_GAP_S} +20,20.01"
+
+# The calls; which answers followed an outage; when it is asked and when a step with ends may go then.
+ANSWERS: dict[str, tuple[str, list[bool], tuple[float, float] | None]] = {
+    "failed calls for a while were an outage": ("+9 -10 -11 +12", [False, True], None),
+    "also if no call was answered before": ("-10 +11", [True], None),
+    "until the recovery is confirmed, each answer follows it": ("-10 +11 -11.1 +11.3", [True, True], None),
+    "a short outage does not count": ("+9 -9.1 +9.4,9.5", [False, False], None),
+    "a slow answer was an outage": ("+7 +9,10", [False, True], None),
+    "but not repeatedly": ("+7 +10,11.5 +12,13.5 +14,15.5", [False, True, False, False], None),
+    "the first answer does not follow one, but ends wait": ("+1", [False], (1.0, 1.0 + SETTLE_DELAY_S)),
+    "ends do not wait longer for an answer soon after it": (
+        f"+1 +{1 + 0.9 * FRESH_S}",
+        [False, False],
+        (1.1, 1.0 + SETTLE_DELAY_S),
+    ),
+    "nor at all after they have waited": (f"+1 +{1 + 0.9 * FRESH_S}", [False, False], (1.36, 1.36)),
+    "ends wait after a late answer": (
+        "+1 +1.3 +9,9.5",
+        [False, False, True],
+        (9.5, 9.5 + SETTLE_DELAY_S),
+    ),
+    "calls as slow as earlier ones are no outage": (SLOWER, [True, False], (9.0, 9.0 + SETTLE_DELAY_S)),
+    "a stall may hide one": (
+        f"{SLOWER} +10.5,31",
+        [True, False, True],
+        (31.0, 31.0 + SETTLE_DELAY_S),
+    ),
+    "so may an idle time longer than any probe interval": (RESTED, [False, False, True], None),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_with_a_live_peer(name: str) -> None:
+    calls, followed, due = ANSWERS[name]
+    gate = EndGate(lambda _node: True, lambda: ("b",))
+    assert outages(gate, calls) == followed
+    if due:
+        asked_at, due_at = due
+        assert gate.ends_due_at(asked_at) == pytest.approx(due_at)
+
+
+def test_without_peers_no_step_waits_and_an_outage_takes_no_ends_out_of_a_batch() -> None:
+    gate = EndGate(lambda _node: True)
+    assert outages(gate, "+9 -10 -11 +12") == [False, False]
+    assert gate.ends_due_at(12.0) == 12.0
+    assert gate.is_open(12.0)

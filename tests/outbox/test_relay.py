@@ -8,10 +8,10 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from presence.common.circuit_breaker import SETTLE_DELAY_S
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
+from presence.outbox.end_gate import SETTLE_DELAY_S
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks

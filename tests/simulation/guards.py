@@ -58,12 +58,12 @@ def _collect_expired_unread(engine: Engine, slot: int) -> bool:
 
 
 async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter]) -> list[Any]:
-    breakers = relay._breakers
-    unknown = [writer for writer in writers if breakers[writer.shard].answered_at == -math.inf]
+    unknown = [writer for writer in writers if writer.gate._answered_at == -math.inf]
     failures = await _probe(relay, unknown)
     for writer in writers:
         if writer not in unknown:
-            breakers[writer.shard].record_success(relay.clock(), relay.clock())
+            writer.gate._answered_at = relay.clock()
+            relay._breakers[writer.shard].record_answer()
     return failures
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from presence.outbox.end_gate import MIN_OUTAGE_S
 from presence.outbox.replies import Reply, ReplyStatus
 from tests.store.driving import brief_events, check_alternation, events, online_sessions, owned, rows, written
 from tests.store.nodes import Loss, ManualNode
@@ -201,7 +202,7 @@ class Play:
             "at": lambda other: setattr(node, "now", self.nodes[other].now),
             "unheard": node.unheard.add,
             "registers": lambda uid: node.outbox.append(node.live[uid, ""]),
-            "returned": lambda: writer.redis_recovered(node.now),
+            "returned": lambda: writer.answered(node.now, node.now, node.now - MIN_OUTAGE_S),
             "rename": lambda to: rename(node, to),
         }
         if verb in verbs:
