@@ -119,7 +119,7 @@ async def play(
             longest = stretches.longest_s, stretches.longest_task.rpartition(".")[2], stretches.over
             redis_s = redis_cpu_seconds(client) - redis_s
             nursery.cancel_scope.cancel()
-        skipped = node.outbox.statistics().dropped_total
+        skipped = node.outbox.statistics().skipped_total
         return ExpiryResult(sessions, seconds, *longest, python_s, redis_s, _types(client, keys), skipped)
 
 

@@ -220,7 +220,7 @@ def _worker(answer: WorkerAnswer) -> dict[str, Any]:
         **{name: sample.get(name) for name in ("node", "pid", "sessions", "connections", "readiness")},
         **{name: process.get(name) for name in ("rss_bytes", "open_fds", "max_fds")},
         "cpu_s": round(number(process.get("cpu_user_s")) + number(process.get("cpu_system_s")), 3),
-        "outbox": part(sample, "outbox").get("held"),
+        "outbox": part(sample, "outbox").get("pending"),
         "outbox_oldest_s": sample.get("outbox_oldest_s"),
         "loop_lag": part(part(sample, "histograms"), "loop_lag") or None,
         "wheel": part(sample, "wheel") or None,

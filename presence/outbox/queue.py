@@ -29,7 +29,7 @@ CHANGE_BYTES = 310
 class SkippedChanges:
     """Changes of one shard that were skipped because the outbox was full."""
 
-    dropped: int  # number of changes
+    number: int
     from_ms: int  # Unix milliseconds of the earliest decision among them
     to_ms: int  # Unix milliseconds of the latest
     from_at: float  # earliest `Change.at` among them, monotonic seconds; an earlier login was not skipped
@@ -39,7 +39,7 @@ class SkippedChanges:
 
     def merged(self, other: "SkippedChanges") -> "SkippedChanges":
         return SkippedChanges(
-            self.dropped + other.dropped,
+            self.number + other.number,
             min(self.from_ms, other.from_ms),
             max(self.to_ms, other.to_ms),
             min(self.from_at, other.from_at),
@@ -50,12 +50,12 @@ class SkippedChanges:
 class OutboxStatistics:
     """Fill level and counters of the outbox."""
 
-    held: int = 0  # changes that are queued or in flight; a stop would lose them
-    held_bytes: int = 0  # memory that they take
+    pending: int = 0  # changes that are queued or in flight; a stop would lose them
+    pending_bytes: int = 0  # memory that they take
     queued: int = 0  # those of them that were not taken yet
-    high_water: int = 0  # maximum of `held` since the start
+    high_water: int = 0  # maximum of `pending` since the start
     appended_total: int = 0  # changes accepted since the start
-    dropped_total: int = 0  # changes skipped since the start because the bound was hit
+    skipped_total: int = 0  # changes skipped since the start because the bound was hit
     skipping_shards: int = 0  # shards that skip changes now, until their resync
     max_items: int = 0  # the bounds
     max_bytes: int = 0
@@ -89,10 +89,10 @@ class Outbox:
         self._counters = OutboxStatistics(max_items=max_items, max_bytes=max_bytes)
         self._ages = ages
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
-        self._gaps: list[SkippedChanges | None] = [None] * shards
+        self._skipped: list[SkippedChanges | None] = [None] * shards
         self._skipping = [False] * shards
-        self._held_in = [0] * shards
-        self._held_bytes_in = [0] * shards
+        self._pending_in = [0] * shards
+        self._pending_bytes_in = [0] * shards
         self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
         self._own_bytes = max_bytes // (4 * shards)
         self._notify_at = 0  # number of queued changes at which `_notify` is called; 0: never
@@ -101,7 +101,7 @@ class Outbox:
     @property
     def pending(self) -> int:
         """Changes that are queued or in flight."""
-        return self._counters.held
+        return self._counters.pending
 
     @property
     def queued_total(self) -> int:
@@ -111,35 +111,35 @@ class Outbox:
     @property
     def total_offered(self) -> int:
         """Changes accepted and skipped since the start."""
-        return self._counters.appended_total + self._counters.dropped_total
+        return self._counters.appended_total + self._counters.skipped_total
 
     def append(self, change: Change) -> None:
         """Queue one change, or skip and count it when a bound is hit. Never waits."""
         shard = self.shard_of(change.uid)
         counted = self._counters
-        is_full = counted.held >= counted.max_items or counted.held_bytes >= counted.max_bytes
+        is_full = counted.pending >= counted.max_items or counted.pending_bytes >= counted.max_bytes
         if is_full and not self._has_own_room(shard):
             self._skipping[shard] = True
         if self._skipping[shard]:
             self._skip(shard, change)
             return
         self._queues[shard].append(change)
-        self._held_in[shard] += 1
+        self._pending_in[shard] += 1
         counted.appended_total += 1
         counted.queued += 1
-        counted.held += 1
+        counted.pending += 1
         size = size_of(change)
-        counted.held_bytes += size
-        self._held_bytes_in[shard] += size
+        counted.pending_bytes += size
+        self._pending_bytes_in[shard] += size
         if self._ages is not None:
             self._ages.add(change)
-        counted.high_water = max(counted.high_water, counted.held)
+        counted.high_water = max(counted.high_water, counted.pending)
         if self._notify_at and self._notify_at <= counted.queued:
             self._notify_at = 0
             self._notify()
 
     def _has_own_room(self, shard: int) -> bool:
-        return self._held_in[shard] < self._own_room and self._held_bytes_in[shard] < self._own_bytes
+        return self._pending_in[shard] < self._own_room and self._pending_bytes_in[shard] < self._own_bytes
 
     def extend(self, changes: Iterable[Change]) -> None:
         """Append several changes in order. Never waits."""
@@ -147,10 +147,12 @@ class Outbox:
             self.append(change)
 
     def _skip(self, shard: int, change: Change) -> None:
-        gap = self._gaps[shard]
-        self._counters.dropped_total += 1
-        self._gaps[shard] = (
-            gap.with_change(change) if gap else SkippedChanges(1, change.at_ms, change.at_ms, change.at)
+        skipped = self._skipped[shard]
+        self._counters.skipped_total += 1
+        self._skipped[shard] = (
+            skipped.with_change(change)
+            if skipped
+            else SkippedChanges(1, change.at_ms, change.at_ms, change.at)
         )
 
     def take_batch(self, shard: int, limit: int) -> list[Change]:
@@ -163,11 +165,11 @@ class Outbox:
     def release(self, shard: int, changes: Iterable[Change]) -> None:
         """Drop changes of a shard that were taken."""
         changes = list(changes)
-        self._held_in[shard] -= len(changes)
-        self._counters.held -= len(changes)
+        self._pending_in[shard] -= len(changes)
+        self._counters.pending -= len(changes)
         size = sum(map(size_of, changes))
-        self._counters.held_bytes -= size
-        self._held_bytes_in[shard] -= size
+        self._counters.pending_bytes -= size
+        self._pending_bytes_in[shard] -= size
         if self._ages is not None:
             self._ages.remove(changes)
 
@@ -188,14 +190,14 @@ class Outbox:
 
     def skipped_from(self, shard: int) -> float:
         """Return the earliest `Change.at` skipped in this shard since its last resync; infinity if none."""
-        gap = self._gaps[shard]
-        return gap.from_at if gap else math.inf
+        skipped = self._skipped[shard]
+        return skipped.from_at if skipped else math.inf
 
     def begin_resync(self, shard: int) -> SkippedChanges | None:
-        """Queue changes again from now on; return the gap, for which the caller is now responsible."""
-        gap, self._gaps[shard] = self._gaps[shard], None
+        """Queue changes again from now on; return the skipped ones, now the caller's."""
+        skipped, self._skipped[shard] = self._skipped[shard], None
         self._skipping[shard] = False
-        return gap
+        return skipped
 
     def notify_at(self, queued: int, notify: Callable[[], None]) -> None:
         """Call `notify` once, when so many changes are queued; 0: never. Replaces the last."""

@@ -18,7 +18,7 @@ class ReplyStatus(Enum):
 
     OK = "ok"
     UNKNOWN = "unknown"  # Redis has no such counter or generation
-    GAP = "gap"  # a batch number is missing
+    MISSING_BATCH = "gap"  # a batch number is missing
     FENCED = "fenced"  # this node id is fenced: all its steps are refused
     UNFENCED = "unfenced"  # of a sweep: the other node is not fenced
     HEAVY = "heavy"  # of a batch: the records of its users are too large for one call, see `Reply.fitting`

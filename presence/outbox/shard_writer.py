@@ -139,7 +139,7 @@ class ShardWriter:
         self._clock_offset_ms: float | None = None
         self._probed_ms = 0  # the shard's clock at the last probe; 0: none
         self._last_entry_id = NO_ENTRY_ID  # the highest seen in this shard
-        self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
+        self._skipped: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._in_flight: Batch | None = None
         self._has_copies = False  # whether Redis may yet get a former call with the batch in flight
         self._cut_off: tuple[Item, ...] = ()  # items too many for the batch in flight; they are the next ones
@@ -392,9 +392,9 @@ class ShardWriter:
         if not self._has_pending():
             skipped = self.outbox.begin_resync(self.shard)
             if skipped is not None:
-                self._gap = self._gap.merged(skipped) if self._gap else skipped
+                self._skipped = self._skipped.merged(skipped) if self._skipped else skipped
         counter = Counter(self.node, self._generation, 1)
-        opening = Opening(self._acknowledged.node, self._last_entry_id, self._gap)
+        opening = Opening(self._acknowledged.node, self._last_entry_id, self._skipped)
         self._in_flight = Batch(self.shard, counter, "", (), now, opening=opening)
 
     def _begin_resync(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
@@ -431,8 +431,8 @@ class ShardWriter:
         self._has_gone_back = lost or is_other_history or (continues and self._has_gone_back)
         pending, superseded = self._resolve_unconfirmed(opened)
         self._backlog.begin_resync(pending, lost=self._has_lost)
-        self._latest_ms = self._gap.to_ms if self._gap else 0
-        self._gap, self.phase = None, Phase.RESYNCING
+        self._latest_ms = self._skipped.to_ms if self._skipped else 0
+        self._skipped, self.phase = None, Phase.RESYNCING
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded
 

@@ -36,7 +36,7 @@ class Opening:
 
     before: str  # the node id of the generation before, whose counter is returned in `Opened.batch_history`
     floor: str = NO_ENTRY_ID  # the highest entry id that the node has seen in this shard
-    gap: SkippedChanges | None = None
+    skipped: SkippedChanges | None = None  # changes that the stream reports as a gap
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,8 @@ class ServerStatistics:
             "refused": sum(engine.refused.values()),
             "ended": sum(engine.ended.values()),
             "keepalives": engine.keepalives,
-            "waiting_for_redis": outbox.held,
-            "dropped": outbox.dropped_total,
+            "waiting_for_redis": outbox.pending,
+            "dropped": outbox.skipped_total,
             "latest_tick_s": round(ticker.overrun_max_s, 3),
             "stalled_s": round(ticker.stalled_s, 1),
         }

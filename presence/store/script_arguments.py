@@ -185,10 +185,10 @@ def _fingerprint(profile: Profile) -> str:
 
 
 def _packed_opening(opening: Opening) -> bytes:
-    gap = opening.gap or SkippedChanges(0, 0, 0, 0.0)
-    skipped = {"dropped": gap.dropped, "from_ms": gap.from_ms, "to_ms": gap.to_ms}
+    skipped = opening.skipped or SkippedChanges(0, 0, 0, 0.0)
+    gap = {"dropped": skipped.number, "from_ms": skipped.from_ms, "to_ms": skipped.to_ms}
     packed: bytes = msgpack.packb(
-        {**skipped, "floor": opening.floor, "before": opening.before, "version": DATA_VERSION}
+        {**gap, "floor": opening.floor, "before": opening.before, "version": DATA_VERSION}
     )
     return packed
 

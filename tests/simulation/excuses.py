@@ -139,7 +139,7 @@ class Liveness:
             reporter.redis_connections["relay"].failed_at, RECOVERY_S, BRIEF_OUTAGE_S
         ):
             return True
-        dropped = life.host.node.outbox.statistics().dropped_total
+        dropped = life.host.node.outbox.statistics().skipped_total
         if (
             dropped > self.reported_skips.get(life.host, 0)
             or now - self.skips_reported_at.get(life.host, LONG_AGO) < RECOVERY_S

@@ -238,17 +238,17 @@ def _check_last_event(world: SimulatedWorld, judge: SimulationJudge, online: set
 
 def _check_outbox(judge: SimulationJudge, host: Host) -> None:
     figures = host.node.outbox.statistics()
-    if figures.held:
-        judge.add_violation("conserved", "{} holds {}", host.name, figures.held)
+    if figures.pending:
+        judge.add_violation("conserved", "{} holds {}", host.name, figures.pending)
     for is_end, session in judge.accepted.get(host, ()):
         if (is_end, session) not in judge.applied:
             judge.add_violation(
                 "conserved", "{} of {} was never applied", "end" if is_end else "login", session
             )
     reported = judge.liveness.reported_skips.get(host, 0)
-    if reported < figures.dropped_total:
+    if reported < figures.skipped_total:
         judge.add_violation(
-            "conserved", "{} skipped {}, gaps tell {}", host.name, figures.dropped_total, reported
+            "conserved", "{} skipped {}, gaps tell {}", host.name, figures.skipped_total, reported
         )
 
 

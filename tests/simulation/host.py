@@ -88,9 +88,9 @@ class Host:
 
         def record(change: Change) -> None:
             self._change_decided(change)
-            dropped = node.outbox.statistics().dropped_total
+            skipped = node.outbox.statistics().skipped_total
             append(change)
-            if node.outbox.statistics().dropped_total == dropped:
+            if node.outbox.statistics().skipped_total == skipped:
                 self._world.judge.change_queued(self, change)
 
         node.outbox.append = record  # type: ignore[method-assign]

@@ -268,7 +268,7 @@ REFUSED: dict[str, tuple[Callable[[Hand], object], Callable[[Hand], Reply], Repl
     "a missing number": (
         lambda _: None,
         lambda a: a.send(a.batch([login("u", "s1")], 3)),
-        ReplyStatus.GAP,
+        ReplyStatus.MISSING_BATCH,
         1,
     ),
     "a generation that is not there yet": (

@@ -164,7 +164,7 @@ def test_every_sequence_of_faults_ends_in_convergence_and_alternation(
     node.settle()
     assert_converged(node, server)
     intact = not {"flush", "rollback"} & {command[0] for command in commands}
-    if intact and node.outbox.statistics().dropped_total == 0:
+    if intact and node.outbox.statistics().skipped_total == 0:
         assert event_types(node, server) == truth(node)
     node.store.close()
 
@@ -419,7 +419,7 @@ def test_a_full_outbox_is_one_gap_and_then_the_live_sessions(server: Server, sha
         node.login(f"user{i + 50}")
         node.end(f"user{i + 50}")
         node.login(f"late{i}")
-    assert node.outbox.statistics().dropped_total == 150
+    assert node.outbox.statistics().skipped_total == 150
     node.settle()
     assert_converged(node, server)
     gaps = [e for s in range(shards) for e in events(server.client, s) if e["type"] == "gap"]
