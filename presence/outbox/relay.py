@@ -306,6 +306,7 @@ class Relay:
         now = self.clock()
         planned: list[PlannedStep] = []
         for writer in self._reachable():
+            writer.prepare_step(now)
             step = writer.next_step(now)
             if step is not None:
                 planned.append((writer, step))

@@ -161,8 +161,8 @@ class ShardWriter:
 
     @property
     def is_planning(self) -> bool:
-        """Whether `next_step` has to be called again before there is anything to send."""
-        return self._is_open and self._backlog.is_planning
+        """Whether `prepare_step` has to be called again before there is anything to send."""
+        return self._is_open and self._in_flight is None and self._backlog.is_planning
 
     def is_eager(self, now: float) -> bool:
         """Whether there is work that does not wait for more changes: a step to send, or a new id to take."""
@@ -190,21 +190,22 @@ class ShardWriter:
             due.append(self._opened_at + OVERFLOW_PAUSE_S)
         return min((at for at in due if at > now), default=None)
 
+    def prepare_step(self, now: float) -> None:
+        """Open a generation or make the next batch, if it is due and nothing is in flight."""
+        if self.phase is Phase.FENCED or self._in_flight is not None:
+            return
+        if not self._is_open or self._must_resync(now):
+            self._open_generation(now)
+        elif self._cut_off:
+            items, self._cut_off = self._cut_off[: self._fitting], self._cut_off[self._fitting :]
+            self._make_batch(items, now)
+        else:
+            self._backlog.continue_planning()
+            if not self.is_planning:
+                self._make_batch(self._collect_items(now), now)
+
     def next_step(self, now: float) -> Batch | Retirement | None:
         """Return the step to send now, None if there is none; the same until `accept_reply` is called."""
-        if self.phase is Phase.FENCED:
-            return None
-        if self._in_flight is None:
-            if not self._is_open or self._must_resync(now):
-                self._open_generation(now)
-            elif self._cut_off:
-                items, self._cut_off = self._cut_off[: self._fitting], self._cut_off[self._fitting :]
-                self._make_batch(items, now)
-            else:
-                self._backlog.continue_planning()
-                if self.is_planning:
-                    return None
-                self._make_batch(self._collect_items(now), now)
         if self._in_flight is not None:
             return replace(self._in_flight, now=now, sent_ms=self._shard_clock_ms(now))
         if self.gate.is_open(now) and self._may_retire():
@@ -223,7 +224,7 @@ class ShardWriter:
             self._has_copies = False
 
     def accept_reply(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
-        """Handle the answer to the step of `next_step`; return sessions that lost to another node's."""
+        """Handle the answer to a step; return sessions that lost to another node's."""
         self._note_entry_id(reply.last_id)
         if reply.status is ReplyStatus.HEAVY and isinstance(step, Batch) and not self._has_copies:
             self._fitting = reply.fitting

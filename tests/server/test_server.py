@@ -145,8 +145,10 @@ def node_of(settings: Settings, clock: Clock | None = None) -> tuple[Node, FakeS
 
 def exchange(writer: ShardWriter) -> tuple[Item, ...]:
     """Send a shard's next batch to a Redis that accepts everything, and return it."""
-    while (step := writer.next_step(1.0)) is None and writer.is_planning:
-        pass
+    writer.prepare_step(1.0)
+    while writer.is_planning:
+        writer.prepare_step(1.0)
+    step = writer.next_step(1.0)
     assert isinstance(step, Batch)
     opened = Opened((), {}) if step.opening else None
     writer.accept_reply(step, Reply(ReplyStatus.OK, "history", opened=opened))

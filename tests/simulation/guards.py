@@ -47,7 +47,7 @@ FOREVER_S: Final = 1e6
 
 _collect_expired = Engine.collect_expired
 _probe = Relay._probe
-_next = shard_writer.ShardWriter.next_step
+_prepare = shard_writer.ShardWriter.prepare_step
 _accept = shard_writer.ShardWriter.accept_reply
 _fenced = failure_detector.FailureDetector.fence_seen
 
@@ -67,9 +67,9 @@ async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter])
     return failures
 
 
-def _never_retire(writer: shard_writer.ShardWriter, now: float) -> Any:
+def _never_retire(writer: shard_writer.ShardWriter, now: float) -> None:
     writer._cursor = None
-    return _next(writer, now)
+    _prepare(writer, now)
 
 
 def _forget_items_too_many(writer: shard_writer.ShardWriter, step: Any, reply: Any) -> Any:
@@ -220,7 +220,9 @@ GUARDS: Final = (
         ),
         seed=11,
     ),
-    Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next_step"): _never_retire}, seed=23),
+    Guard(
+        "two-sided-resync", attributes={(shard_writer.ShardWriter, "prepare_step"): _never_retire}, seed=23
+    ),
     Guard(
         "profile-with-registration",
         (SourceChange("apply", "if profile ~= '' then show_as(entry, profile) end", ""),),

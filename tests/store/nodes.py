@@ -91,7 +91,7 @@ class ManualNode:
 
     def round(self, loss: Loss = Loss.NONE) -> bool:
         """Make one exchange; return whether there was anything to send."""
-        planned = [(w, step) for w in self.writers if (step := self._next(w)) is not None]
+        planned = [(w, step) for w in self.writers if (step := self.next_step(w)) is not None]
         if not planned:
             return False
         self.lost[loss] += 1
@@ -108,11 +108,11 @@ class ManualNode:
             self.superseded += writer.accept_reply(step, reply)
         return True
 
-    def _next(self, writer: ShardWriter) -> Batch | Retirement | None:
-        step = writer.next_step(self.now)
-        while step is None and writer.is_planning:
-            step = writer.next_step(self.now)
-        return step
+    def next_step(self, writer: ShardWriter) -> Batch | Retirement | None:
+        writer.prepare_step(self.now)
+        while writer.is_planning:
+            writer.prepare_step(self.now)
+        return writer.next_step(self.now)
 
     def probe(self) -> None:
         probes = self.store.probe(self.node, {w.shard: w.inbox_read for w in self.writers})

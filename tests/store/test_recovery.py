@@ -87,12 +87,12 @@ def test_without_frozen_batches_lost_answers_would_duplicate(server: Server) -> 
     node.login("u")
     node.end("u")
     node.round(Loss.REPLY)
-    frozen = node.writers[0].next_step(node.now)
+    frozen = node.next_step(node.writers[0])
     assert frozen is not None
     node.settle()
     assert brief_events(server.client).count(("offline", "u", "idle_timeout")) == 2
     node.login("u")  # applied again: login of an ended session, then its end
-    again = node.writers[0].next_step(node.now)
+    again = node.next_step(node.writers[0])
     assert again is not None
     node.store.apply([replace(frozen, counter=again.counter)])
     node.store.close()
@@ -109,7 +109,7 @@ def test_a_late_copy_of_a_batch_that_had_too_many_items_is_refused(server: Serve
         node.end(f"u{number}")
         node.login(f"u{number}")
     node.round(Loss.REQUEST)
-    late = node.writers[0].next_step(node.now)
+    late = node.next_step(node.writers[0])
     assert late is not None
     with changed(little_room()):
         node.settle()
@@ -449,7 +449,7 @@ def test_a_gap_is_counted_even_if_the_answer_to_the_opening_was_lost(server: Ser
     for n in range(12):
         node.login(f"u{n}")
     while not any(event["type"] == "gap" for event in events(server.client)):
-        taken = node.writers[0].next_step(node.now)
+        taken = node.next_step(node.writers[0])
         node.round(Loss.REPLY if taken is not None and getattr(taken, "opening", None) else Loss.NONE)
         node.now += 0.5
     node.writers[0].resync()

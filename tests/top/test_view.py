@@ -98,7 +98,10 @@ def test_a_silent_worker_another_node_and_an_outage_are_seen() -> None:
     )
     state = state_of(
         sample(
-            worker(outbox={"pending": 7}), None, nodes=[gone], redis=RedisHealth(status="away", error="refused")
+            worker(outbox={"pending": 7}),
+            None,
+            nodes=[gone],
+            redis=RedisHealth(status="away", error="refused"),
         )
     )
     text = "\n".join(lines(state))
