@@ -186,7 +186,7 @@ GUARDS: Final = (
     ),
     Guard(
         "counted-in-the-trail",
-        (SourceChange("apply", "former_superseded, former_told}}", "former_superseded, {}}}"),),
+        (SourceChange("apply", "former_superseded, former_counts}}", "former_superseded, {}}}"),),
         seed=166,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),

@@ -22,9 +22,9 @@
 --   18 "" or MessagePack: {class of device = {most sessions, "oldest" or "newest"}}
 --   19 "devices" or "", see lib/shard.lua
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
---   {status = "ok", last_id, superseded = [[uid, device, session, may return]...], told = type, code, number... of the
---   entries written}, and for an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
---   and told of that n]...]: the counters of the previous generations, the latest first.
+--   {status = "ok", last_id, superseded = [[uid, device, session, may return]...], told = event counts: type, code,
+--   number... of the entries written}, and for an opening batch `traces` (as in probe) and `trail` = batch history: [[node,
+--   generation, n, superseded and event counts of that n]...], the counters of the previous generations, the latest first.
 --
 -- The call counts as applied from its first write on, see lib/effects.lua; its number and reply are the last.
 --
@@ -38,10 +38,11 @@ local UNCERTAIN_LOGIN_MS = 5000   -- without knowledge of clocks, the order of l
 local CLOCK_ERROR = 0.05       -- of ages by the clock of a node, far above any real error
 local ITEM_VALUES = 9
 local EXACT_DIGITS = 16          -- of numbers up to EXACT
-local TRAIL_LIMIT = 4          -- lost answers of openings in a row
+local BATCH_HISTORY_LIMIT = 4  -- lost answers of openings in a row
 
--- Returns, of a stored reply and trail, what has their form: whether the reply can be answered again, its `superseded` and
--- `told`, and the rows of the trail. Its functions are rarely needed, and each definition takes time in each call.
+-- Returns, of a stored reply and `trail`, what has their form: whether the reply can be answered again, its `superseded` and
+-- event counts, and the rows of the batch history. Its functions are rarely needed, and each definition takes time in each
+-- call.
 local function read_stored(reply, trail)
   local function unpacked(text)
     local ok, value = pcall(cmsgpack.unpack, text or '')
@@ -64,8 +65,7 @@ local function read_stored(reply, trail)
     return has_rows(value, {'string', 'string', 'string', 'boolean'})
   end
 
-  -- Whether a value has the form of `event_counts`.
-  local function is_told(value)
+  local function is_event_counts(value)
     if type(value) ~= 'table' or #value % 3 ~= 0 then return false end
     for i = 1, #value, 3 do
       if type(value[i]) ~= 'string' or type(value[i + 2]) ~= 'number'
@@ -76,15 +76,15 @@ local function read_stored(reply, trail)
 
   local stored, rows = unpacked(reply), {}
   local superseded = is_superseded(stored.superseded) and stored.superseded
-  local told = is_told(stored.told) and stored.told
+  local event_counts = is_event_counts(stored.told) and stored.told
   for _, row in ipairs(unpacked(trail)) do
     if type(row) == 'table' and type(row[1]) == 'string' and type(row[2]) == 'number' and type(row[3]) == 'number'
-        and is_superseded(row[4]) and is_told(row[5]) then
+        and is_superseded(row[4]) and is_event_counts(row[5]) then
       rows[#rows + 1] = row
     end
   end
-  local is_sound = stored.status == 'ok' and type(stored.last_id) == 'string' and superseded and told
-  return is_sound, superseded or {}, told or {}, rows
+  local is_sound = stored.status == 'ok' and type(stored.last_id) == 'string' and superseded and event_counts
+  return is_sound, superseded or {}, event_counts or {}, rows
 end
 
 local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
@@ -99,7 +99,7 @@ if failure then return failure end
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence', 'complete')
 local present_generation, last_n = count(counter[1]), count(counter[2])
 
-if ARGV[3] ~= history and not (opening and ARGV[3] == '') then return refuse('history', present_generation) end
+if ARGV[3] ~= replication_id and not (opening and ARGV[3] == '') then return refuse('history', present_generation) end
 if counter[4] then return refuse('fenced', present_generation) end
 local opens = opening and generation > present_generation
 if not opens and generation ~= present_generation then return refuse('unknown', present_generation) end
@@ -107,7 +107,7 @@ if opens then last_n = 0 end
 if n <= last_n then
   -- Without its reply the batch cannot be answered: the caller opens another generation, and compares.
   if not read_stored(counter[3]) then return refuse('unknown', present_generation) end
-  return {counter[3], history}
+  return {counter[3], replication_id}
 end
 if n > last_n + 1 then return refuse('gap', present_generation) end
 local version = opens and redis.call('HGET', meta_key, 'version')
@@ -154,7 +154,7 @@ local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, 
   local logins = read_pending_logins(node, uid)
   local earliest_ms = (sent_ms > 0 and sent_ms < now_ms and sent_ms or now_ms) - age_ms
   logins[#logins + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile, earliest_ms}
-  pending[uid], has_pending_logins = cjson.encode(logins), true
+  pending_logins[uid], has_pending_logins = cjson.encode(logins), true
 end
 
 local crowded = {}  -- users with another session than before, in order, and by uid the classes of these sessions
@@ -216,8 +216,8 @@ end
 local function add_session(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms, profile)
   local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
   local recorded_ms = login_ms
-  if has_pending_logins == nil then has_pending_logins = redis.call('EXISTS', pending_key(node)) == 1 end
-  if has_pending_logins then pending[uid] = false end
+  if has_pending_logins == nil then has_pending_logins = redis.call('EXISTS', pending_logins_key(node)) == 1 end
+  if has_pending_logins then pending_logins[uid] = false end
   local record = read_record(uid)
   local present = record and record.sessions[device]
   if op == 'login' and record then  -- the outbox is in order, even if a call that came late makes a login look younger
@@ -325,23 +325,23 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   end
 end
 
-local trail  -- of an opening call
+local batch_history  -- of an opening call: the rows of `trail`
 if opens then
   -- If the previous generation had another node id, that id is fenced: its delayed calls must not be applied after this
   -- answer.
   local before = redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply', 'trail')
   will('HSET', meta_key, 'version', opening.version)
-  set_trace(node, generation, count(counter[5]), false)
+  set_peer_trace(node, generation, count(counter[5]), false)
   if opening.before ~= node then fence(opening.before) end
   raise_floor(opening.floor)
   if opening.dropped > 0 then
     add_entry('gap', '0', 'node', node,
       'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
   end
-  local _, former_superseded, former_told, earlier = read_stored(before[3], before[4])
-  trail = {{opening.before, count(before[1]), count(before[2]), former_superseded, former_told}}
-  for i = 1, math.min(#earlier, TRAIL_LIMIT - 1) do trail[i + 1] = earlier[i] end
-  will('HSET', node_key, 'trail', cmsgpack.pack(trail))
+  local _, former_superseded, former_counts, earlier = read_stored(before[3], before[4])
+  batch_history = {{opening.before, count(before[1]), count(before[2]), former_superseded, former_counts}}
+  for i = 1, math.min(#earlier, BATCH_HISTORY_LIMIT - 1) do batch_history[i + 1] = earlier[i] end
+  will('HSET', node_key, 'trail', cmsgpack.pack(batch_history))
 end
 
 local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
@@ -353,7 +353,7 @@ end
 local fitting = read_ahead(uids)
 if fitting < #uids then
   local items_before = (first_items[uids[fitting + 1]] - 2) / ITEM_VALUES
-  return {cmsgpack.pack({status = 'heavy', generation = generation, fitting = items_before}), history}
+  return refuse('heavy', generation, items_before)
 end
 read_watchers(uids)
 for i = 1, #items, ITEM_VALUES do
@@ -374,20 +374,20 @@ write_back()
 trim_seen(16 + 2 * #uids)
 if ARGV[14] == 'complete' then
   will('HSET', node_key, 'complete', generation)
-  set_trace(node, generation, generation, false, history)
+  set_peer_trace(node, generation, generation, false, replication_id)
 end
-write_traces()
+write_peer_traces()
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = event_counts}
 if opens then
-  local flat, others = redis.call('HGETALL', traces_key), {}  -- as they are after this call
-  for id, text in pairs(traces) do others[id] = text end
+  local flat, others = redis.call('HGETALL', peer_traces_key), {}  -- as they are after this call
+  for id, text in pairs(peer_traces) do others[id] = text end
   for i = 1, #flat, 2 do
     if others[flat[i]] then flat[i + 1], others[flat[i]] = others[flat[i]], nil end
   end
   for id, text in pairs(others) do flat[#flat + 1], flat[#flat + 2] = id, text end
-  reply.traces, reply.trail = flat, trail
+  reply.traces, reply.trail = flat, batch_history
 end
 local packed = cmsgpack.pack(reply)
 will('HSET', node_key, 'gen', generation, 'n', n, 'reply', packed)
-return carry_out_changes() or {packed, history}
+return carry_out_changes() or {packed, replication_id}

@@ -59,5 +59,5 @@ for i = 1, #scan[2], 2 do
     owned_here[n + 1], owned_here[n + 2], owned_here[n + 3] = uid, device, session
   end
 end
-return {cmsgpack.pack({status = 'ok', cursor = scan[1], owned = owned_here, missing = missing,
-  uncompared = (#sessions - last_value) / 4}), history}
+return answer_with({status = 'ok', cursor = scan[1], owned = owned_here, missing = missing,
+  uncompared = (#sessions - last_value) / 4})

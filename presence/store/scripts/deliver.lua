@@ -103,4 +103,4 @@ for i, recipient in ipairs(recipients) do
   end
   answer[2 * i - 1], answer[2 * i] = handed, devices[recipient]
 end
-return {cmsgpack.pack(answer), history}
+return answer_with(answer)

@@ -9,5 +9,5 @@
 local refusal = finish_former(meta_key) or refuse_outdated()
 if refusal then return refusal end
 fence(ARGV[10])
-write_traces()
-return carry_out(meta_key, {}) or {cmsgpack.pack({status = 'ok'}), history}
+write_peer_traces()
+return carry_out(meta_key, {}) or answer_with({status = 'ok'})

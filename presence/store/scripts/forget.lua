@@ -22,4 +22,4 @@ for i = 10, #ARGV do
   end
 end
 restore_index(found)  -- so that a kick, or the sweep of a dead node, can end their sessions
-return carry_out(meta_key, {}) or {cmsgpack.pack({online = online, seen = forgotten, last_id = last_id()}), history}
+return carry_out(meta_key, {}) or answer_with({online = online, seen = forgotten, last_id = last_id()})

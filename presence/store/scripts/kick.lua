@@ -26,4 +26,4 @@ for device, present in pairs(record and record.sessions or {}) do
 end
 if record then restore_index({[ARGV[10]] = record}) end
 write_notices()
-return carry_out(meta_key, {ARGV[7] .. node}) or {cmsgpack.pack({sessions = found}), history}
+return carry_out(meta_key, {ARGV[7] .. node}) or answer_with({sessions = found})

@@ -28,5 +28,5 @@ if inbox_n > after and counter[4] then
   end
 end
 
-return {cmsgpack.pack({fenced = counter[3] and true or false, generation = count(counter[1]),
-  n = count(counter[2]), last_id = last_id(), now_ms = now_ms, traces = redis.call('HGETALL', traces_key), inbox_n = inbox_n, inbox = unread}), history}
+return answer_with({fenced = counter[3] and true or false, generation = count(counter[1]), n = count(counter[2]),
+  last_id = last_id(), now_ms = now_ms, traces = redis.call('HGETALL', peer_traces_key), inbox_n = inbox_n, inbox = unread})

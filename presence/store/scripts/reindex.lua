@@ -28,4 +28,4 @@ repeat
 until cursor == '0' or users_left <= 0 or room <= 0
 local restored = restore_index(found)
 return carry_out(meta_key, {})
-  or {cmsgpack.pack({status = 'ok', cursor = cursor, restored = restored, damaged = damaged}), history}
+  or answer_with({status = 'ok', cursor = cursor, restored = restored, damaged = damaged})

@@ -25,4 +25,5 @@ end
 local cursor = scan_owned(node, ARGV[10], ARGV[11], retire)
 write_back()
 drop_pending_logins(node)  -- none is held back any more
-return carry_out_changes() or {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended}), history}
+return carry_out_changes()
+  or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended})

@@ -42,9 +42,9 @@ local cursor = scan_owned(dead, ARGV[11], ARGV[12], sweep)
 local done = redis.call('HLEN', sessions_key(dead)) == count_names(owned[dead])
 write_back()
 if done then
-  will('HDEL', traces_key, dead)
+  will('HDEL', peer_traces_key, dead)
   drop_pending_logins(dead)
   will('PEXPIRE', node_prefix .. dead, ARGV[15])
 end
-return carry_out_changes() or {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended,
-  wait_ms = wait_ms, done = done}), history}
+return carry_out_changes() or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor,
+  ended = ended, wait_ms = wait_ms, done = done})

@@ -63,16 +63,16 @@ end
 local NOTED_LATENESS_MS = 5000  -- UNCERTAIN_LOGIN_MS of apply.lua: the order of nearer logins is uncertain anyway
 local pending_nodes
 local function nodes_with_pending_logins()
-  pending_nodes = pending_nodes or redis.call('SMEMBERS', holding_key)
+  pending_nodes = pending_nodes or redis.call('SMEMBERS', pending_nodes_key)
   return pending_nodes
 end
 
-local pending = {}  -- uid -> JSON of the pending logins at the calling node, as this call will write it; false: none
+local pending_logins = {}  -- uid -> JSON of the pending logins at the calling node, as this call will write it; false: none
 
 local function read_pending_logins(id, uid)
   local text
-  if id == node then text = pending[uid] end
-  if text == nil then text = redis.call('HGET', pending_key(id), uid) end
+  if id == node then text = pending_logins[uid] end
+  if text == nil then text = redis.call('HGET', pending_logins_key(id), uid) end
   return decoded(text or nil)
 end
 
@@ -163,12 +163,12 @@ end
 -- Whether the calling node has pending logins after this call.
 local function keeps_pending_logins()
   local removed = {}
-  for uid, text in pairs(pending) do
+  for uid, text in pairs(pending_logins) do
     if text then return true end
     removed[#removed + 1] = uid
   end
-  local before, gone = redis.call('HLEN', pending_key(node)), 0
-  for _, uid in ipairs(before > 0 and removed or {}) do gone = gone + redis.call('HEXISTS', pending_key(node), uid) end
+  local before, gone = redis.call('HLEN', pending_logins_key(node)), 0
+  for _, uid in ipairs(before > 0 and removed or {}) do gone = gone + redis.call('HEXISTS', pending_logins_key(node), uid) end
   return before > gone
 end
 
@@ -179,8 +179,8 @@ local function write_back()
   write_all(seen_key, seen, 'ZADD', 'ZREM', true)
   write_all(left_key, left, 'HSET', 'HDEL')
   for id, fields in pairs(owned) do write_all(sessions_key(id), fields, 'HSET', 'HDEL') end
-  write_all(pending_key(node), pending, 'HSET', 'HDEL')
-  if next(pending) then will(keeps_pending_logins() and 'SADD' or 'SREM', holding_key, node) end
+  write_all(pending_logins_key(node), pending_logins, 'HSET', 'HDEL')
+  if next(pending_logins) then will(keeps_pending_logins() and 'SADD' or 'SREM', pending_nodes_key, node) end
   write_notices()
 end
 

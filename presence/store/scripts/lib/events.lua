@@ -102,8 +102,8 @@ end
 local may_have_others
 local function has_subscribers(channel)
   if may_have_others == nil then
-    local cluster = redis.acl_check_cmd and replication or redis.call('INFO', 'cluster')
-    may_have_others = not string.find(replication, 'connected_slaves:0', 1, true)
+    local cluster = redis.acl_check_cmd and replication_info or redis.call('INFO', 'cluster')
+    may_have_others = not string.find(replication_info, 'connected_slaves:0', 1, true)
       or not string.find(cluster, 'cluster_enabled:0', 1, true)
       or redis.call('PUBSUB', 'NUMPAT') > 0
   end

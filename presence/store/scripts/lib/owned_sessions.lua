@@ -49,8 +49,8 @@ end
 
 -- Deletes all pending logins of a node.
 local function drop_pending_logins(id)
-  will('PEXPIRE', pending_key(id), 0)
-  will('SREM', holding_key, id)
+  will('PEXPIRE', pending_logins_key(id), 0)
+  will('SREM', pending_nodes_key, id)
 end
 
 local function count_names(changes)

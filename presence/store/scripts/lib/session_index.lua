@@ -42,12 +42,12 @@ local function restore_index(of_users)
       end
       n = n + #lacking / 2
     end
-    if redis.call('HEXISTS', traces_key, id) == 0 then
+    if redis.call('HEXISTS', peer_traces_key, id) == 0 then
       local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
-      set_trace(id, count(counter[1]), count(counter[2]), counter[3])
+      set_peer_trace(id, count(counter[1]), count(counter[2]), counter[3])
     end
   end
-  write_traces()
+  write_peer_traces()
   return n
 end
 

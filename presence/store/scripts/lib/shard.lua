@@ -9,11 +9,11 @@
 --              its latest "away", "update" or "device" entry and the start of the present status; and that of an invisible user has
 --              `public` (a text, see lib/shown_state.lua)
 --   3 seen     sorted set: uid -> ms last seen, of users offline
---   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n. `trail`: the counters of
---              previous generations; `complete`: the generation in which all its live sessions have been registered;
+--   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n. `trail`: the batch history,
+--              counters of previous generations; `complete`: the generation in which all its live sessions have been registered;
 --              `fence`: ms since when no writes of this id are accepted
---   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced> <history>"; a
---              summary of that hash, so that all can be read together. `history`: the replication id under which it
+--   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced> <replication id>"; a
+--              summary of that hash, so that its peers can read all together. The replication id is that under which it
 --              became complete, or "-"
 --   6 holding  set: ids of the nodes with pending logins
 --   7 meta     hash: version, that of the form of this shard's data; unfinished, see lib/effects.lua; floor, an entry id
@@ -38,8 +38,8 @@
 -- The only clock is TIME of this server. A record that is not of the form above counts as absent, so that one damaged
 -- value cannot stop a shard.
 
-local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local holding_key, meta_key, absent_key, left_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local events_key, online_key, seen_key, node_key, peer_traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending_nodes_key, meta_key, absent_key, left_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
 local device_events = ARGV[#ARGV] == 'devices'
@@ -48,7 +48,7 @@ local function sessions_key(id)
   return node_prefix .. id .. ':sessions'
 end
 
-local function pending_key(id)
+local function pending_logins_key(id)
   return node_prefix .. id .. ':pending'
 end
 
@@ -87,12 +87,19 @@ end
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- Only Redis 7 and Valkey return two sections together.
-local replication = redis.acl_check_cmd and redis.call('INFO', 'replication', 'cluster')
+local replication_info = redis.acl_check_cmd and redis.call('INFO', 'replication', 'cluster')
   or redis.call('INFO', 'replication')
-local history = string.match(replication, 'master_replid:(%x+)', (string.find(replication, 'master_replid:', 1, true)))
+local replication_id = string.match(replication_info, 'master_replid:(%x+)',
+  (string.find(replication_info, 'master_replid:', 1, true)))
 
-local function refuse(status, present)
-  return {cmsgpack.pack({status = status, generation = present or 0}), history}
+-- Returns the answer of a script: values as MessagePack, and the replication id of now.
+local function answer_with(values)
+  return {cmsgpack.pack(values), replication_id}
+end
+
+-- Returns a refusal: a status, the present generation, and of a batch that is too heavy how many items are not.
+local function refuse(status, present, fitting)
+  return answer_with({status = status, generation = present, fitting = fitting})
 end
 
 local fenced_now = {}  -- ids that this call fences
