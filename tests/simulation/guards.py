@@ -119,7 +119,7 @@ _CERTIFICATE: Final = (
 _TOMBSTONE: Final = (
     SourceChange(
         "sweep",
-        "will('PEXPIRE', node_prefix .. dead, ARGV[15])",
+        "will('PEXPIRE', node_prefix .. dead, tombstone_ms)",
         "will('DEL', node_prefix .. dead)",
     ),
 )

@@ -87,9 +87,10 @@ local function read_stored(reply, trail)
   return is_sound, superseded or {}, event_counts or {}, rows
 end
 
-local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
-local class_limits = ARGV[18] ~= '' and cmsgpack.unpack(ARGV[18])
+local n, packed_items, packed_reasons, is_complete = tonumber(ARGV[10]), ARGV[11], ARGV[13], ARGV[14] == 'complete'
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
+local max_sessions, session_policy, sent_ms = tonumber(ARGV[15]), ARGV[16], tonumber(ARGV[17])
+local class_limits = ARGV[18] ~= '' and cmsgpack.unpack(ARGV[18])
 local late_ms  -- of this call, if that matters: Redis was stopped, or the node slept
 if sent_ms > 0 and now_ms - sent_ms > UNCERTAIN_LOGIN_MS then late_ms = now_ms - sent_ms end
 
@@ -99,7 +100,9 @@ if failure then return failure end
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'reply', 'fence', 'complete')
 local present_generation, last_n = count(counter[1]), count(counter[2])
 
-if ARGV[3] ~= replication_id and not (opening and ARGV[3] == '') then return refuse('history', present_generation) end
+if opened_under ~= replication_id and not (opening and opened_under == '') then
+  return refuse('history', present_generation)
+end
 if counter[4] then return refuse('fenced', present_generation) end
 local opens = opening and generation > present_generation
 if not opens and generation ~= present_generation then return refuse('unknown', present_generation) end
@@ -208,7 +211,7 @@ local function enforce_session_limits()
         local limit = class_limits[class]
         if limit then enforce_session_limit(uid, record.sessions, victims, limit[1], limit[2], class) end
       end
-      enforce_session_limit(uid, record.sessions, victims, max_sessions, ARGV[16])
+      enforce_session_limit(uid, record.sessions, victims, max_sessions, session_policy)
     end
   end
 end
@@ -310,7 +313,7 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   elseif op == 'restore' then
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
-    since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms, 'online')
+    since_id = go_online(uid, device, session, CODES.returned, 'returned', since_ms, 'online')
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
     local ended = {session = session, node = node, generation = generation, login_ms = now_ms - age_ms}
     if hand_to_pending_login(record, uid, device, ended, now_ms - age_ms) then
@@ -344,7 +347,7 @@ if opens then
   will('HSET', node_key, 'trail', cmsgpack.pack(batch_history))
 end
 
-local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
+local items, reasons = cmsgpack.unpack(packed_items), cmsgpack.unpack(packed_reasons)
 local uids, first_items = {}, {}  -- each once: a record may be large
 for i = 2, #items, ITEM_VALUES do
   local uid = items[i]
@@ -372,7 +375,7 @@ end
 if #crowded > 0 then enforce_session_limits() end
 write_back()
 trim_seen(16 + 2 * #uids)
-if ARGV[14] == 'complete' then
+if is_complete then
   will('HSET', node_key, 'complete', generation)
   set_peer_trace(node, generation, generation, false, replication_id)
 end

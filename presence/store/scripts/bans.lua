@@ -14,8 +14,9 @@
 local SWEEP_EACH = 100  -- bans added between two sweeps
 local FIELDS_A_CALL = 1000  -- well within the stack limit of unpack
 local bans_key = KEYS[1]
-local added, lift, most = cmsgpack.unpack(ARGV[1]), {}, tonumber(ARGV[3])
-for _, field in ipairs(cmsgpack.unpack(ARGV[2])) do lift[field] = true end
+local added, fields_to_lift, most = cmsgpack.unpack(ARGV[1]), cmsgpack.unpack(ARGV[2]), tonumber(ARGV[3])
+local lift = {}
+for _, field in ipairs(fields_to_lift) do lift[field] = true end
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 

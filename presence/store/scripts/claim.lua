@@ -10,7 +10,7 @@
 -- of the node.
 
 local nodes_key, leases_key, stats_key, tombs_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local concerned, seen, wanted = ARGV[1], ARGV[2], ARGV[3]
+local concerned, seen, wanted, tombstone_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if (redis.call('HGET', leases_key, concerned) or '') ~= seen then return cmsgpack.pack({status = 'lost'}) end
 local stats
@@ -20,7 +20,7 @@ else
   stats = redis.call('HGET', stats_key, concerned) or ''
   local clock = redis.call('TIME')
   local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  redis.call('ZADD', tombs_key, string.format('%.0f', now_ms + ARGV[4]), concerned)
+  redis.call('ZADD', tombs_key, string.format('%.0f', now_ms + tombstone_ms), concerned)
   redis.call('ZREMRANGEBYSCORE', tombs_key, '-inf', string.format('%.0f', now_ms))
   redis.call('ZREM', nodes_key, concerned)
   redis.call('HDEL', stats_key, concerned)

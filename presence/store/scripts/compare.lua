@@ -11,6 +11,8 @@
 -- missing = numbers, from 0, of the sessions in ARGV 12 that no record has for this node with this profile, or that
 -- `<node>:sessions` lacks: a sweep would not find them}.
 
+local cursor, fields_to_read, sessions = ARGV[10], ARGV[11], cmsgpack.unpack(ARGV[12])
+
 local refusal = refuse_outdated()
 if refusal then return refusal end
 
@@ -24,7 +26,7 @@ local function fingerprint(session)
   return table.concat(parts)
 end
 
-local sessions, uids, first_of, fields = cmsgpack.unpack(ARGV[12]), {}, {}, {}
+local uids, first_of, fields = {}, {}, {}
 for i = 1, #sessions, 4 do
   local uid = sessions[i]
   if not first_of[uid] then uids[#uids + 1], first_of[uid] = uid, i end
@@ -50,7 +52,7 @@ for i = 1, last_value, 4 do
 end
 
 local owned_here = {}
-local scan = redis.call('HSCAN', sessions_key(node), ARGV[10], 'COUNT', ARGV[11])
+local scan = redis.call('HSCAN', sessions_key(node), cursor, 'COUNT', fields_to_read)
 for i = 1, #scan[2], 2 do
   local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
   local session = uid and string.match(scan[2][i + 1], '^%d+ (.*)$')

@@ -86,7 +86,7 @@ for id, packed in pairs(per_node) do per_node[id] = cmsgpack.pack(packed) end
 -- that was not reached, unless that is so for all.
 local was_received, is_sent, problem = {}, false, nil
 for id, packed in pairs(per_node) do
-  local listeners = redis.pcall('PUBLISH', ARGV[7] .. id, packed)
+  local listeners = redis.pcall('PUBLISH', control_prefix .. id, packed)
   if type(listeners) == 'number' then
     was_received[id], is_sent = listeners > 0 or is_cluster, true
   else

@@ -7,18 +7,20 @@
 -- seen = number of users with something erased, last_id}. Entries up to last_id belong to finished online periods
 -- of the erased users.
 
+local uids = {unpack(ARGV, 10)}
+
 local failure = finish_former(meta_key)
 if failure then return failure end
 
 local online, found, forgotten = {}, {}, 0
-for i = 10, #ARGV do
-  local record = read_record(ARGV[i])
+for _, uid in ipairs(uids) do
+  local record = read_record(uid)
   if record then
-    online[#online + 1], found[ARGV[i]] = ARGV[i], record
+    online[#online + 1], found[uid] = uid, record
   else
-    redis.call('HDEL', online_key, ARGV[i])  -- a damaged record
-    redis.call('HDEL', left_key, ARGV[i])
-    forgotten = forgotten + redis.call('ZREM', seen_key, ARGV[i])
+    redis.call('HDEL', online_key, uid)  -- a damaged record
+    redis.call('HDEL', left_key, uid)
+    forgotten = forgotten + redis.call('ZREM', seen_key, uid)
   end
 end
 restore_index(found)  -- so that a kick, or the sweep of a dead node, can end their sessions

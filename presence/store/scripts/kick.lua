@@ -9,21 +9,23 @@
 -- empty if the user, or the device, is offline. A fenced node is not notified: its sessions are about to be swept. For that
 -- the index has to have them.
 
+local uid, operator, only_device = ARGV[10], ARGV[11], ARGV[12]
+
 local failure = finish_former(meta_key)
 if failure then return failure end
 
 local found = {}
-local record = read_record(ARGV[10])
+local record = read_record(uid)
 for device, present in pairs(record and record.sessions or {}) do
-  if not ARGV[12] or ARGV[12] == device then
+  if not only_device or only_device == device then
     local fenced = is_fenced(present.node)
     found[#found + 1] = {device, present.session, present.node, fenced}
     if not fenced then
-      notify(present.node, {type = 'kicked', uid = ARGV[10], device = device, session = present.session, by = ARGV[11],
+      notify(present.node, {type = 'kicked', uid = uid, device = device, session = present.session, by = operator,
         return_allowed = false})
     end
   end
 end
-if record then restore_index({[ARGV[10]] = record}) end
+if record then restore_index({[uid] = record}) end
 write_notices()
-return carry_out(meta_key, {ARGV[7] .. node}) or answer_with({sessions = found})
+return carry_out(meta_key, {control_prefix .. node}) or answer_with({sessions = found})

@@ -14,7 +14,7 @@
 -- entered = whether the id had no row before, rows = [[node, text of the row, lease's end in ms]...]}.
 
 local nodes_key, leases_key, stats_key, tombs_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local node = ARGV[1]
+local node, counter, lease_ms, stats, swept = ARGV[1], ARGV[2], ARGV[3], ARGV[4], cmsgpack.unpack(ARGV[5])
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
@@ -25,20 +25,20 @@ end
 
 -- The rows are written last, and together: until then the same call may be repeated.
 local function renew()
-  local rows = {node, ARGV[2]}
-  for _, dead in ipairs(cmsgpack.unpack(ARGV[5])) do
-    local counter, sweeper, n = string.match(redis.call('HGET', leases_key, dead) or '', '^(%d+) (%S+) (%d+)$')
+  local rows = {node, counter}
+  for _, dead in ipairs(swept) do
+    local last_counter, sweeper, n = string.match(redis.call('HGET', leases_key, dead) or '', '^(%d+) (%S+) (%d+)$')
     if sweeper == node then
-      rows[#rows + 1], rows[#rows + 2] = dead, counter .. ' ' .. sweeper .. ' ' .. string.format('%.0f', n + 1)
+      rows[#rows + 1], rows[#rows + 2] = dead, last_counter .. ' ' .. sweeper .. ' ' .. string.format('%.0f', n + 1)
     end
   end
-  redis.call('ZADD', nodes_key, string.format('%.0f', now_ms + ARGV[3]), node)
-  redis.call('HSET', stats_key, node, ARGV[4])
+  redis.call('ZADD', nodes_key, string.format('%.0f', now_ms + lease_ms), node)
+  redis.call('HSET', stats_key, node, stats)
   redis.call('HSET', leases_key, unpack(rows))
 end
 
 -- A renewal executed after a later one, perhaps long after its node has died, is no sign of life.
-if tonumber(ARGV[2]) > (tonumber(row or '') or -1) then renew() end
+if tonumber(counter) > (tonumber(row or '') or -1) then renew() end
 
 local ends = {}
 local scored = redis.call('ZRANGE', nodes_key, 0, -1, 'WITHSCORES')

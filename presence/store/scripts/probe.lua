@@ -8,10 +8,12 @@
 --   = the content of `traces`, flat, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
 --   without a counter. An inbox number below ARGV 10 means that Redis lost the inbox: then all entries are returned.
 
+local inbox_read = tonumber(ARGV[10])
+
 redis.call('SETRANGE', absent_key, 0, '')  -- a write that changes nothing: there is no key, and no text to put there
 
 local counter = redis.call('HMGET', node_key, 'gen', 'n', 'fence', 'inbox', 'inbox_n')
-local inbox_n, after = count(counter[5]), tonumber(ARGV[10])
+local inbox_n, after = count(counter[5]), inbox_read
 if inbox_n < after then after = 0 end
 
 -- A damaged entry counts as absent, as a damaged record does.

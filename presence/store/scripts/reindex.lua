@@ -8,13 +8,15 @@
 -- unknown, as in apply), else {status = "ok", cursor, restored = number of sessions that the index lacked, damaged = some
 -- uids whose values are no records}.
 
+local cursor, users_left = ARGV[10], tonumber(ARGV[11])
+
 local refusal = finish_former(meta_key) or refuse_outdated()
 if refusal then return refusal end
 
 local UIDS_NAMED = 8  -- for a log line
 local USERS_A_SCAN = 32  -- the largest records of so many have 6 MB
 
-local cursor, users_left, room = ARGV[10], tonumber(ARGV[11]), RECORD_BYTES
+local room = RECORD_BYTES
 local found, damaged = {}, {}
 repeat
   local scan = redis.call('HSCAN', online_key, cursor, 'COUNT', USERS_A_SCAN)

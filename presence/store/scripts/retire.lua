@@ -11,19 +11,21 @@
 -- sessions}. Cursor "0": done. Sending a call again changes nothing, since an end compares session, node and
 -- generation.
 
+local cursor, fields, latest_ms = ARGV[10], ARGV[11], tonumber(ARGV[12])
+
 local refusal = finish_former(meta_key) or refuse_outdated()
 if refusal then return refusal end
 
 local ended = 0
 local function retire(field, uid, device, owned_generation, session)
   if owned_generation < generation
-      and end_owned(node, field, uid, device, owned_generation, session, tonumber(ARGV[12])) then
+      and end_owned(node, field, uid, device, owned_generation, session, latest_ms) then
     ended = ended + 1
   end
 end
 
-local cursor = scan_owned(node, ARGV[10], ARGV[11], retire)
+local next_cursor = scan_owned(node, cursor, fields, retire)
 write_back()
 drop_pending_logins(node)  -- none is held back any more
 return carry_out_changes()
-  or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended})
+  or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = next_cursor, ended = ended})

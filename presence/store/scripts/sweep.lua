@@ -14,10 +14,12 @@
 -- 0: none was left, done = whether the node owns nothing any more}. An end compares session, node and generation, so two
 -- sweepers harm nothing.
 
+local dead, cursor, fields, waited_ms = ARGV[10], ARGV[11], ARGV[12], tonumber(ARGV[13])
+local last_renewal_ms, tombstone_ms = tonumber(ARGV[14]), ARGV[15]
+
 local refusal = finish_former(meta_key) or refuse_outdated()
 if refusal then return refusal end
 
-local dead, waited_ms, last_renewal_ms = ARGV[10], tonumber(ARGV[13]), tonumber(ARGV[14])
 if not is_fenced(dead) then return refuse('unfenced', 0) end
 
 node = dead  -- in the events
@@ -37,14 +39,14 @@ local function sweep(field, uid, device, owned_generation, session)
   if end_owned(dead, field, uid, device, owned_generation, session, latest_ms) then ended = ended + 1 end
 end
 
-local cursor = scan_owned(dead, ARGV[11], ARGV[12], sweep)
+local next_cursor = scan_owned(dead, cursor, fields, sweep)
 -- All changes of what the dead node owns are removals of fields that the scan has found.
 local done = redis.call('HLEN', sessions_key(dead)) == count_names(owned[dead])
 write_back()
 if done then
   will('HDEL', peer_traces_key, dead)
   drop_pending_logins(dead)
-  will('PEXPIRE', node_prefix .. dead, ARGV[15])
+  will('PEXPIRE', node_prefix .. dead, tombstone_ms)
 end
-return carry_out_changes() or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor,
+return carry_out_changes() or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = next_cursor,
   ended = ended, wait_ms = wait_ms, done = done})

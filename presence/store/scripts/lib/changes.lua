@@ -94,7 +94,7 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
         if login[1] ~= gone then
           local successor = record.sessions[gone]
           record.sessions[gone] = successor or gone_entry  -- it is on record until its own event
-          emit_device(uid, record, login[1], entry, CODE_LOGIN, 'login', digits(now_ms), digits(now_ms))
+          emit_device(uid, record, login[1], entry, CODES.login, 'login', digits(now_ms), digits(now_ms))
           record.sessions[gone] = successor
         end
         set_owned(id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
@@ -186,7 +186,7 @@ end
 
 -- Collects the removal of a few users whose `seen` is older than the retention; more than one batch can add.
 local function trim_seen(limit)
-  local old = redis.call('ZRANGEBYSCORE', seen_key, '-inf', now_ms - ARGV[9], 'LIMIT', 0, limit)
+  local old = redis.call('ZRANGEBYSCORE', seen_key, '-inf', now_ms - seen_retention_ms, 'LIMIT', 0, limit)
   for i = #old, 1, -1 do
     if seen[old[i]] ~= nil then table.remove(old, i) end  -- this call changes it anyway
   end

@@ -1,10 +1,10 @@
 -- Entries of the stream, and their publication.
 
 -- Prefix of the channels of users: of the same database as the channel of online events, with the shard's tag.
-local user_prefix = string.sub(ARGV[5], 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}') .. ':user:'
+local user_prefix = string.sub(online_channel, 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}') .. ':user:'
 
-local CODE_LOGIN, CODE_RETURNED, CODE_LOGOUT, CODE_NODE_DOWN = '1', '2', '100', '402'
-local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
+-- Of the events that scripts decide on, by reason.
+local CODES = {login = '1', returned = '2', away = '3', back = '4', updated = '5', logout = '100', node_down = '402'}
 
 local known_digits = {}  -- items of a batch share many times
 local function digits(number)
@@ -83,7 +83,7 @@ local function add_entry(type, code, ...)
   end
   event_counts[at] = event_counts[at] + 1
   if highest_id == '' then
-    add_effect({'XADD', events_key, 'MAXLEN', '~', ARGV[8], take_id(), 'v', '1', 'type', type, ...})
+    add_effect({'XADD', events_key, 'MAXLEN', '~', stream_maxlen, take_id(), 'v', '1', 'type', type, ...})
   else
     add_effect({'XADD', events_key, take_id(), 'v', '1', 'type', type, ...})
   end
@@ -93,8 +93,8 @@ end
 -- How many connections listen to the channels of all events, and to the prefix of users' channels.
 local listeners
 local function read_listeners()
-  local found = redis.call('PUBSUB', 'NUMSUB', ARGV[5], ARGV[6], user_prefix)
-  listeners = {[ARGV[5]] = found[2], [ARGV[6]] = found[4], [user_prefix] = found[6]}
+  local found = redis.call('PUBSUB', 'NUMSUB', online_channel, offline_channel, user_prefix)
+  listeners = {[online_channel] = found[2], [offline_channel] = found[4], [user_prefix] = found[6]}
   return listeners
 end
 
@@ -180,7 +180,7 @@ local function public_of_offline(uid)
     public = table.concat({code, id, digits(string.match(id, '^%d+') + ms), digits(tonumber(last_seen_ms))}, ' ')
   end
   local public_ms = tonumber(string.match(public, '(%d+)$'))
-  return public_ms and public_ms >= now_ms - ARGV[9] and public or ''
+  return public_ms and public_ms >= now_ms - seen_retention_ms and public or ''
 end
 
 -- Writes an entry about a user; returns its id. The code and the times are digits, because Redis converts Lua numbers to
@@ -210,7 +210,7 @@ end
 local function go_online(uid, device, session, code, reason, at_ms, status, ...)
   local public = status == 'invisible' and public_of_offline(uid) or nil
   seen[uid], left[uid] = false, false
-  local id = emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms, status, at_ms,
+  local id = emit(online_channel, 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms, status, at_ms,
     show_fields(status, public, ...))
   return id, public
 end
@@ -224,7 +224,7 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
   if last_seen_ms - since_ms < 0 then last_seen_ms = since_ms end
   if at_ms - last_seen_ms < 0 then at_ms = last_seen_ms end
   records[uid], written[uid], seen[uid] = false, false, last_seen_ms
-  local id = emit(ARGV[6], 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
+  local id = emit(offline_channel, 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
     'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, invisible_fields(public, said(...))))
   left[uid] = code .. ' ' .. id .. ' ' .. digits(at_ms - top_ms)
     .. (public and ' ' .. (public ~= '' and public or '-') or '')
@@ -232,7 +232,8 @@ end
 
 -- Carries out all effects; returns an error reply if one was refused.
 local function carry_out_changes()
-  local problem, at = carry_out(meta_key, {ARGV[5], ARGV[6], ARGV[7] .. node, user_prefix})
+  local problem, at = carry_out(meta_key,
+    {online_channel, offline_channel, control_prefix .. node, user_prefix})
   if at == 1 and effects[1][1] == 'XADD' and string.find(problem.err, 'equal or smaller', 1, true) then
     local deleted = last_id()  -- by hand: nothing has shown this id to this call, and nothing was written yet
     redis.call('HSET', meta_key, 'floor', deleted)

@@ -17,7 +17,7 @@ local function write_notices()
     for i, entry in ipairs(entries) do
       entry.n = number + i
       inbox[#inbox + 1] = entry
-      will('PUBLISH', ARGV[7] .. id, cjson.encode(entry))
+      will('PUBLISH', control_prefix .. id, cjson.encode(entry))
     end
     local last = {}
     for i = math.max(1, #inbox - INBOX_LIMIT + 1), #inbox do last[#last + 1] = inbox[i] end

@@ -9,11 +9,11 @@ local function end_owned(of_node, field, uid, device, owned_generation, session,
       and present.generation == owned_generation) then
     set_owned(of_node, field, false)
     local last_seen_ms = digits(latest_ms == 0 and now_ms or math.min(latest_ms, now_ms))
-    return end_without_record(uid, device, session, CODE_NODE_DOWN, 'node_down', digits(now_ms), last_seen_ms)
+    return end_without_record(uid, device, session, CODES.node_down, 'node_down', digits(now_ms), last_seen_ms)
   end
   if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
   local last_seen_ms = math.max(record.since_ms, latest_ms)
-  remove_session(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
+  remove_session(record, uid, device, CODES.node_down, 'node_down', digits(math.max(now_ms, last_seen_ms)),
     digits(last_seen_ms), now_ms)
   return true
 end

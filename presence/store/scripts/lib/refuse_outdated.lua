@@ -4,7 +4,7 @@
 local function refuse_outdated()
   local counter = redis.call('HMGET', node_key, 'gen', 'fence')
   local present = count(counter[1])
-  if ARGV[3] ~= replication_id then return refuse('history', present) end
+  if opened_under ~= replication_id then return refuse('history', present) end
   if counter[2] then return refuse('fenced', present) end
   if present ~= generation then return refuse('unknown', present) end
 end

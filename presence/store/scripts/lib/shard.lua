@@ -40,8 +40,9 @@
 
 local events_key, online_key, seen_key, node_key, peer_traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local pending_nodes_key, meta_key, absent_key, left_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local node, generation = ARGV[1], tonumber(ARGV[2])
-local node_prefix = ARGV[4]
+local node, generation, opened_under, node_prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local online_channel, offline_channel, control_prefix = ARGV[5], ARGV[6], ARGV[7]
+local stream_maxlen, seen_retention_ms = ARGV[8], ARGV[9]
 local device_events = ARGV[#ARGV] == 'devices'
 
 local function sessions_key(id)

@@ -113,21 +113,21 @@ end
 -- may be gone.
 local function emit_if_shown_changed(uid, record, before, device, session, at_ms)
   local status, meta, private = shown(record)
-  local type, code, reason, status_ms = 'update', CODE_UPDATED, 'updated', at_ms
+  local type, code, reason, status_ms = 'update', CODES.updated, 'updated', at_ms
   if status == before[1] then
     if meta == before[2] and private == before[3] then return end
     status_ms = digits(record.state and record.state.since_ms or record.since_ms)
   elseif status == 'invisible' or before[1] == 'invisible' then
-    record.public = status == 'invisible' and table.concat({CODE_LOGOUT, '*', at_ms, at_ms}, ' ') or nil
+    record.public = status == 'invisible' and table.concat({CODES.logout, '*', at_ms, at_ms}, ' ') or nil
   elseif status == 'away' then
-    type, code, reason = 'away', CODE_AWAY, 'away'
+    type, code, reason = 'away', CODES.away, 'away'
   elseif before[1] == 'away' then
-    type, code, reason = 'away', CODE_BACK, 'back'
+    type, code, reason = 'away', CODES.back, 'back'
   end
   local id = emit(nil, type, code, reason, uid, device, session, digits(record.since_ms), at_ms, at_ms, status, status_ms,
     'since_id', record.id, 'status', said_status(status), 'status_ms', status_ms,
     with('invisible', status == 'invisible' and '1',
-      with('public', record.public or before[1] == 'invisible' and CODE_LOGIN,
+      with('public', record.public or before[1] == 'invisible' and CODES.login,
         said(meta, private, nil, nil, devices_text(record.sessions)))))
   record.state = {id = id, since_ms = tonumber(status_ms)}
   if record.public then record.public = string.gsub(record.public, '%*', id) end
