@@ -2,7 +2,7 @@
 
 Redis has the table of bans. Every node reads it and enforces it: it refuses logins, and ends the sessions.
 
-Tests: `tests/cli/test_ban.py`, `tests/server/test_bans.py`.
+Tests: `tests/cli/test_ban.py`, `tests/server/test_ban_enforcer.py`.
 """
 
 from collections.abc import Iterable
