@@ -97,21 +97,25 @@ class Engine:
         return Guest(transport, handle, address)
 
     def received(self, client: Client, data: bytes, max_packets: int = sys.maxsize) -> ReadOutcome:
-        """Handle bytes that were read from a connection.
+        """Handle bytes that were read from a connection, behind what is unhandled; see `resume`."""
+        client.unhandled += data
+        return self.resume(client, max_packets)
+
+    def resume(self, client: Client, max_packets: int = sys.maxsize) -> ReadOutcome:
+        """Handle packets that were read from a connection and are unhandled.
 
         The caller then sends the reply, disconnects if there is an end code, and calls `dispatch_requests`.
         Effects of packets before an internal error stand, such as a login in the same bytes.
 
         Args:
-            client: the connection they came from.
-            data: the bytes; b"" continues an unfinished outcome.
+            client: the connection.
             max_packets: maximum of packets to handle; see `ReadOutcome.unfinished`.
         """
         now = self.clock.now()
         outcome = ReadOutcome(client)
         packets = 0
         try:
-            for event in self._protocol.receive(outcome, data, max_packets):
+            for event in self._protocol.receive(outcome, max_packets):
                 packets += 1
                 self._handle(event, outcome, now)
             after = outcome.client
@@ -303,7 +307,8 @@ class Engine:
         """
         if not isinstance(client, Session) or client.transport is None:
             return
-        client.transport = client.handle = client.partial = None
+        client.transport = client.handle = None
+        client.unhandled = b""
         self._notify_disconnected(client)
         if client not in self.registry:
             return

@@ -60,9 +60,7 @@ class Guest:
     # What limits count the client's address by, see `networks.limit_key`; "": its transport has no addresses.
     # Kept from the accept to the login: the kernel forgets the address of a connection that is reset.
     address: str = ""
-    # The bytes of an unfinished frame. Never None, which means "a session without an unfinished frame", so
-    # that the fast path needs only one test.
-    partial: bytes | None = b""
+    unhandled: bytes = b""  # as a session's
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +74,8 @@ class Session:
     idle_timeout: float  # seconds of silence after which this session ends
     login_at: float  # monotonic time at which its login arrived
     last_seen: float  # monotonic time at which its last valid frame was read
-    partial: bytes | None = None  # the bytes of an unfinished frame; None without one
+    # What was read and is not handled: an unfinished frame, behind packets that are left for another turn.
+    unhandled: bytes = b""
     end_code: Code = Code.IDLE_TIMEOUT  # reason of its end when it expires
 
     @property

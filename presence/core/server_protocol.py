@@ -16,9 +16,9 @@ from presence.common import meta_json
 from presence.core.profiles import UNCHANGED, ProfileChange
 from presence.core.registry import Client, Guest, Session
 from presence.core.requests import REQUEST_KINDS, Request, parse_request
-from presence.protocol import Code, Kind, Packet, ProtocolError
+from presence.protocol import HEADER_BYTES, Code, Kind, Packet, ProtocolError
 
-_KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
+_KEEPALIVE_BODY = protocol.KEEPALIVE[HEADER_BYTES:]
 _PROFILE_KEYS = frozenset({"status", "meta", "private", "class"})
 _SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE)
 _MISPLACED = {  # kinds that a logged-in client must not send
@@ -89,19 +89,17 @@ class ServerProtocol:
     checks_tokens: bool = False  # else new tokens are not supported
     handles_requests: bool = False  # whether there is a request handler; else requests are not supported
 
-    def receive(self, outcome: ReadOutcome, data: bytes, max_packets: int = sys.maxsize) -> Iterator[Event]:
-        """Yield what a client said, and write the protocol's own answers to the outcome.
+    def receive(self, outcome: ReadOutcome, max_packets: int = sys.maxsize) -> Iterator[Event]:
+        """Yield what a client said in its unhandled bytes; write the protocol's own answers to the outcome.
 
         The caller handles each event before it takes the next, because a granted login replaces
         `outcome.client`, and an `end_code` means that further packets are dropped.
 
         Args:
-            outcome: a new one, of the connection that was read.
-            data: what was read; b"" continues an unfinished outcome.
+            outcome: a new one, of the connection.
             max_packets: maximum of packets to handle; see `ReadOutcome.unfinished`.
         """
-        if outcome.client.partial:
-            data = outcome.client.partial + data
+        data = outcome.client.unhandled
         start, size, packets = 0, len(data), 0
         try:
             while start < size and outcome.end_code is None:
@@ -114,7 +112,7 @@ class ServerProtocol:
                 end = protocol.frame_end(data, start, limit)
                 if not end:
                     break
-                body = data[start + 4 : end]
+                body = data[start + HEADER_BYTES : end]
                 start = end
                 packets += 1
                 if logged_in and body == _KEEPALIVE_BODY:
@@ -124,8 +122,7 @@ class ServerProtocol:
                     yield handle(protocol.decode(body), outcome)
         except ProtocolError as error:
             _refuse(outcome, error)
-        rest = data[start:] if outcome.end_code is None else b""
-        outcome.client.partial = rest or (None if isinstance(outcome.client, Session) else b"")
+        outcome.client.unhandled = data[start:] if outcome.end_code is None else b""
 
     def _session_packet(self, packet: Packet, outcome: ReadOutcome) -> Event:
         """Return the event of a packet of a logged-in connection."""

@@ -46,7 +46,8 @@ class SessionTerminator:
     def disconnect(self, session: Session, goodbye: bytes) -> None:
         """Close a session's connection after a last packet."""
         transport, handle = session.transport, session.handle
-        session.transport = session.handle = session.partial = None
+        session.transport = session.handle = None
+        session.unhandled = b""
         if transport is not None:
             self.disconnected(session)
             transport.disconnect(handle, goodbye)

@@ -16,6 +16,7 @@ from presence.common.logs import RateLimited
 from presence.common.scarcity import fault_fields
 from presence.core.engine import Engine
 from presence.core.registry import Client, Session
+from presence.core.server_protocol import ReadOutcome
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
 from presence.transports.connections import (
     DEMOTE_AFTER_BEATS,
@@ -79,7 +80,7 @@ class ConnectionReader:
             for fd, mask in events:
                 client = clients[fd]
                 known = mask == READ or mask == TLS_READ  # noqa: PLR1714 - a tuple would cost more
-                if known and isinstance(client, Session) and client.partial is None:
+                if known and isinstance(client, Session) and not client.unhandled:
                     try:
                         is_plain = mask == READ
                         data = read(fd, QUICK_READ_BYTES) if is_plain else read_tls(fd, tls[fd], READ_BYTES)
@@ -135,7 +136,7 @@ class ConnectionReader:
         """Handle some of the deferred packets of a connection."""
         client = self._deferred.pop(fd)
         if self._connections.fd_states[fd] is client:
-            self._handle(fd, client, b"")
+            self._apply(fd, client, self._engine.resume(client, MAX_PACKETS_PER_SLICE))
 
     def poll(self, fd: int, client: Session) -> None:
         """Read a connection before its session expires; one complete packet keeps the session alive."""
@@ -144,7 +145,7 @@ class ConnectionReader:
                 break
             if fd in self._deferred:
                 self._resume(fd)
-            if client.partial is None or fd in self._deferred:
+            if not client.unhandled or fd in self._deferred:
                 break
         self._connections.flush_replies()
 
@@ -228,14 +229,14 @@ class ConnectionReader:
         if not data:
             self._client_closed(fd, client)
         elif len(data) < QUICK_READ_BYTES or not isinstance(client, Session):
-            self._handle(fd, client, data)
+            outcome = self._engine.received(client, data, MAX_PACKETS_PER_SLICE)
+            self._apply(fd, client, outcome, is_all_read=len(data) < QUICK_READ_BYTES)
         else:
-            client.partial = client.partial + data if client.partial else data
+            client.unhandled += data
             self._defer(fd, client)
 
-    def _handle(self, fd: int, client: Client, data: bytes) -> None:
-        """Give bytes to the core and apply the outcome."""
-        outcome = self._engine.received(client, data, MAX_PACKETS_PER_SLICE)
+    def _apply(self, fd: int, client: Client, outcome: ReadOutcome, *, is_all_read: bool = False) -> None:
+        """Apply the effects of what was read; `is_all_read`: when it was read, nothing more had arrived."""
         if outcome.failure is not None:
             self._log_failure(outcome.failure)
         if self._connections.fd_states[fd] is not client:
@@ -244,7 +245,7 @@ class ConnectionReader:
         if isinstance(after, Session) and after is not client and not self._log_in(fd, after):
             return
         if outcome.end_code is not None:
-            if outcome.end_code in _LOGOUTS and 0 < len(data) < QUICK_READ_BYTES:  # nothing is unread
+            if outcome.end_code in _LOGOUTS and is_all_read:
                 self._connections.finish(fd, outcome.reply)
             else:
                 self._connections.hang_up(fd, outcome.reply)

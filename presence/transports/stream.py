@@ -22,6 +22,7 @@ from presence.core.admission import Admission
 from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
 from presence.core.registry import Client, ConnectionInfo, Guest, Session
+from presence.core.server_protocol import ReadOutcome
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.limits import (
@@ -272,15 +273,16 @@ class StreamTransport:
                 connection.wake.set()
                 return
             if connection.client is not None:
-                is_unfinished = self._receive(connection, client, bytes(data))
-                while is_unfinished and connection.client is not None:
+                outcome = self._engine.received(client, bytes(data), MAX_PACKETS_PER_SLICE)
+                self._apply(connection, client, outcome)
+                while outcome.unfinished and connection.client is not None:
                     await trio.lowlevel.checkpoint()
-                    if connection.client is not None:
-                        is_unfinished = self._receive(connection, connection.client, b"")
+                    if (client := connection.client) is not None:
+                        outcome = self._engine.resume(client, MAX_PACKETS_PER_SLICE)
+                        self._apply(connection, client, outcome)
 
-    def _receive(self, connection: _Connection, client: Client, data: bytes) -> bool:
-        """Give bytes to the core; return whether packets are left for another call."""
-        outcome = self._engine.received(client, data, MAX_PACKETS_PER_SLICE)
+    def _apply(self, connection: _Connection, client: Client, outcome: ReadOutcome) -> None:
+        """Apply the effects of what was read."""
         if outcome.failure is not None:
             self._log_failure(outcome.failure)
         if outcome.client is not client:
@@ -294,7 +296,6 @@ class StreamTransport:
             failure := self._engine.dispatch_requests(outcome)
         ) is not None:
             self._log_failure(failure)
-        return outcome.unfinished
 
     def _log_failure(self, error: Exception) -> None:
         self._counters.failures += 1

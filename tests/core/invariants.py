@@ -122,7 +122,7 @@ def _each_session_has_a_deadline_and_its_record(world: World, desk: NotingDesk, 
         assert max(session.login_at, session.last_seen) <= world.now
         assert (session.number in gone) == (session.transport is None)
         if session.transport is None:
-            assert session.handle is session.partial is None, "state of a closed connection"
+            assert (session.handle, session.unhandled) == (None, b""), "state of a closed connection"
         else:
             assert world.sockets.clients[session.handle] is session
     for uid, number in users.items():
@@ -137,11 +137,10 @@ def _each_connection_is_a_guest_or_a_live_session(world: World) -> None:
             continue
         assert (client.transport, client.handle) == (world.sockets, handle)
         if isinstance(client, Guest):
-            assert client.partial is not None
-            assert len(client.partial) < FRAME_LIMIT_BEFORE_LOGIN_BYTES + _HEADER_BYTES
+            assert len(client.unhandled) < FRAME_LIMIT_BEFORE_LOGIN_BYTES + _HEADER_BYTES
         else:
             assert client in world.registry, "its session has ended, and it was not told"
-            assert client.partial is None or 0 < len(client.partial) < FRAME_LIMIT_BYTES + _HEADER_BYTES
+            assert len(client.unhandled) < FRAME_LIMIT_BYTES + _HEADER_BYTES
 
 
 def _tables_hold_live_sessions_only(world: World) -> None:

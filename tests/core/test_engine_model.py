@@ -558,7 +558,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         for key in keys:
             session, known = self.world.session(key), self.live[key]
             assert (session.transport is None) == (known.lost is not None)
-            assert (session.partial is not None) == bool(known.rest)
+            assert bool(session.unhandled) == bool(known.rest)
         invariants.check(self.world, self.desk, self.records)
 
     def teardown(self) -> None:

@@ -116,7 +116,7 @@ class SimulatedConnection:
         if self.client is None:
             return
         engine = self.host.node.engine
-        if data == KEEPALIVE and isinstance(self.client, Session) and self.client.partial is None:
+        if data == KEEPALIVE and isinstance(self.client, Session) and not self.client.unhandled:
             engine.keepalives_received([self.client])
         elif data:
             self.host.connection_being_read = self

@@ -220,7 +220,7 @@ class World:
         for handle in handles:
             client = self.sockets.clients[handle]
             assert isinstance(client, Session)
-            assert client.partial is None
+            assert not client.unhandled
             sessions.append(client)
         self.engine.keepalives_received(sessions)
 

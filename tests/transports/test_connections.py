@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -13,7 +14,7 @@ import trio.lowlevel
 from presence import protocol
 from presence.common.clock import Clock
 from presence.core.login import ARRIVAL_ERROR_S
-from presence.core.registry import ConnectionInfo
+from presence.core.registry import Client, ConnectionInfo
 from presence.core.server_protocol import Event, ReadOutcome, ServerProtocol
 from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer
 from presence.transports import connections, sockets, stream
@@ -287,14 +288,13 @@ async def test_a_handler_that_raises_ends_its_connection_only(
         else:
             bad = protocol.encode(protocol.message("bob", "boo"))
             await victim.login("ada")
-            receive = ServerProtocol.receive
+            receive, slices = ServerProtocol.receive, Counter[Client]()
 
-            def poisoned(
-                rules: ServerProtocol, outcome: ReadOutcome, data: bytes, most: int
-            ) -> Iterator[Event]:
-                if b"boo" in data or (when == "later slice" and not data):
+            def poisoned(rules: ServerProtocol, outcome: ReadOutcome, most: int) -> Iterator[Event]:
+                slices[outcome.client] += 1
+                if b"boo" in outcome.client.unhandled or slices[outcome.client] > 1:
                     raise ZeroDivisionError
-                return receive(rules, outcome, data, most)
+                return receive(rules, outcome, most)
 
             monkeypatch.setattr(ServerProtocol, "receive", poisoned)
         with structlog.testing.capture_logs() as logs:
