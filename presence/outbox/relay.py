@@ -10,7 +10,7 @@ not cure is logged as an error, once until it changes, and retried too.
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import structlog
@@ -73,65 +73,75 @@ class RelayStatistics:
     backlog: int = 0  # changes that are queued or in flight
 
 
-@dataclass(eq=False, repr=False)
 class Relay:
     """Moves changes from the outbox to the store.
 
+    Args:
+        outbox: the changes; the relay is its only reader.
+        store: Redis.
+        node: this node's first id.
+        live: registrations (code 2) of all live sessions of a shard.
+        callbacks: see `RelayCallbacks`.
+        local_sessions: compared with the records, some at a time.
+        is_alive, lease_holders: what is known of other nodes; see `ShardPeers`.
+        clock: monotonic seconds, the clock of `Change.at`.
+        runtime: where its task runs.
+        latencies: observes the duration of calls.
+
     Attributes:
+        node: the node's present id.
         former_ids: earlier ids of this node.
         writers: by shard.
         transitions: counts of the events that Redis has written for this node.
     """
 
-    outbox: Outbox  # the changes; the relay is its only reader
-    store: Store  # Redis
-    _: KW_ONLY
-    node: str  # the node's present id
-    live: InitVar[Live]  # registrations (code 2) of all live sessions of a shard
-    callbacks: RelayCallbacks
-    local_sessions: InitVar[LocalSessions]  # compared with the records, some at a time
-    is_alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be alive
-    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # other nodes with a lease; see `EndGate`
-    clock: Callable[[], float] = time.monotonic  # monotonic seconds, the clock of `Change.at`
-    runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    latencies: InitVar[LatencyHistograms | None] = None  # observes the duration of calls
-
-    def __post_init__(
+    def __init__(
         self,
+        outbox: Outbox,
+        store: Store,
+        *,
+        node: str,
         live: Live,
+        callbacks: RelayCallbacks,
         local_sessions: LocalSessions,
-        is_alive: Callable[[str], bool],
-        lease_holders: Callable[[], Iterable[str]],
-        latencies: LatencyHistograms | None,
+        is_alive: Callable[[str], bool] = lambda _node: True,
+        lease_holders: Callable[[], Iterable[str]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+        runtime: Runtime | None = None,
+        latencies: LatencyHistograms | None = None,
     ) -> None:
+        self.outbox = outbox
+        self.store = store
+        self.node = node
+        self.callbacks = callbacks
+        self.clock = clock
+        self.runtime = runtime or TrioRuntime()
         self.transitions = Transitions()
         self.former_ids: set[str] = set()
         self.writers = [
             ShardWriter(
                 shard,
-                self.node,
-                self.outbox,
+                node,
+                outbox,
                 live,
                 is_alive=is_alive,
                 lease_holders=lease_holders,
                 transitions=self.transitions,
             )
-            for shard in range(self.outbox.shards)
+            for shard in range(outbox.shards)
         ]
         self._caller = TimedCaller(
-            self.runtime.loop_caller(),
-            (latencies or LatencyHistograms()).redis_call,
-            self.clock,
+            self.runtime.loop_caller(), (latencies or LatencyHistograms()).redis_call, clock
         )
         self._wake_event = self.runtime.wake_event()
         self._reconciler = ReconcilerTask(
-            self.outbox, self.store, self._caller, local_sessions, node=lambda: self.node, clock=self.clock
+            outbox, store, self._caller, local_sessions, node=lambda: self.node, clock=clock
         )
-        self._breakers = [CircuitBreaker() for _ in self.writers]
-        self._ends_due_at: dict[int, float] = {}  # by shard whose next step has ends
-        self._probed_at = self._sent_at = -math.inf
+        self._breakers = [CircuitBreaker() for _ in self.writers]  # by shard
+        self._ends_due_at: dict[int, float] = {}  # by shard whose next step waits because it has ends
+        self._probed_at = self._sent_at = -math.inf  # when all shards were probed, and steps sent, last
         self._lingered_s = 0.0  # in the last call
-        self._outages = Outages(self._breakers)
+        self._outages = Outages()
         self._counters = RelayStatistics()
 
     async def start(self) -> None:
@@ -149,7 +159,7 @@ class Relay:
         failures = await self._probe(self.writers)
         if len(failures) == len(self.writers) or any(isinstance(each, StoreError) for each in failures):
             raise first_of(failures)
-        self._outages.record_round(failures, self.clock(), self.outbox.pending)
+        self._end_round(failures)
 
     async def run(self) -> None:
         """Move changes until cancelled."""
@@ -158,8 +168,18 @@ class Relay:
             failures = await self._probe(self._due_probes(now))
             failures += await self._reconciler.compare(self._reachable, PROBE_INTERVAL_S)
             failures += await self._exchange()
-            self._outages.record_round(failures, self.clock(), self.outbox.pending)
+            self._end_round(failures)
             await self._wait_for_work()
+
+    def _end_round(self, failures: Failures) -> None:
+        """Close the breakers of shards that have answered all calls of a round, and log what has changed."""
+        recovered = sum([breaker.confirm_recovery() for breaker in self._breakers])
+        unavailable_since = [
+            breaker.unavailable_since for breaker in self._breakers if breaker.unavailable_since is not None
+        ]
+        self._outages.record_round(
+            failures, unavailable_since, recovered, now=self.clock(), pending=self.outbox.pending
+        )
 
     async def drain(self, timeout_s: float) -> int:
         """Wait, while `run` runs, until Redis has all changes; return how many are left after `timeout_s`."""
@@ -194,7 +214,7 @@ class Relay:
         ]
 
     async def _probe(self, writers: Sequence[ShardWriter]) -> Failures:
-        """Probe some shards; after a longer outage, ends are held back until peers had time to report."""
+        """Probe some shards; their gates hold back ends after a longer outage."""
         if not writers:
             return []
         node, read = self.node, {writer.shard: writer.inbox_read for writer in writers}
@@ -241,22 +261,38 @@ class Relay:
         return [writer for writer in self.writers if self._breakers[writer.shard].is_available]
 
     async def _exchange(self) -> Failures:
-        """Send the next step of every shard, if there is one, and handle the answers."""
+        """Send the next step of every shard, if it may be sent, and handle the answers."""
         if any(writer.is_fenced for writer in self.writers):
             self._take_new_id()
         node = self.node
-        planned, failures = await self._steps_to_send()
+        planned = await self._plan()
+        now = self.clock()
+        # One wait is enough, however late this task is.
+        waited = {shard for shard, at in self._ends_due_at.items() if at <= now}
+        # If a server hung, an end sent now could be handled before logins that were pending on peers.
+        unsure = [writer for writer, step in planned if _has_end(step) and not writer.gate.is_fresh(now)]
+        failures = await self._probe(unsure)
+        if unsure:
+            planned = await self._plan()
+        planned = self._without_early_ends(planned, waited)
+        failures += await self._check_before_opening([w for w, step in planned if _is_opening(step)])
+        planned = [(w, step) for w, step in planned if not _is_opening(step) or self._may_open(w)]
         if not planned or node != self.node:  # the id was given up meanwhile: the plan is void
             return failures
-        steps, sent_at = [step for _, step in planned], self.clock()
+        return failures + await self._send(planned)
+
+    async def _send(self, planned: list[PlannedStep]) -> Failures:
+        """Send steps in one call, and handle the answers."""
+        node, steps, sent_at = self.node, [step for _, step in planned], self.clock()
         self._sent_at, self._lingered_s = sent_at, 0.0
         # Ends that wait for other nodes would wait for the answer, too.
         is_usual = not self._ends_due_at and all(w.is_steady and not _is_full(s) for w, s in planned)
         answers = await self._caller.call(lambda: self.store.apply(steps), self._linger if is_usual else None)
-        now = self.clock()
-        if now - self._lingered_s - sent_at < PROMPT_S:
-            now = sent_at  # the answer came while changes gathered, perhaps immediately
+        answered_at = self.clock()
+        if answered_at - self._lingered_s - sent_at < PROMPT_S:
+            answered_at = sent_at  # the answer came while changes gathered, perhaps immediately
         superseded: list[Superseded] = []
+        failures: Failures = []
         failed: list[ShardWriter] = []
         for (writer, step), answer in zip(planned, answers, strict=True):
             if not isinstance(answer, Reply):
@@ -269,7 +305,7 @@ class Relay:
                 if isinstance(step, Batch) and answer.status is ReplyStatus.OK:
                     self._counters.batches += 1
                     self._counters.items += len(step.items)
-            self._answered(writer, sent_at, now)
+            self._answered(writer, sent_at, answered_at)
         self._failed(failed, sent_at)
         if superseded:
             self.callbacks.superseded(superseded)
@@ -287,20 +323,6 @@ class Relay:
         """Return the number of queued changes that cannot be sent, because their shards are unreachable."""
         return sum(self.outbox.queued(each.shard) for each in self.writers if not self.is_reachable(each))
 
-    async def _steps_to_send(self) -> tuple[list[PlannedStep], Failures]:
-        """Return the steps that may be sent now, and the failures of the calls that this took."""
-        planned = await self._plan()
-        # If a server hung, an end sent now could be handled before logins that were pending on peers.
-        now = self.clock()
-        unsure = [w for w, step in planned if _has_end(step) and not w.gate.is_fresh(now)]
-        # One deferral is enough, however late this task is.
-        waited = {shard for shard, at in self._ends_due_at.items() if at <= now}
-        failures = await self._probe(unsure)
-        if unsure:
-            planned = await self._plan()
-        planned, meta_failures = await self._check_meta(self._defer_early_ends(planned, waited))
-        return planned, failures + meta_failures
-
     async def _plan(self) -> list[PlannedStep]:
         """Return the next step of each reachable shard; the same again until it was sent and answered."""
         now = self.clock()
@@ -314,12 +336,12 @@ class Relay:
                 await self.runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
         return planned
 
-    def _defer_early_ends(self, planned: list[PlannedStep], waited: set[int]) -> list[PlannedStep]:
-        """Return the steps to send now: where there are peers, ends are deferred until the shard has settled.
+    def _without_early_ends(self, planned: list[PlannedStep], waited: set[int]) -> list[PlannedStep]:
+        """Return the steps that need not wait because of their ends; note when the others are due.
 
         Args:
             planned: all steps.
-            waited: the shards whose ends were deferred already.
+            waited: the shards whose next step has waited already.
         """
         now = self.clock()
         self._ends_due_at = {
@@ -331,27 +353,23 @@ class Relay:
         }
         return [each for each in planned if each[0].shard not in self._ends_due_at]
 
-    async def _check_meta(self, planned: list[PlannedStep]) -> tuple[list[PlannedStep], Failures]:
+    async def _check_before_opening(self, writers: list[ShardWriter]) -> Failures:
         """Check the metadata before openings, because a Redis that lost its data lost it too.
 
-        Returns:
-            The steps to send, without the openings if the check failed; and the failure.
+        Afterwards `_may_open` knows which of the writers may send them.
         """
-        openings = [writer for writer, step in planned if _is_opening(step)]
-        if not openings:
-            return planned, []
-        shards = [writer.shard for writer in openings]
+        if not writers:
+            return []
+        shards = [writer.shard for writer in writers]
         try:
             await self._caller.call(lambda: self.store.check_meta(shards))
         except StoreUnavailable:
             pass  # it may be on another server than these shards; the comparison checks it later
         except StoreError as error:
-            self._failed(openings, self.clock())
-            return [each for each in planned if not _is_opening(each[1])], [error]
+            self._failed(writers, self.clock())
+            return [error]
         # A node that slept for days asks before it registers what it knows.
-        probed = [writer for writer in openings if writer.has_opened]
-        failures = await self._probe(probed)
-        return [e for e in planned if e[0] not in probed or self._may_open(e[0])], failures
+        return await self._probe([writer for writer in writers if writer.has_opened])
 
     def _may_open(self, writer: ShardWriter) -> bool:
         return self.is_reachable(writer) and writer.is_sending
@@ -366,26 +384,27 @@ class Relay:
     async def _wait_for_work(self) -> None:
         """Wait until there is something to send and, soon after the last call, a little longer for more."""
         now = self.clock()
-        waiting = {shard for shard, at in self._ends_due_at.items() if now < at}
-        reachable = [writer for writer in self._reachable() if writer.shard not in waiting]
-        if any(writer.is_eager(now) for writer in reachable):
+        waiting = {shard: at for shard, at in self._ends_due_at.items() if now < at}
+        active = [writer for writer in self._reachable() if writer.shard not in waiting]
+        if any(writer.is_eager(now) for writer in active):
             return
-        ends_due = [self._ends_due_at[shard] for shard in waiting]
-        due = [at for writer in reachable if (at := writer.wakes_at(now)) is not None] + ends_due
+        due = [at for writer in active if (at := writer.wakes_at(now)) is not None]
+        due += waiting.values()
         due += [breaker.retry_at for breaker in self._breakers if not breaker.is_available]
-        if not reachable:
+        if not active:
             await self.runtime.sleep(max(0.0, min(due) - now))
             return
-        stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
+        # Changes of a shard that cannot be written to now do not end the wait.
+        stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in active)
         if now >= self._sent_at + GATHER_S and self.outbox.queued_total > stuck:
             await self.runtime.sleep(0)  # the last answer may have taken milliseconds to handle
             return
         self.outbox.notify_at(stuck + 1, self._wake_event.set)
         woken = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)
-        rest = min([self._sent_at + GATHER_S, *ends_due]) - self.clock()
-        if woken and rest > 0:
+        gather_s = min([self._sent_at + GATHER_S, *waiting.values()]) - self.clock()
+        if woken and gather_s > 0:
             self.outbox.notify_at(stuck + GATHER_ITEMS, self._wake_event.set)
-            await self._wake_event.wait(rest)
+            await self._wake_event.wait(gather_s)
         self.outbox.notify_at(0, self._wake_event.set)
 
     def statistics(self) -> RelayStatistics:
