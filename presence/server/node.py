@@ -44,7 +44,7 @@ from presence.outbox.replies import NodeNotice, NodeNoticeKind, Superseded
 from presence.outbox.store import Store
 from presence.protocol import Code
 from presence.server.readiness import Readiness
-from presence.server.session_report import RecentEnds
+from presence.server.recent_ends import RecentEnds
 from presence.server.ticker import Ticker
 from presence.store.control_messages import BanNotice, Erasure
 from presence.store.keys import Keys

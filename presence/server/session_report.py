@@ -1,51 +1,20 @@
 """What a worker knows about the sessions of a user, as one map for operators; read-only.
 
 See `presence.ops.explain`. The map is sent over the stats socket or through Redis, so it is bounded plain
-data. Times are Unix milliseconds, differences are seconds. Recently ended sessions are kept in bounded number
-and for a bounded time, because Redis keeps only the end of a user's last session.
+data. Times are Unix milliseconds, differences are seconds.
 """
 
 import json
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from presence.common.clock import Clock
-from presence.core.changes import Change, ChangeSink, Op
+from presence.core.changes import Change
 from presence.core.engine import Engine
-from presence.core.profiles import PLAIN
 from presence.core.registry import ConnectionInfo, Session
 from presence.protocol import Code
-
-MAX_ENDS_KEPT: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
-KEEP_ENDS_S: Final = 600.0
-
-
-class RecentEnds:
-    """Recently ended sessions, recorded while all changes are passed on to `sink`; O(1) for each."""
-
-    def __init__(self, sink: ChangeSink) -> None:
-        self._sink = sink
-        self._ends: deque[Change] = deque(maxlen=MAX_ENDS_KEPT)
-
-    def append(self, change: Change) -> None:
-        self._sink.append(change)
-        if change.op is Op.END:
-            self._drop_expired(change.at)
-            self._ends.append(change if change.profile is PLAIN else change._replace(profile=PLAIN))
-
-    def of_user(self, uid: str, now: float) -> list[Change]:
-        """Return the kept ends of a user's sessions, the latest first; O(all ends)."""
-        self._drop_expired(now)
-        return [each for each in reversed(self._ends) if each.uid == uid and now - each.at <= KEEP_ENDS_S]
-
-    def _drop_expired(self, now: float) -> None:
-        """Drop ends older than `KEEP_ENDS_S`."""
-        while self._ends and now - self._ends[0].at > KEEP_ENDS_S:
-            self._ends.popleft()
-
 
 # Each packs to some 2,100 bytes at most: `meta` and `private` of empty binaries grow from 256 to 880.
 MAX_SESSIONS_REPORTED: Final = 25
