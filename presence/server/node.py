@@ -4,12 +4,10 @@ A worker process is a node. Its stores, clock and runtime are passed in, so that
 nodes as `presence serve`.
 """
 
-import math
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, InitVar, asdict, dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
-from weakref import ref
 
 import structlog
 
@@ -25,17 +23,16 @@ from presence.config.settings import Settings
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.authenticator import Authenticator, CertificateAuthenticator
 from presence.core.ban_list import Ban
-from presence.core.changes import Change, SessionName
+from presence.core.changes import SessionName
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy, SessionQuota
 from presence.core.profiles import Profile
-from presence.core.registry import Registry, Session, SessionKey
+from presence.core.registry import Registry, SessionKey
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
 from presence.core.visibility import Visibility
-from presence.outbox.backlog import ByShard
 from presence.outbox.pending_ages import PendingAges
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
@@ -45,11 +42,11 @@ from presence.outbox.store import Store
 from presence.protocol import Code
 from presence.server.readiness import Readiness
 from presence.server.recent_ends import RecentEnds
+from presence.server.registrations import SharedRegistrations
 from presence.server.ticker import Ticker
 from presence.store.control_messages import BanNotice, Erasure
 from presence.store.keys import Keys
 
-SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves all shards of a round
 OUTBOX_MIN_ITEMS = 100_000
 OUTBOX_ITEMS_PER_CONNECTION = 2  # a login and an end
 OUTBOX_BYTES_PER_ITEM = 512  # texts of 200 characters; 40 are usual
@@ -69,6 +66,22 @@ def outbox_items(max_connections: int) -> int:
     return max(OUTBOX_MIN_ITEMS, OUTBOX_ITEMS_PER_CONNECTION * max_connections)
 
 
+def _admission_limits(settings: Settings, max_connections: int) -> AdmissionLimits:
+    return AdmissionLimits(
+        max_connections,
+        accept_rate=ACCEPTS_PER_LOGIN * settings.login_rate,
+        accept_burst=LOGIN_BURST_S * settings.login_rate,
+        login_rate=settings.login_rate,
+        login_burst=LOGIN_BURST_S * settings.login_rate,
+        address_connections=settings.address_connections,
+        address_login_rate=settings.address_login_rate,
+        address_login_burst=NAMED_BURST_S * settings.address_login_rate,
+        uid_login_rate=settings.uid_login_rate,
+        uid_login_burst=NAMED_BURST_S * settings.uid_login_rate,
+        max_refused_open=files.spare_connections(max_connections),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Stores:
     """The stores of a node, each with a connection of its own, so that a slow sweep delays no event."""
@@ -78,75 +91,98 @@ class Stores:
     leases: LeaseTable
 
 
-@dataclass(eq=False, repr=False)
 class Node:
     """Everything of a server but its sockets.
 
+    A change of a session takes this way: `engine`, `recent_ends`, `outbox`, `relay`, Redis.
+
+    Args:
+        settings: checked settings.
+        max_connections: most open connections.
+        stores: used by this node only.
+        clock: monotonic time.
+        runtime: where its tasks run.
+        family: what the node ids of all workers on one port begin with; "" for a single server.
+        token: makes the unique part of a node id.
+        describe: returns the description of the process for `presence nodes`; JSON values.
+        authenticator: checks tokens; None: they are not checked.
+        certificates: finds the users of client certificates; None: clients have none.
+        max_changes: that may wait for Redis; 0: see `outbox_items`.
+
     Attributes:
+        keys: names of keys in Redis, and the shard of each user.
         delays: latencies that this node measures.
+        declared_readiness: READY and DRAINING are set by the owner of the node.
+        renamed: rung when `relay.node` is about to change.
+        outbox: changes that wait for Redis.
+        recent_ends: ends of sessions, kept for operators.
+        admission: limits connections and logins.
+        engine: decides about connections and sessions.
         faults: contains errors in work for a single client.
+        ticker: the task that ends silent sessions.
+        relay: the task that brings changes to Redis, and has this node's id.
+        cluster: the task that renews the lease, and has dead nodes fenced and swept.
     """
 
-    settings: Settings  # checked settings
-    max_connections: InitVar[int]
-    stores: InitVar[Stores]
-    clock: Clock  # monotonic time
-    runtime: InitVar[Runtime]  # where its tasks run
-    _: KW_ONLY
-    family: str = ""  # what the node ids of all workers on one port begin with; "" for a single server
-    token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the unique part of a node id
-    # describes the process, for `presence nodes`
-    describe: Callable[[], dict[str, Any]] = dict
-    authenticator: InitVar[Authenticator | None] = None  # checks tokens; None: they are not checked
-    certificates: InitVar[CertificateAuthenticator | None] = None  # None: clients have no certificates
-    max_changes: int = 0  # that may wait for Redis; 0: see `outbox_items`
-
-    def __post_init__(
+    def __init__(
         self,
+        settings: Settings,
         max_connections: int,
         stores: Stores,
+        clock: Clock,
         runtime: Runtime,
-        authenticator: Authenticator | None,
-        certificates: CertificateAuthenticator | None,
+        *,
+        family: str = "",
+        token: Callable[[], str] = lambda: secrets.token_hex(6),
+        describe: Callable[[], dict[str, Any]] = dict,
+        authenticator: Authenticator | None = None,
+        certificates: CertificateAuthenticator | None = None,
+        max_changes: int = 0,
     ) -> None:
-        settings, clock = self.settings, self.clock
-        self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
-        self.declared_readiness = Readiness.STARTING  # READY and DRAINING are set by the owner of the node
-        self.renamed = runtime.wake_event()  # rung when `relay.node` is about to change
-        self.delays = LatencyHistograms(Histogram(detection_bounds(settings.tick)))
         now = clock.now()
-        slot_clock = SlotClock(settings.tick / SLOTS_PER_TICK, now)
+        self.settings = settings
+        self.clock = clock
+        self._family = family
+        self._token = token
+        self._describe = describe
+        self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
+        self.delays = LatencyHistograms(Histogram(detection_bounds(settings.tick)))
+        self.declared_readiness = Readiness.STARTING
+        self.renamed = runtime.wake_event()
+        self._slot_clock = SlotClock(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
         self._pending_ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
-        max_items = self.max_changes or outbox_items(max_connections)
-        self.outbox = Outbox(
+        self.outbox = self._build_outbox(max_changes or outbox_items(max_connections))
+        self.recent_ends = RecentEnds(self.outbox)
+        self.admission = Admission(_admission_limits(settings, max_connections), clock)
+        boot_id = token()
+        self.engine = self._build_engine(Registry(boot_id, clock), authenticator, certificates)
+        self.faults = Faults(self.engine.disconnect_failed)
+        self.ticker = self._build_ticker(runtime)
+        self._registrations = SharedRegistrations(self.engine, self.keys, clock)
+        self.relay = self._build_relay(stores.relay, self._node_id(boot_id), runtime)
+        self.cluster = self._build_cluster(stores, runtime)
+
+    def _build_outbox(self, max_items: int) -> Outbox:
+        return Outbox(
             self.keys.shard,
-            settings.shard_count,
+            self.settings.shard_count,
             max_items=max_items,
             max_bytes=OUTBOX_BYTES_PER_ITEM * max_items,
             ages=self._pending_ages,
         )
-        login_burst = LOGIN_BURST_S * settings.login_rate
-        limits = AdmissionLimits(
-            max_connections,
-            ACCEPTS_PER_LOGIN * settings.login_rate,
-            login_burst,
-            settings.login_rate,
-            login_burst,
-            settings.address_connections,
-            settings.address_login_rate,
-            NAMED_BURST_S * settings.address_login_rate,
-            settings.uid_login_rate,
-            NAMED_BURST_S * settings.uid_login_rate,
-            files.spare_connections(max_connections),
-        )
-        self.admission = Admission(limits, clock)
-        boot_id = self.token()
-        registry = Registry(boot_id, clock)
+
+    def _build_engine(
+        self,
+        registry: Registry,
+        authenticator: Authenticator | None,
+        certificates: CertificateAuthenticator | None,
+    ) -> Engine:
+        settings, clock = self.settings, self.clock
         sessions = Sessions(
             registry,
-            slot_clock,
-            now,
+            self._slot_clock,
+            clock.now(),
             idle_timeout=settings.idle_timeout,
             max_idle_timeout=settings.max_idle_timeout,
             away_after=settings.away_after,
@@ -167,8 +203,7 @@ class Node:
         visibility = None
         if authenticator is not None and settings.visibility == "claims":
             visibility = Visibility(authenticator, clock.now)
-        self.recent_ends = RecentEnds(self.outbox)
-        self.engine = Engine(
+        return Engine(
             sessions,
             login_policy,
             self.recent_ends,
@@ -181,45 +216,49 @@ class Node:
             visibility=visibility,
             records_addresses=settings.event_address,
         )
-        registration = self.engine.registration
-        self.faults = Faults(self.engine.disconnect_failed)
-        self.ticker = Ticker(
+
+    def _build_ticker(self, runtime: Runtime) -> Ticker:
+        return Ticker(
             self.engine,
-            slot_clock,
+            self._slot_clock,
             self._guard,
-            clock,
+            self.clock,
             runtime=runtime,
             lags=self.delays.tick_lag,
             loop_lags=self.delays.loop_lag,
         )
-        self.relay = Relay(
+
+    def _build_relay(self, store: Store, node: str, runtime: Runtime) -> Relay:
+        """Return the relay, which asks `cluster` about other nodes from its first contact with Redis on."""
+        return Relay(
             self.outbox,
-            stores.relay,
-            node=self._node_id(boot_id),
-            live=self._registrations_of,
+            store,
+            node=node,
+            live=self._registrations.of_shard,
             callbacks=RelayCallbacks(self._end_superseded, self.apply_notices, self._new_id),
-            local_sessions=LocalSessions(registration.registrable_sessions, self._current_profile),
-            is_alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - membership is made after the relay
+            local_sessions=LocalSessions(
+                self.engine.registration.registrable_sessions, self._current_profile
+            ),
+            is_alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - made after the relay
             lease_holders=lambda: self.cluster.lease_holders(),  # noqa: PLW0108 - as above
-            clock=clock.now,
+            clock=self.clock.now,
             runtime=runtime,
             latencies=self.delays,
         )
-        self.cluster = LeaseRenewal(
+
+    def _build_cluster(self, stores: Stores, runtime: Runtime) -> LeaseRenewal:
+        return LeaseRenewal(
             self.relay,
             stores.leases,
             stores.cluster,
-            lease_s=settings.lease,
-            idle_timeout_s=settings.idle_timeout,
+            lease_s=self.settings.lease,
+            idle_timeout_s=self.settings.idle_timeout,
             is_healthy=self._is_healthy,
-            describe=lambda: {**self.description(), "settings": settings.shared},
-            clock=clock.now,
+            describe=lambda: {**self.description(), "settings": self.settings.shared},
+            clock=self.clock.now,
             runtime=runtime,
             latencies=self.delays,
         )
-        # A weak reference: the snapshot lives only as long as a reader holds it.
-        self._snapshot: Callable[[], ByShard[Session] | None] = lambda: None
-        self._snapshot_at, self._snapshot_version = -math.inf, -1
 
     async def start(self) -> None:
         """Make the first contact with Redis.
@@ -251,7 +290,7 @@ class Node:
     def description(self) -> dict[str, Any]:
         """Return the description that is stored with the lease."""
         return {
-            **self.describe(),
+            **self._describe(),
             "readiness": self.readiness().value,
             "sessions": len(self.engine.registry),
             "outbox": self.outbox.pending,
@@ -292,12 +331,12 @@ class Node:
         }
 
     def _node_id(self, own: str) -> str:
-        return f"node-{self.family}-{own}" if self.family else f"node-{own}"
+        return f"node-{self._family}-{own}" if self._family else f"node-{own}"
 
     def _new_id(self) -> str:
         self.cluster.run_soon()
         self.renamed.set()
-        return self._node_id(self.token())
+        return self._node_id(self._token())
 
     def _is_healthy(self) -> bool:
         """Whether connections were read or a tick ran a moment ago, which the lease asserts.
@@ -309,18 +348,6 @@ class Node:
         return self.clock.now() - self._guard.last <= 2 * self.settings.tick
 
     # Decisions of Redis and of other nodes
-
-    def _registrations_of(self, shard: int) -> Iterable[Change]:
-        """Return the registrations of a shard's sessions; shards of one round share a pass over all."""
-        now, version = self.clock.now(), self.engine.registry.version
-        shared = self._snapshot()
-        stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
-        if shared is None or stale or not shared.is_untaken(shard):
-            sessions = iter([*self.engine.registry])
-            shared = ByShard(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
-            self._snapshot = ref(shared)
-            self._snapshot_at, self._snapshot_version = now, version
-        return self.engine.registration.registrations(shared.items_of(shard))
 
     def _current_profile(self, name: SessionName) -> Profile | None:
         sessions = self.engine.registry

@@ -10,7 +10,7 @@ import math
 import select
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, InitVar, dataclass
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from presence.server.question_responder import AnswerFunctions, QuestionResponde
 from presence.server.readiness import Readiness
 from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
-from presence.server.statistics import ServerStatistics
+from presence.server.statistics import ServerStatistics, ServerTransport
 from presence.server.stats_socket import RequestHandlers, StatsResponder
 from presence.store.answers import AnswerKeys
 from presence.store.ban_table import BanTable
@@ -45,6 +45,7 @@ from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
+from presence.watching.service import Watching
 
 REPORT_INTERVAL_S: Final = 60.0
 BATCH_WINDOW_S: Final = 0.1  # of keepalives without a reply: a wake-up costs as much CPU as fifty of them
@@ -57,115 +58,157 @@ LEAVE_TIMEOUT_S: Final = 2.0  # for two calls to Redis, after one that may be in
 log = structlog.get_logger("presence.server.server")
 
 
-@dataclass(eq=False, repr=False)
 class Server:
     """One worker: a node with its transport and services.
+
+    Args:
+        settings: checked settings.
+        redis_url: where Redis is; `settings.redis`, or the embedded server's.
+        max_connections: most open connections.
+        clock: monotonic time.
+        family: what the node ids of all workers on one port begin with; "" for a single server.
+        stats_socket: the worker's end; the admin process has the other. None: there is none.
+        worker: the worker's number, from 1; 0 for a single server.
+
+    Attributes:
+        node: the core of the server and its link to Redis.
+        stopped: whether `stop` has drained it.
 
     Raises:
         CredentialsError: keys or certificate cannot be used.
     """
 
-    settings: Settings  # checked settings
-    redis_url: str  # where Redis is; `settings.redis`, or the embedded server's
-    max_connections: InitVar[int]
-    clock: Clock  # monotonic time
-    _: KW_ONLY
-    family: str = ""  # what the node ids of all workers on one port begin with; "" for a single server
-    stats_socket: InitVar[socket.socket | None] = None  # the worker's end; the admin process has the other
-    worker: int = 0  # the worker's number, from 1; 0 for a single server
-
-    def __post_init__(self, max_connections: int, stats_socket: socket.socket | None) -> None:
-        settings, redis_url, clock = self.settings, self.redis_url, self.clock
-        started_ms = clock.seen_ms(clock.now())
+    def __init__(
+        self,
+        settings: Settings,
+        redis_url: str,
+        max_connections: int,
+        clock: Clock,
+        *,
+        family: str = "",
+        stats_socket: socket.socket | None = None,
+        worker: int = 0,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self._redis_url = redis_url
+        self._shares_port = bool(family)
+        self._worker = worker
+        self._redis = ExitStack()  # closes all connections to Redis
+        self._transport: ServerTransport | None = None  # until it is started, last of all
         self._credentials = Credentials(settings, clock)
-        stores = redis_setup.redis_stores(redis_url, settings)
-        self.node = Node(
-            settings,
+        self.node = self._build_node(max_connections, family)
+        self._watching = self._build_watching()
+        self._answer_functions = self._build_answer_functions()
+        self._responder = self._build_responder()
+        self._router = self._build_router()
+        self.node.engine.request_handler = RequestRouter(
+            self._watching, self._router.submit, self.node.faults
+        )
+        ban_table = self._redis.enter_context(closing(BanTable(redis_url, self.node.keys)))
+        self._bans = BanEnforcer(self.node, ban_table, clock, TrioRuntime())
+        self._control = self._build_control_listener()
+        self._followups = redis_setup.scheduler(redis_url, settings, self.node.keys)
+        self._stats_responder = self._build_stats_responder(stats_socket)
+        self._statistics = self._build_statistics()
+        self._serving: trio.CancelScope | None = None
+        self._ticking = trio.CancelScope()
+        self._answering_stats = trio.CancelScope()
+        self._reload_requested = TrioRuntime().wake_event()
+        self.stopped = False
+
+    def _build_node(self, max_connections: int, family: str) -> Node:
+        stores = redis_setup.redis_stores(self._redis_url, self.settings)
+        for each in stores:
+            self._redis.enter_context(closing(each))
+        node = Node(
+            self.settings,
             max_connections,
             Stores(*stores),
-            clock,
+            self.clock,
             TrioRuntime(),
-            family=self.family,
-            describe=lambda: self._statistics.description(self._transport),
+            family=family,
+            describe=lambda: self._statistics.description(),  # noqa: PLW0108 - made after the node
             authenticator=self._credentials.authenticator,
             certificates=self._credentials.client_identities,
         )
         # No deadline is set yet. Slots begin where those of trio's clock do, as heartbeats: one wake.
-        slots = self.node.ticker.slot_clock
+        slots = node.ticker.slot_clock
         slots.credit(-(trio.current_time() % slots.slot_s))
-        deliveries = Deliveries(redis_url, redis_setup.shape(settings))
-        answer_keys = AnswerKeys(redis_url, self.node.keys)
-        retention_ms = redis_setup.retention_ms(settings)
-        states = StoredStates(redis_url, self.node.keys, retention_ms=retention_ms)
-        self._watching = redis_setup.watching(redis_url, self.node, states)
-        self._reporter = SessionReporter(
+        return node
+
+    def _build_watching(self) -> Watching:
+        retention_ms = redis_setup.retention_ms(self.settings)
+        states = StoredStates(self._redis_url, self.node.keys, retention_ms=retention_ms)
+        self._redis.enter_context(closing(states))
+        return redis_setup.watching(self._redis_url, self.node, states)
+
+    def _build_answer_functions(self) -> AnswerFunctions:
+        reporter = SessionReporter(
             self.node.engine,
-            clock,
-            node=lambda: self.node.relay.node,
+            self.clock,
+            node=self._node_id,
             pending_changes=lambda: self.node.outbox.pending,
             connected=self._connected,
             watches=self._watching.watches,
             ended=self.node.recent_ends.of_user,
         )
-        self._answer_functions: AnswerFunctions = {QuestionKind.EXPLAIN: self._reporter.explain}
-        self._responder = QuestionResponder(
+        return {QuestionKind.EXPLAIN: reporter.explain}
+
+    def _build_responder(self) -> QuestionResponder:
+        answer_keys = AnswerKeys(self._redis_url, self.node.keys)
+        return QuestionResponder(
             self._answer_functions,
-            answer_keys,
-            clock,
+            self._redis.enter_context(closing(answer_keys)),
+            self.clock,
             TrioRuntime(),
-            node=lambda: self.node.relay.node,
+            node=self._node_id,
             faults=self.node.faults,
         )
-        self._router = MessageRouter(
+
+    def _build_router(self) -> MessageRouter:
+        deliveries = Deliveries(self._redis_url, redis_setup.shape(self.settings))
+        return MessageRouter(
             self.node.engine.registry,
             self.node.keys.shard,
-            deliveries,
-            clock,
+            self._redis.enter_context(closing(deliveries)),
+            self.clock,
             TrioRuntime(),
-            node=lambda: self.node.relay.node,
+            node=self._node_id,
             ends_at=self.node.engine.sessions.ends_at,
             report=self._responder.report,
             faults=self.node.faults,
         )
-        channel = ControlChannel(redis_url, self.node.keys)
-        bans = BanTable(redis_url, self.node.keys)
-        self._bans = BanEnforcer(self.node, bans, clock, TrioRuntime())
-        closable = (*stores, deliveries, answer_keys, channel, bans)
-        self._close_redis: list[Callable[[], None]] = [each.close for each in (*closable, states)]
-        self._control = ControlListener(
+
+    def _build_control_listener(self) -> ControlListener:
+        channel = ControlChannel(self._redis_url, self.node.keys)
+        return ControlListener(
             self.node,
-            channel,
+            self._redis.enter_context(closing(channel)),
             self._router.deliver,
             self._responder.answer,
             self._bans.refresh_soon,
         )
-        self.node.engine.request_handler = RequestRouter(
-            self._watching, self._router.submit, self.node.faults
-        )
-        self._limits = Limits(settings.login_timeout, settings.unsent_bytes)
-        self._serving: trio.CancelScope | None = None
-        self._ticking = trio.CancelScope()
-        self._answering_stats = trio.CancelScope()
-        self._reload_requested = TrioRuntime().wake_event()
-        self._followups = redis_setup.scheduler(redis_url, settings, self.node.keys)
-        self._transport: EpollTransport | StreamTransport | None = None
-        by_verb = {kind.value: function for kind, function in self._answer_functions.items()}
-        handlers: RequestHandlers = {"sample": self.sample, **by_verb}
-        self._stats_responder = (
-            StatsResponder(stats_socket, handlers, self.node.faults) if stats_socket is not None else None
-        )
-        self._statistics = ServerStatistics(
+
+    def _build_stats_responder(self, stats_socket: socket.socket | None) -> StatsResponder | None:
+        if stats_socket is None:
+            return None
+        functions = {kind.value: function for kind, function in self._answer_functions.items()}
+        handlers: RequestHandlers = {"sample": self.sample, **functions}
+        return StatsResponder(stats_socket, handlers, self.node.faults)
+
+    def _build_statistics(self) -> ServerStatistics:
+        return ServerStatistics(
             self.node,
             self._router,
             self._watching,
             self._responder,
             self._credentials,
-            self._followups,
-            self._stats_responder,
-            worker=self.worker,
-            started_ms=started_ms,
+            followups=self._followups,
+            stats_responder=self._stats_responder,
+            transport=lambda: self._transport,
+            worker=self._worker,
         )
-        self.stopped = False
 
     async def serve(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; report the address once Redis was reached and connections are accepted.
@@ -177,15 +220,14 @@ class Server:
         try:
             await self._serve(task_status)
         finally:
-            for close in self._close_redis:
-                close()
+            self._redis.close()
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
-        await redis_setup.wait_for_redis(self.node, self.redis_url, self.settings)
+        await redis_setup.wait_for_redis(self.node, self._redis_url, self.settings)
         await self._bans.refresh()
         with self.node.faults.contained("token keys"):
             await self._credentials.prepare()
-        listening = listeners.open_listeners(self.settings, shared=bool(self.family))
+        listening = listeners.open_listeners(self.settings, shared=self._shares_port)
         host, port = listening.address
         async with trio.open_nursery() as nursery:
             self._serving = nursery.cancel_scope
@@ -259,11 +301,14 @@ class Server:
 
     def report(self) -> dict[str, object]:
         """Return all counters, for the log."""
-        return self._statistics.report(self._transport)
+        return self._statistics.report()
 
     def sample(self) -> dict[str, object]:
         """Return all figures of this moment, for operators."""
-        return self._statistics.sample(self._transport)
+        return self._statistics.sample()
+
+    def _node_id(self) -> str:
+        return self.node.relay.node
 
     def _connected(self, handle: Any) -> ConnectionInfo | None:
         return self._transport.connected(handle) if self._transport else None
@@ -285,19 +330,20 @@ class Server:
 
     def _start_transport(self, nursery: trio.Nursery, listening: listeners.Listeners) -> None:
         """Serve all connections over epoll; where the system has none, over streams."""
+        limits = Limits(self.settings.login_timeout, self.settings.unsent_bytes)
         tls = None
         if self._credentials.certificate is not None:
             tls = TlsListening(listening.secured, self._credentials.certificate)
         if hasattr(select, "epoll"):
             window_s = min(BATCH_WINDOW_S, self.settings.tick * MAX_WINDOW_SHARE)
             rotation = None
-            if self.worker and self.settings.workers > 1:
+            if self._worker and self.settings.workers > 1:
                 shared = [*listening.plain, *listening.secured]
-                rotation = AcceptRotation(shared, self.worker - 1, self.settings.workers, self.clock)
+                rotation = AcceptRotation(shared, self._worker - 1, self.settings.workers, self.clock)
             epoll = EpollTransport(
                 self.node.engine,
                 listening.plain,
-                self._limits,
+                limits,
                 self.node.admission,
                 window_s=window_s,
                 clock=self.clock,
@@ -308,7 +354,7 @@ class Server:
             self._transport = epoll
             nursery.start_soon(epoll.run)
         else:
-            streams = StreamTransport(self.node.engine, self._limits, self.node.admission, tls)
+            streams = StreamTransport(self.node.engine, limits, self.node.admission, tls)
             self._transport = streams
             sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listening.plain]
             nursery.start_soon(streams.run, sockets)
@@ -317,5 +363,5 @@ class Server:
         while True:
             await trio.sleep(REPORT_INTERVAL_S)
             with self.node.faults.contained("statistics"):
-                log.info("statistics", **self._statistics.summary(self._transport))
+                log.info("statistics", **self._statistics.summary())
                 log.debug("all statistics", **self.report())

@@ -2,7 +2,8 @@
 
 import os
 import socket
-from dataclasses import KW_ONLY, asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from presence import __version__
@@ -17,48 +18,68 @@ from presence.transports.epoll import EpollTransport
 from presence.transports.stream import StreamTransport
 from presence.watching.service import Watching
 
-Transport = EpollTransport | StreamTransport | None
-"""The transport of a server; None before it is started."""
+ServerTransport = EpollTransport | StreamTransport
 
 
-@dataclass(eq=False, repr=False)
 class ServerStatistics:
-    """Reads the counters of all services. Each method takes the transport, which is started last."""
+    """Reads the counters of all services.
 
-    node: Node
-    router: MessageRouter
-    watching: Watching
-    responder: QuestionResponder
-    credentials: Credentials
-    followups: SchedulerTask | None
-    stats_responder: StatsResponder | None
-    _: KW_ONLY
-    worker: int  # the worker's number, from 1; 0 for a single server
-    started_ms: int  # Unix milliseconds
-    address: str = ""  # HOST:PORT; "" until connections are accepted
+    Args:
+        node, router, watching, responder, credentials: those of the server.
+        followups: None if the settings have no rules.
+        stats_responder: None without an admin process.
+        transport: returns the transport; None before it is started.
+        worker: the worker's number, from 1; 0 for a single server.
 
-    def __post_init__(self) -> None:
+    Attributes:
+        address: HOST:PORT; "" until connections are accepted.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        router: MessageRouter,
+        watching: Watching,
+        responder: QuestionResponder,
+        credentials: Credentials,
+        *,
+        followups: SchedulerTask | None,
+        stats_responder: StatsResponder | None,
+        transport: Callable[[], ServerTransport | None],
+        worker: int,
+    ) -> None:
+        self._node = node
+        self._router = router
+        self._watching = watching
+        self._responder = responder
+        self._credentials = credentials
+        self._followups = followups
+        self._stats_responder = stats_responder
+        self._transport = transport
+        self._worker = worker
+        self._started_ms = node.clock.seen_ms(node.clock.now())
         self._process = ProcessStats()
+        self.address = ""
 
-    def description(self, transport: Transport) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """Return what other nodes see of this process beside what its node reports."""
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "address": self.address,
             "version": __version__,
-            "started_ms": self.started_ms,
-            "connections": _connections(transport),
+            "started_ms": self._started_ms,
+            "connections": self._connections(),
         }
 
-    def summary(self, transport: Transport) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         """Return the dozen figures that people read in the log; those of `report` are for programs."""
-        node, engine = self.node, self.node.engine.statistics()
+        node, engine = self._node, self._node.engine.statistics()
         ticker, outbox = node.ticker.statistics(), node.outbox.statistics()
         return {
             "node": node.relay.node,
             "readiness": node.readiness().value,
-            "connections": _connections(transport),
+            "connections": self._connections(),
             "sessions": engine.sessions,
             "logins": engine.logins,
             "refused": sum(engine.refused.values()),
@@ -70,35 +91,36 @@ class ServerStatistics:
             "stalled_s": round(ticker.stalled_s, 1),
         }
 
-    def report(self, transport: Transport) -> dict[str, object]:
+    def report(self) -> dict[str, object]:
         """Return all counters, for the log."""
-        followups = {"followups": self.followups.report()} if self.followups is not None else {}
+        transport = self._transport()
+        followups = {"followups": self._followups.report()} if self._followups is not None else {}
         return {
-            **self.node.report(),
-            "transport": asdict(transport.statistics()) if transport else {},
-            "messages": asdict(self.router.statistics()),
-            "watching": self.watching.report(),
-            "answering": asdict(self.responder.questions),
-            "reports": asdict(self.responder.reports),
-            **self.credentials.report(),
+            **self._node.report(),
+            "transport": asdict(transport.statistics()) if transport is not None else {},
+            "messages": asdict(self._router.statistics()),
+            "watching": self._watching.report(),
+            "answering": asdict(self._responder.questions),
+            "reports": asdict(self._responder.reports),
+            **self._credentials.report(),
             **followups,
         }
 
-    def sample(self, transport: Transport) -> dict[str, object]:
+    def sample(self) -> dict[str, object]:
         """Return all figures of this moment, for the admin process."""
-        node, stats = self.node, self.stats_responder
+        node, stats = self._node, self._stats_responder
         described = {"node": node.relay.node, **node.description()}
         return {
             "v": SAMPLE_VERSION,
-            "worker": self.worker,
+            "worker": self._worker,
             "at_ms": node.clock.seen_ms(node.clock.now()),
             **described,
-            **self.report(transport),
+            **self.report(),
             **node.admin_report(),
             "process": self._process.report(described["connections"]),
             "inquiries": {"asked": stats.asked if stats else 0, "dropped": stats.dropped if stats else 0},
         }
 
-
-def _connections(transport: Transport) -> int:
-    return transport.statistics().connections if transport else 0
+    def _connections(self) -> int:
+        transport = self._transport()
+        return 0 if transport is None else transport.statistics().connections
