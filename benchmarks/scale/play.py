@@ -14,9 +14,9 @@ from loadtest.scenario_report import ScenarioReport
 from loadtest.stream_events import StreamEvent, WallClock, stream_event
 from presence.store.error_classes import passes
 from presence.store.redis_client import RedisError
-from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import Follower
+from presence.subscriber.redis_connections import RedisConnections
 
 RETRY_S = 0.2
 NICE = 5

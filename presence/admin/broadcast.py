@@ -16,9 +16,9 @@ from presence.common.redaction import redact_text
 from presence.common.runtime import run_in_thread
 from presence.store.error_classes import passes
 from presence.store.redis_client import RedisError
-from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, entry_values, gap_entry, id_order
 from presence.subscriber.follower import Follower
+from presence.subscriber.redis_connections import RedisConnections
 
 JOIN_TIMEOUT_S: Final = 1.8  # so that a request is answered or refused within 2 s
 RETRY_S: Final = 1.0

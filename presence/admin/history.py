@@ -11,9 +11,9 @@ import trio
 from presence.admin.responses import ApiError
 from presence.admin.views import ask_redis
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import RedisConnections, Shards
 from presence.subscriber.events import Entry, Item, id_order, read_entry
 from presence.subscriber.follower import Follower, newest_ids
+from presence.subscriber.redis_connections import RedisConnections, Shards
 
 THREADS: Final = 8
 PAGE_EVENTS: Final = 200  # of all shards; a viewer that reads nothing holds one page, some 300 KB

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from presence.followups.stream_keys import FollowupKeys
 from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.blocking import BlockingSubscription, seconds
-from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item, check_entry_id, utc
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
+from presence.subscriber.redis_connections import RedisConnections
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from presence.loadtest.server_address import parse_host, resolve, source_address
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.redis_client import RedisError
 from presence.subscriber import Gap, Offline, Online, subscribe_sync
-from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
+from presence.subscriber.redis_connections import RedisConnections
 
 MAX_WAIT_S = 0.5
 WAKE_DELAY_S = 0.02  # by so much something may be done late: waking costs more than a keepalive

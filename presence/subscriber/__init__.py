@@ -32,8 +32,7 @@ from typing import Any
 
 from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.blocking import BlockingSubscription, seconds
-from presence.subscriber.connection import RedisConnections
-from presence.subscriber.consumers import ConsumerInUse
+from presence.subscriber.consumer_names import ConsumerInUse
 from presence.subscriber.events import (
     Away,
     Device,
@@ -50,6 +49,7 @@ from presence.subscriber.events import (
 )
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
+from presence.subscriber.redis_connections import RedisConnections
 from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollower
 
 __all__ = [

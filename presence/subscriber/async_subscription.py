@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 from presence.common.async_threads import call_in_thread
 from presence.common.threads import NoThread
 from presence.subscriber.blocking import SubscriptionBase, check_count
-from presence.subscriber.connection import Source
+from presence.subscriber.source import Source
 
 STOP_TIMEOUT_S = (
     1.0  # to hand back events at the end, although the task is cancelled; this takes milliseconds

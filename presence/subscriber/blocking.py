@@ -10,8 +10,10 @@ from typing import Any, Generic, Self, TypeVar
 
 from presence.common.scarcity import scarcity
 from presence.store.redis_client import RedisError
-from presence.subscriber.connection import BLOCK_MS, EntryKey, Retry, Source, log
 from presence.subscriber.events import Gap
+from presence.subscriber.redis_connections import BLOCK_MS, log
+from presence.subscriber.retry import Retry
+from presence.subscriber.source import EntryKey, Source
 
 T = TypeVar("T")
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from presence.store.keys import Keys
 from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import BLOCK_MS, PollInterval, RedisConnections, Shards, Source, log
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, check_entry_id, id_order, read_entry
+from presence.subscriber.redis_connections import BLOCK_MS, PollInterval, RedisConnections, Shards, log
+from presence.subscriber.source import Source
 
 EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
 

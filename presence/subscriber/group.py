@@ -31,25 +31,24 @@ from presence.store.error_classes import code_of
 from presence.store.keys import Keys
 from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import (
-    BLOCK_MS,
-    EntryKey,
-    PollInterval,
-    RedisConnections,
-    Shards,
-    Source,
-    unless_missing,
-)
-from presence.subscriber.consumers import (
+from presence.subscriber.consumer_names import (
     IDLE_CONSUMER_KEPT_S,
     NAME_CHECK_S,
     NameLock,
     forget_idle,
     new_name,
 )
-from presence.subscriber.cursor import GroupCursor
 from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
-from presence.subscriber.pending import HANDED_BACK, Listed, PendingEntries
+from presence.subscriber.group_cursor import GroupCursor
+from presence.subscriber.pending_entries import HANDED_BACK, Listed, PendingEntries
+from presence.subscriber.redis_connections import (
+    BLOCK_MS,
+    PollInterval,
+    RedisConnections,
+    Shards,
+    unless_missing,
+)
+from presence.subscriber.source import EntryKey, Source
 
 # Entries that wait for their delay: a few MB, and a command each to renew. More come after `claim_idle_s`.
 MAX_DELAYED = 10_000

@@ -18,7 +18,6 @@ from presence.protocol.constants import Status
 from presence.store.records import online_state
 from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import RedisConnections, Source
 from presence.subscriber.events import (
     NO_META,
     Away,
@@ -34,6 +33,8 @@ from presence.subscriber.events import (
     utc,
 )
 from presence.subscriber.follower import Follower
+from presence.subscriber.redis_connections import RedisConnections
+from presence.subscriber.source import Source
 
 USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of Redis' time
 

@@ -17,9 +17,9 @@ import anyio
 from presence.common.backoff import backoff_s, jittered
 from presence.common.scarcity import scarcity
 from presence.subscriber.async_subscription import Subscription
-from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Entry, Item
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
+from presence.subscriber.redis_connections import RedisConnections
 from presence.webhooks.http_client import Failure, WebhookClient
 from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.shard_locks import RETRIED, ShardLock

@@ -43,10 +43,10 @@ from presence.store.script_arguments import Shape
 from presence.store.script_runner import Scripting
 from presence.store.shard_clients import ShardClients
 from presence.store.watch_reads import StoredStates
-from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Entry, Gap, Item
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
+from presence.subscriber.redis_connections import RedisConnections
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.interface import Due, Event

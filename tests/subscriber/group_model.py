@@ -27,10 +27,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Gap, blocking, group
-from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import decode_transition
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
-from presence.subscriber.pending import FREE_IDLE_MS, HANDED_BACK
+from presence.subscriber.pending_entries import FREE_IDLE_MS, HANDED_BACK
+from presence.subscriber.redis_connections import RedisConnections
 from tests.subscriber.streams import Streams
 
 CLAIM_IDLE_S = 60.0

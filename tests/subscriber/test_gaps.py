@@ -16,7 +16,7 @@ from presence.subscriber import (
     snapshot,
     subscribe_sync,
 )
-from presence.subscriber.cursor import GroupCursor
+from presence.subscriber.group_cursor import GroupCursor
 from tests.subscriber.streams import Streams, handle, take, uids
 
 NAMES = [f"u{n}" for n in range(100)]

@@ -13,11 +13,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from presence.store.redis_client import Redis, RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, subscribe_sync
-from presence.subscriber.connection import RedisConnections
-from presence.subscriber.cursor import GroupCursor
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
-from presence.subscriber.pending import PendingEntries
+from presence.subscriber.group_cursor import GroupCursor
+from presence.subscriber.pending_entries import PendingEntries
+from presence.subscriber.redis_connections import RedisConnections
 from tests.subscriber.streams import Streams, handle, take, uids
 
 DEADLINE_S = 10.0

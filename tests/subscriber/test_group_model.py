@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from presence.store.redis_client import Redis
-from presence.subscriber.pending import HANDED_BACK, PendingEntries
+from presence.subscriber.pending_entries import HANDED_BACK, PendingEntries
 from tests.subscriber.group_model import Broken, run
 
 STEPS = 300

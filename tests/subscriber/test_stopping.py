@@ -14,9 +14,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Subscription, entries, subscribe, subscribe_sync
-from presence.subscriber.connection import RedisConnections
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
-from presence.subscriber.pending import HANDED_BACK, PendingEntries
+from presence.subscriber.pending_entries import HANDED_BACK, PendingEntries
+from presence.subscriber.redis_connections import RedisConnections
 from tests.subscriber.streams import Streams, take, uids
 from tests.subscriber.test_group import next_within
 from tests.support.backends import on_both_backends

@@ -11,7 +11,7 @@ from presence.reader import PresenceReader
 from presence.store.keys import Keys
 from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
-from presence.subscriber import connection, follow_sync, subscribe_sync
+from presence.subscriber import follow_sync, redis_connections, subscribe_sync
 from tests.subscriber.people import SHARDS, People, View
 from tests.subscriber.streams import Streams, uids
 from tests.support.redis_cluster import Cluster
@@ -92,7 +92,7 @@ def test_a_server_that_is_away_delays_events_of_its_shards_only(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "CALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(redis_connections, "CALL_TIMEOUT_S", 0.3)
     for member in partial.members:
         member.call("FLUSHALL")
     away = next(each for each in partial.members if each is not partial.primary_of(KEYS.meta))

@@ -10,9 +10,9 @@ from typing import Any
 
 from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import Shards, log, unless_missing
 from presence.subscriber.events import ZERO_ID, Entry, Gap, id_order, read_entry
-from presence.subscriber.pending import FREE_IDLE_MS, HANDED_BACK
+from presence.subscriber.pending_entries import FREE_IDLE_MS, HANDED_BACK
+from presence.subscriber.redis_connections import Shards, log, unless_missing
 
 _LAST_SEQUENCE = 2**64 - 1
 

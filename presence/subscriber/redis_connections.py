@@ -1,17 +1,13 @@
-"""Common parts of all subscriptions: connections to Redis, polling, retries, and the `Source` interface."""
+"""Connections of a subscription to Redis, the shards that it reads, and its pauses while nothing comes."""
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, TypeVar
 
-from presence.common.backoff import jittered
-from presence.common.outage import Outage
 from presence.common.redis_url import is_cluster, redacted
-from presence.common.scarcity import scarcity
-from presence.store.error_classes import CONNECTION_LOST, as_failure, code_of, needs_operator, passes
+from presence.store.error_classes import CONNECTION_LOST, passes
 from presence.store.keys import Keys
 from presence.store.records import stored_shards
 from presence.store.redis_client import CALL_TIMEOUT_S, RedisError
@@ -24,12 +20,8 @@ BLOCKING_TIMEOUT_S = 5.0  # well above BLOCK_MS, or an idle stream would look li
 POLL_INTERVAL_FIRST_S = 0.02
 POLL_INTERVAL_MAX_S = 0.2
 POLL_INTERVAL_GROWTH = 1.5
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0  # between two attempts while Redis is unreachable
 
 log = logging.getLogger("presence.subscriber")
-EntryKey = tuple[int, str]  # shard and entry id
-Raw = TypeVar("Raw")
 T = TypeVar("T")
 
 
@@ -201,145 +193,3 @@ def unless_missing(answer: Any) -> Any:
             return None
         raise answer
     return answer
-
-
-class _RedisLog:
-    """Writes events to `log`, after the name of Redis; see `presence.common.outage.EventLog`."""
-
-    def __init__(self, redis: str) -> None:
-        self._redis = redis
-
-    def warning(self, event: str, *, error: str = "") -> None:
-        log.log(logging.WARNING, event, self._redis, *([error] if error else []))
-
-    def error(self, event: str, *, error: str = "") -> None:
-        log.log(logging.ERROR, event, self._redis, error)
-
-
-class Retry:
-    """Decides after a failure whether and when to try again; logs each outage once.
-
-    A failure before the first success is raised, because then the URL or the password is wrong. After it,
-    failures that an operator has to fix are logged as errors and tried again; so are calls for which this
-    process lacks a thread, a descriptor or memory.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._has_succeeded = self._was_redirected = False
-        self._outage = Outage(
-            _RedisLog(name),
-            unreachable="lost Redis at %s, retrying: %s",
-            refused="Redis at %s now refuses calls, retrying: %s",
-            failed_otherwise="cannot call Redis at %s, retrying: %s",
-            recovered="Redis at %s is reachable again",
-            first_s=RETRY_FIRST_S,
-            limit_s=RETRY_MAX_S,
-        )
-
-    def delay_after(self, error: Exception) -> float:
-        """Return the seconds to wait before the next attempt.
-
-        Raises:
-            Exception: `error` itself, if it is permanent.
-        """
-        lack = scarcity(error)
-        if not (self._has_succeeded and (passes(error) or needs_operator(error) or lack)):
-            raise error
-        if code_of(error) == "MOVED" and not self._was_redirected:  # one moved shard is no outage
-            self._was_redirected = True
-            return jittered(RETRY_FIRST_S)
-        return self._outage.failed("call", error if lack else as_failure(error))
-
-    def succeeded(self) -> None:
-        self._has_succeeded, self._was_redirected = True, False
-        self._outage.worked("call")
-
-
-class Source(ABC, Generic[Raw]):
-    """Items in order. `fetch`, `hand_out`, `flush` and `stop` block, and may run in a thread.
-
-    `ack`, `nak` and `give_up` may be called from any thread; the others from one at a time. Without a group
-    nothing is acknowledged or delivered again, and there are no dead letters: most methods do nothing.
-
-    Attributes:
-        is_group: whether entries are settled.
-    """
-
-    is_group: ClassVar[bool] = False
-
-    def __init__(self, connections: RedisConnections) -> None:
-        self._connections = connections  # used by this source only
-
-    @property
-    def has_work(self) -> bool:
-        """Whether `fetch` has to be called before `next`."""
-        return True
-
-    @abstractmethod
-    def fetch(self) -> None:
-        """Send what was settled and read items, perhaps none after a while. Call it again if it fails.
-
-        Raises:
-            RedisError: the call failed.
-            ValueError: Redis does not hold data of a presence server.
-            ConsumerInUse: another live consumer of the group has the same name.
-        """
-
-    @abstractmethod
-    def next(self) -> Raw | None:
-        """Take the next item that is ready, for `hand_out` or `skip`."""
-
-    def skip(self, item: Raw) -> None:
-        """The item just taken is not handed out: acknowledge it with the next call."""
-
-    def hand_out(self) -> bool:
-        """Send what was settled, and count the items taken as delivered; they are in the program's hands now.
-
-        Returns:
-            Whether they are. If not, or if it fails, they are taken again later.
-
-        Raises:
-            RedisError: the call failed.
-        """
-        return True
-
-    def flush(self) -> None:
-        """Send only what was settled; raises `RedisError`."""
-
-    def stop(self, *, keeps_handed_out: bool, unseen: Iterable[EntryKey] = ()) -> None:
-        """Send what was settled, and hand everything else back to the group: the next reader begins with it.
-
-        Args:
-            keeps_handed_out: whether what was handed out can still be settled.
-            unseen: what was handed out and never reached the program: it does not count.
-
-        Raises:
-            RedisError: the call failed; other consumers get the entries after `claim_idle_s`.
-        """
-
-    def close(self) -> None:
-        """Close the connections, from any thread. The position is kept; what is pending stays pending."""
-        self._connections.close()
-
-    @property
-    def redis(self) -> str:
-        """The name of Redis in the log."""
-        return self._connections.name
-
-    def ack(self, key: EntryKey) -> None:
-        """The entry was handled: acknowledge it."""
-
-    def ack_all(self, but: Collection[EntryKey]) -> None:
-        """Acknowledge everything that was handed out, except some."""
-
-    def nak(self, key: EntryKey, delay_s: float, error: str | None) -> None:
-        """The entry was not handled, for this reason: deliver it again after so many seconds."""
-
-    def give_up(self, key: EntryKey, error: str) -> None:
-        """Make the entry a dead letter, for this reason."""
-
-    def rewind(self, but: Collection[EntryKey]) -> None:
-        """The loop was left and is entered again: deliver again what was handed out, except some."""
-
-    def note_error(self, error: str) -> None:
-        """The loop was left because of this error: keep it for dead letters."""

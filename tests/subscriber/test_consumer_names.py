@@ -6,9 +6,15 @@ import pytest
 
 from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
-from presence.subscriber import BlockingSubscription, ConsumerInUse, Event, consumers, subscribe_sync
-from presence.subscriber.connection import Shards
-from presence.subscriber.consumers import forget_idle
+from presence.subscriber import (
+    BlockingSubscription,
+    ConsumerInUse,
+    Event,
+    consumer_names,
+    subscribe_sync,
+)
+from presence.subscriber.consumer_names import forget_idle
+from presence.subscriber.redis_connections import Shards
 from tests.subscriber.streams import Streams, take, uids
 from tests.subscriber.test_group import next_within
 from tests.support.waiting import wait_for
@@ -18,7 +24,7 @@ LOCK_S = 0.6
 
 @pytest.fixture(autouse=True)
 def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "NAME_LOCK_S", LOCK_S)
+    monkeypatch.setattr(consumer_names, "NAME_LOCK_S", LOCK_S)
     monkeypatch.setattr("presence.subscriber.group.NAME_CHECK_S", LOCK_S / 5)
 
 
@@ -116,7 +122,7 @@ def test_only_idle_consumers_without_pending_entries_are_forgotten(
     with ShardClients(url) as clients:
         forget_idle(clients, Shards("presence"), "g", [0])
         assert names(client, streams) == {"busy", "idle"}
-        monkeypatch.setattr(consumers, "IDLE_CONSUMER_KEPT_S", 0.0)
+        monkeypatch.setattr(consumer_names, "IDLE_CONSUMER_KEPT_S", 0.0)
         forget_idle(clients, Shards("presence"), "g", [0])
     assert names(client, streams) == {"busy"}
     assert streams.pending() == 1
@@ -128,7 +134,7 @@ def test_a_consumer_forgets_idle_ones_when_it_begins(
     streams.create_group()
     for shard in range(streams.keys.shards):
         client.xgroup_createconsumer(streams.keys.events(shard), "g", "idle")
-    monkeypatch.setattr(consumers, "IDLE_CONSUMER_KEPT_S", 0.0)
+    monkeypatch.setattr(consumer_names, "IDLE_CONSUMER_KEPT_S", 0.0)
     with consumer(url) as events:
         events.poll()
         assert "idle" not in names(client, streams)

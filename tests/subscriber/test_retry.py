@@ -1,16 +1,13 @@
 """When a subscriber retries, and what is logged."""
 
 import logging
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from redis import RedisError
 from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import PollInterval, RedisConnections, Retry
+from presence.subscriber.retry import Retry
 
 
 @pytest.fixture
@@ -28,20 +25,6 @@ def parsed(reply: str) -> RedisError:
 
 def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.levelname for record in caplog.records]
-
-
-def test_a_call_while_another_thread_closes_the_connection_fails_as_closed() -> None:
-    link = RedisConnections("redis://127.0.0.1:1")
-    with pytest.raises(TypeError), link.borrow():
-        raise TypeError
-
-    def read() -> None:
-        with link.borrow():
-            link.close()
-            raise TypeError  # like redis-py with a socket that is None by now
-
-    with pytest.raises(RedisConnectionError, match="closed"):
-        read()
 
 
 def test_a_connection_that_never_worked_is_given_up() -> None:
@@ -76,14 +59,3 @@ def test_an_error_for_the_operator_is_logged_once_and_retried(
             retry.delay_after(parsed("NOPERM this user has no permissions"))
         retry.succeeded()
     assert levels(caplog) == ["ERROR", "WARNING"]
-
-
-def test_polling_lasts_as_long_as_given_or_until_something_comes() -> None:
-    pauses_s: list[float] = []
-    clients = cast(ShardClients, SimpleNamespace(pause=pauses_s.append))
-    interval = PollInterval()
-    assert interval.wait(0.5, clients, list[str]) == []
-    assert sum(pauses_s) == pytest.approx(0.5)
-    pauses_s.clear()
-    assert interval.wait(0.5, clients, lambda: ["event"]) == ["event"]
-    assert len(pauses_s) == 1

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 from presence.common.redaction import redact_text
 from presence.common.text import printable
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import EntryKey, Shards, log, unless_missing
 from presence.subscriber.events import Entry, Gap, Item, read_entry
+from presence.subscriber.redis_connections import Shards, log, unless_missing
+from presence.subscriber.source import EntryKey
 
 MAX_PENDING_ROWS_PER_CALL = 100  # of each shard
 MAX_DEAD_LETTERS = 100_000  # of each shard, roughly: some 40 MB

@@ -10,7 +10,7 @@ from typing import Any, Final
 from presence.common.text import printable
 from presence.store.keys import Keys
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.connection import Shards
+from presence.subscriber.redis_connections import Shards
 
 NAME_LOCK_S: Final = 5.0  # for so long after a crash its successor cannot tell whether it lives
 NAME_CHECK_S: Final = 1.0  # often enough that a lock of a live consumer never expires between two events
