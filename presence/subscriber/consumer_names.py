@@ -92,15 +92,15 @@ class NameLock:
             RedisError: Redis failed.
             ConsumerInUse: another process has held it for longer than a dead one can.
         """
-        key = keys.consumer(shard, self._group, self._consumer)
+        key, asked_at = keys.consumer(shard, self._group, self._consumer), self._clock()
         answer: Any = clients.at(key).eval(_LOCK, 1, key, self._process, round(NAME_LOCK_S * 1000))
         if answer is None:
             self._other = None
             return
-        other, now = answer.decode("utf-8", "backslashreplace"), self._clock()
+        other = answer.decode("utf-8", "backslashreplace")
         if self._other is None or self._other[0] != other:
-            self._other = other, now
-        elif now - self._other[1] > NAME_LOCK_S:
+            self._other = other, self._clock()
+        elif asked_at - self._other[1] > NAME_LOCK_S:  # an answer may be read long after Redis gave it
             self.is_refused = True
             raise ConsumerInUse(
                 f"consumer {printable(self._consumer)} of group {printable(self._group)} is used by"

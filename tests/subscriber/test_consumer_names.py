@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from presence.store.keys import Keys
 from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import (
@@ -108,6 +109,32 @@ def test_a_consumer_that_crashed_begins_again_immediately_and_keeps_its_name(url
             return [client.get(lock) for lock in locks(client)] not in ([old], [])
 
         wait_for(is_its_own, 10 * LOCK_S)
+
+
+class DelayedAnswers:
+    """A Redis in which another process holds the lock; each answer is read so many seconds after the call."""
+
+    def __init__(self, *delays_s: float) -> None:
+        self.now = 0.0
+        self._delays_s = iter(delays_s)
+
+    def at(self, _key: str) -> "DelayedAnswers":
+        return self
+
+    def eval(self, *_arguments: object) -> bytes:
+        self.now += next(self._delays_s)
+        return b"process 1"
+
+
+def test_a_name_is_refused_only_if_the_other_process_held_the_lock_for_longer_than_a_dead_one_can() -> None:
+    redis: Any = DelayedAnswers(0.0, 5.0, 0.0)  # this process was stopped before it read the second answer
+    lock = consumer_names.NameLock("g", "pod-1", lambda: redis.now)
+    lock.check(redis, Keys("presence"), 0)
+    redis.now = LOCK_S * 0.9
+    lock.check(redis, Keys("presence"), 0)
+    assert not lock.is_refused, "Redis gave that answer before the lock of a dead process would have expired"
+    with pytest.raises(ConsumerInUse, match="pod-1"):
+        lock.check(redis, Keys("presence"), 0)
 
 
 def test_only_idle_consumers_without_pending_entries_are_forgotten(
