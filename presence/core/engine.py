@@ -82,10 +82,11 @@ class Engine:
         self.terminator = SessionTerminator(
             self.sessions,
             self._counters,
+            disconnect_grace=self.disconnect_grace,
             flap_damping=self.flap_damping,
             outbox=self.outbox,
             clock=self.clock,
-            disconnected=self._notify_disconnected,
+            detached=self._detached,
         )
         self.expiry = ExpiryBatch(self.sessions, self._counters, poll_before_expiry)
         self._request_handler: RequestHandler | None = None
@@ -298,28 +299,14 @@ class Engine:
             goodbye = packet_rate.count_packets(session.uid, 1, now)
             if goodbye is not None:
                 self.count_refusal(Code.RATE_LIMITED)
-                self._disconnect_with_grace(session, Code.RATE_LIMITED, goodbye)
+                self.terminator.disconnect_with_grace(session, Code.RATE_LIMITED, goodbye)
 
     def disconnected(self, client: Client, code: Code = Code.CLOSED) -> None:
-        """Handle the loss of a connection, or that its transport is about to close it with `code`.
+        """Handle the loss of a connection, or that its transport is about to close it with `code`."""
+        if isinstance(client, Session):
+            self.terminator.disconnected(client, code)
 
-        A client that may reconnect has its grace period; after other codes the session ends immediately.
-        """
-        if not isinstance(client, Session) or client.transport is None:
-            return
-        client.transport = client.handle = None
-        client.unhandled = b""
-        self._notify_disconnected(client)
-        if client not in self.registry:
-            return
-        now = self.clock.now()
-        if not code.reconnect or not self.disconnect_grace:
-            self.terminator.end(client, code, now)
-            return
-        client.end_code = code
-        self.sessions.connection_lost(client, self.flap_damping.connection_lost(client.key, now), now)
-
-    def _notify_disconnected(self, session: Session) -> None:
+    def _detached(self, session: Session) -> None:
         if self.visibility is not None:
             self.visibility.discard(session)
         if self._request_handler is not None:
@@ -327,14 +314,7 @@ class Engine:
 
     def disconnect_failed(self, session: Session) -> None:
         """Close a session's connection after an internal error; its client reconnects."""
-        self._disconnect_with_grace(session, Code.SERVER_ERROR, _FAILED_GOODBYE)
-
-    def _disconnect_with_grace(self, session: Session, code: Code, goodbye: bytes) -> None:
-        """Close a session's connection, if it has one, with the usual grace period."""
-        transport, handle = session.transport, session.handle
-        if transport is not None:
-            self.disconnected(session, code)
-            transport.disconnect(handle, goodbye)
+        self.terminator.disconnect_with_grace(session, Code.SERVER_ERROR, _FAILED_GOODBYE)
 
     def dispatch_requests(self, outcome: ReadOutcome) -> Exception | None:
         """Pass the requests of an outcome to the request handler, after its reply was sent.
@@ -383,8 +363,7 @@ class Engine:
             if session.end_code is Code.IDLE_TIMEOUT:
                 self.detection_delay.observe(now - session.last_seen - session.idle_timeout)
             self.terminator.end(session, session.end_code, now)
-            if session.transport is not None:
-                self.terminator.disconnect(session, _IDLE_GOODBYE)
+            self.terminator.disconnect(session, _IDLE_GOODBYE)
             ended += 1
         for session in self.expiry.inattentive_sessions():
             self._report_update(self.registry.set_auto_away(session, now))
@@ -399,7 +378,7 @@ class Engine:
         """Close the connection, with the usual grace period; a lost one has its grace already."""
         if session.transport is not None:
             self._counters.tokens_expired += 1
-            self._disconnect_with_grace(session, Code.AUTH_EXPIRED, _EXPIRED_GOODBYE)
+            self.terminator.disconnect_with_grace(session, Code.AUTH_EXPIRED, _EXPIRED_GOODBYE)
 
     def slot_done(self, now: float) -> None:
         """Register stale sessions that became active again, and tidy tables."""

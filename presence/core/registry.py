@@ -78,6 +78,11 @@ class Session:
     unhandled: bytes = b""
     end_code: Code = Code.IDLE_TIMEOUT  # reason of its end when it expires
 
+    def detach(self) -> None:
+        """Forget the connection, because it is lost or about to be closed."""
+        self.transport = self.handle = None
+        self.unhandled = b""
+
     @property
     def uid(self) -> str:
         return self.key if isinstance(self.key, str) else self.key[0]

@@ -176,7 +176,7 @@ class Sessions:
     def token_renewed(self, session: Session, expires_at: float) -> None:
         self._token_expiry.set(session.key, expires_at)
 
-    def connection_lost(self, session: Session, grace: float, now: float) -> None:
+    def begin_grace(self, session: Session, grace: float, now: float) -> None:
         """Have a live session end in `grace` seconds, unless its idle time-out comes first."""
         idle_deadline = self._wheel.slot_of(session.key)
         if idle_deadline is not None:  # None: it has expired, and is in the batch that ends now
