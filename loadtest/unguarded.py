@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from presence.core.engine import Engine
+from presence.core.expiry import Expiry
 from presence.server import node
 from presence.server.ticker import Ticker
 from presence.store import script_runner
@@ -60,7 +61,7 @@ def switch_off(guard: str) -> None:
         )
         return
     if guard == READ_BEFORE_EXPIRY:
-        _expire_unread()
+        Expiry.poll = lambda *_: False  # type: ignore[method-assign]
         return
     source = _changed(script_runner.source, SCRIPTS[guard])
     if absent := missing_texts(guard):
@@ -92,16 +93,6 @@ def _changed(source: Callable[[str], str], changes: Changes) -> Any:
         return text
 
     return changed
-
-
-def _expire_unread() -> None:
-    collect_expired = Engine.collect_expired
-
-    def collect_expired_unread(engine: Engine, slot: int) -> bool:
-        engine.expiry.poll_before_expiry = False
-        return collect_expired(engine, slot)
-
-    Engine.collect_expired = collect_expired_unread  # type: ignore[assignment,method-assign]
 
 
 def main() -> int:

@@ -58,23 +58,25 @@ class DeadlineWheel(Generic[K]):
         if self._wheel.discard(key) and self._far:
             self._far.pop(key, None)
 
-    def pop_due(self, now: float, limit: int) -> tuple[list[K], bool]:
-        """Take keys that are due, examining at most `limit` keys.
+    def pop_due(self, now: float, limit: int) -> list[K] | None:
+        """Take keys that are due at `now`, examining at most `limit` keys.
 
         Returns:
-            The keys, and whether more may be due at `now`.
+            The keys, none if those that were examined are due later; None: no more are due.
         """
-        looked_at = self._wheel.pop_due(_last_slot(now), limit)
+        examined = self._wheel.pop_due(_last_slot(now), limit)
+        if not examined:
+            return None
         if not self._far:
-            return looked_at, bool(looked_at)
-        ended = []
-        for key in looked_at:
+            return examined
+        due = []
+        for key in examined:
             at = self._far.pop(key, now)
             if at > now:
                 self.set(key, at)
             else:
-                ended.append(key)
-        return ended, bool(looked_at)
+                due.append(key)
+        return due
 
 
 def _last_slot(now: float) -> int:

@@ -1,7 +1,7 @@
 """The synchronous core: handles what clients say, and what becomes due.
 
-Transports pass it received bytes and lost connections, the ticker passes it slots that have begun. It changes
-`Sessions`, appends every change to the outbox in order, and has transports close connections.
+Transports pass it received bytes and lost connections, the ticker drives its `Expiry`. It changes `Sessions`,
+appends every change to the outbox in order, and has transports close connections.
 No method waits, so each is atomic and none needs a lock.
 """
 
@@ -18,7 +18,7 @@ from presence.core.admission import PacketRate
 from presence.core.authenticator import Refusal
 from presence.core.changes import Change, ChangeSink
 from presence.core.engine_counters import EngineCounters
-from presence.core.expiry import ExpiryBatch
+from presence.core.expiry import Expiry
 from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.profiles import ProfileChange
@@ -41,9 +41,7 @@ UNCOUNTED_PAUSE_S: Final = 0.5
 _SUPERSEDED_GOODBYES = {
     code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)
 }
-_IDLE_GOODBYE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
 _FAILED_GOODBYE = protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
-_EXPIRED_GOODBYE = protocol.encode(protocol.goodbye(Code.AUTH_EXPIRED))
 
 
 @dataclass(eq=False, repr=False)
@@ -51,7 +49,7 @@ class Engine:
     """What happens to connections and sessions.
 
     Attributes:
-        expiry: sessions whose deadline has passed.
+        expiry: what happens when a deadline passes; the ticker drives it.
         registration: which sessions may be registered in Redis.
         terminator: ends sessions; other nodes and operators end them there.
     """
@@ -88,7 +86,15 @@ class Engine:
             clock=self.clock,
             detached=self._detached,
         )
-        self.expiry = ExpiryBatch(self.sessions, self._counters, poll_before_expiry)
+        self.expiry = Expiry(
+            self.sessions,
+            self.terminator,
+            self._report_update,
+            self._counters,
+            clock=self.clock,
+            poll_before_expiry=poll_before_expiry,
+            detection_delay=self.detection_delay,
+        )
         self._request_handler: RequestHandler | None = None
 
     # What transports call
@@ -348,38 +354,6 @@ class Engine:
 
     # What the ticker calls
 
-    def collect_expired(self, slot: int) -> bool:
-        """Collect a batch of what is due and read its connections; return whether more may be due."""
-        return self.expiry.collect(slot, self.clock.now())
-
-    def expire_idle(self, now: float) -> int:
-        """End the sessions of the batch that stayed idle; return how many. A touch has rescued the others.
-
-        Sessions without activity become away, a status whose end has come is over, and those with an expired
-        token lose their connection.
-        """
-        ended = 0
-        for session in self.expiry.idle_sessions():
-            if session.end_code is Code.IDLE_TIMEOUT:
-                self.detection_delay.observe(now - session.last_seen - session.idle_timeout)
-            self.terminator.end(session, session.end_code, now)
-            self.terminator.disconnect(session, _IDLE_GOODBYE)
-            ended += 1
-        for session in self.expiry.inattentive_sessions():
-            self._report_update(self.registry.set_auto_away(session, now))
-        for session in self.expiry.status_ended_sessions():
-            self._report_update(self.sessions.end_status(session, now))
-        for session in self.expiry.token_expired_sessions():
-            self._expire_token(session)
-        self.expiry.clear()
-        return ended
-
-    def _expire_token(self, session: Session) -> None:
-        """Close the connection, with the usual grace period; a lost one has its grace already."""
-        if session.transport is not None:
-            self._counters.tokens_expired += 1
-            self.terminator.disconnect_with_grace(session, Code.AUTH_EXPIRED, _EXPIRED_GOODBYE)
-
     def slot_done(self, now: float) -> None:
         """Register stale sessions that became active again, and tidy tables."""
         self.registration.register_recovered(now, self.outbox.append)
@@ -402,11 +376,6 @@ class Engine:
     def request_handler(self, request_handler: RequestHandler | None) -> None:
         self._request_handler = request_handler
         self._protocol.handles_requests = request_handler is not None
-
-    @property
-    def needs_reader_turn(self) -> bool:
-        """Whether tasks have yet to read connections of the batch."""
-        return self.expiry.needs_reader_turn
 
     def statistics(self) -> EngineCounters:
         return replace(

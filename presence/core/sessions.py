@@ -29,10 +29,6 @@ class DueSessions(NamedTuple):
     inattentive: list[Session]  # sent nothing but keepalives for `away_after`
     token_expired: list[Session]  # sent no new token
     status_ended: list[Session]  # had a status with an end
-    more: bool  # whether more may be due
-
-
-NOTHING_DUE = DueSessions([], [], [], [], more=False)
 
 
 class SessionTimers(NamedTuple):
@@ -195,38 +191,42 @@ class Sessions:
                 self._status_ends.discard(session.key)
         return change
 
-    def pop_due(self, slot: int, now: float, limit: int) -> DueSessions:
+    def pop_due(self, slot: int, now: float, limit: int) -> DueSessions | None:
         """Take sessions that are due in `slot` out of the wheels, at most `limit` of each kind.
 
-        Before the caller acts on one it asks again, with `is_idle` and the like: a packet or a token that has
-        arrived since has put the session back into its wheel.
+        Before the caller acts on one it asks again, with `is_idle` and the like: the session may have ended
+        since, or a packet or a token that has arrived has put it back into its wheel.
+
+        Returns:
+            The sessions; None: no more are due.
         """
         idle = self._wheel.pop_due(slot, limit)
         inattentive = self._auto_away.pop_due(slot, limit)
-        expired, more_expired = self._token_expiry.pop_due(now, limit)
-        ended, more_ended = self._status_ends.pop_due(now, limit)
-        more = bool(idle or inattentive) or more_expired or more_ended
+        token_expired = self._token_expiry.pop_due(now, limit)
+        status_ended = self._status_ends.pop_due(now, limit)
+        if not idle and not inattentive and token_expired is None and status_ended is None:
+            return None
         live = self._live
-        return DueSessions(live(idle), live(inattentive), live(expired), live(ended), more=more)
+        return DueSessions(live(idle), live(inattentive), live(token_expired or ()), live(status_ended or ()))
 
     def _live(self, keys: Iterable[SessionKey]) -> list[Session]:
         return [session for key in keys if (session := self.registry.get(key)) is not None]
 
     def is_idle(self, session: Session) -> bool:
-        """Whether a session that was popped as idle has sent nothing since."""
+        """Whether a live session that was popped as idle has sent nothing since."""
         return session.key not in self._wheel
 
     def is_inattentive(self, session: Session) -> bool:
-        """Whether a session that was popped as inattentive has sent nothing but keepalives since."""
-        return session.key not in self._auto_away
+        """Whether a session that was popped as inattentive is live, and has sent only keepalives since."""
+        return session in self.registry and session.key not in self._auto_away
 
     def has_expired_token(self, session: Session) -> bool:
-        """Whether a session whose token expired has sent no new one since."""
-        return session.key not in self._token_expiry
+        """Whether a session whose token expired is live, and has sent no new one since."""
+        return session in self.registry and session.key not in self._token_expiry
 
     def has_ended_status(self, session: Session) -> bool:
-        """Whether a session whose status ended has set no other with an end since."""
-        return session.key not in self._status_ends
+        """Whether a session whose status ended is live, and has set no other with an end since."""
+        return session in self.registry and session.key not in self._status_ends
 
     @property
     def with_token(self) -> int:

@@ -3,7 +3,7 @@
 In one pass, trio handles I/O, then expired deadlines, then runs tasks in random order.
 After a pause the ticker may run before pending reads. So
 
-1. before a session ends, its own connection is read (`ExpiryBatch.collect`); a complete packet rescues it;
+1. before a session ends, its own connection is read (`Expiry.poll`); a complete packet rescues it;
 2. time in which no connection was read, beyond one `tick`, is credited to every deadline, so that packets
    in flight can arrive. At most T per credit and one credit per T, so that a machine that is merely busy
    does not stop detection.

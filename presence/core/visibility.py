@@ -115,17 +115,17 @@ class Visibility:
         self._keep(session, [*passes, Pass(text, result.sight, result.expires_at, size)])
         return None
 
-    def pop_expired(self, limit: int) -> tuple[list[Session], bool]:
+    def pop_expired(self, limit: int) -> list[Session] | None:
         """Drop passes that have expired, of at most `limit` connections.
 
         Returns:
-            The connections, which may see less than before, and whether more may be due.
+            The connections, which may see less than before; None: no more passes have expired.
         """
         now = self._now()
-        sessions, is_more = self._expiry.pop_due(now, limit)
-        for session in sessions:
+        sessions = self._expiry.pop_due(now, limit)
+        for session in sessions or ():
             self._keep(session, [each for each in self._passes[session] if each.expires_at > now])
-        return sessions, is_more
+        return sessions
 
     def _keep(self, session: Session, passes: list[Pass]) -> None:
         self.pass_bytes -= sum(each.size_bytes for each in self._passes.pop(session, ()))

@@ -219,7 +219,8 @@ class Node:
 
     def _build_ticker(self, runtime: Runtime) -> Ticker:
         return Ticker(
-            self.engine,
+            self.engine.expiry,
+            self.engine.slot_done,
             self._slot_clock,
             self._guard,
             self.clock,

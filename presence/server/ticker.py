@@ -1,8 +1,9 @@
-"""The task that drives the timing wheel: absolute slots, slices, and credit for stalls.
+"""The task that drives the timing wheel: absolute slots, batches, and credit for stalls.
 
 The arithmetic of slots and the stall policy, which need no task, are in `presence/core/slots.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final, Protocol
 
@@ -11,6 +12,7 @@ import structlog
 from presence.common.clock import Clock
 from presence.common.histogram import QUICK_S, Histogram
 from presence.common.runtime import Runtime, TrioRuntime
+from presence.core.sessions import DueSessions
 from presence.core.slots import SlotClock
 from presence.core.stall_guard import StallGuard
 
@@ -20,20 +22,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Expiring(Protocol):
-    """The part of the core that the ticker drives."""
+    """What the ticker drives: `presence.core.expiry.Expiry`."""
 
-    @property
-    def needs_reader_turn(self) -> bool:
-        """Whether some connection of the slice could not be read immediately: its reader needs a turn."""
+    def collect(self, slot: int) -> DueSessions | None:
+        """Take a batch of what is due in `slot`; None: no more is due."""
 
-    def collect_expired(self, slot: int) -> bool:
-        """Take a slice of what is due and look at its connections; False: nothing is due."""
+    def poll(self, due: DueSessions) -> bool:
+        """Read the connections of a batch; return whether readers need a turn because some could not be."""
 
-    def expire_idle(self, now: float) -> int:
-        """End those of the slice that stayed silent; return how many."""
-
-    def slot_done(self, now: float) -> None:
-        """A slot is done: nothing that was due in it is left."""
+    def handle(self, due: DueSessions) -> int:
+        """Do what is due for those of a batch that stayed silent; return how many sessions ended."""
 
 
 @dataclass(slots=True)
@@ -56,6 +54,7 @@ class Ticker:
     READER_TURNS = 4
 
     expiring: Expiring  # expires sessions that are due in a slot
+    slot_done: Callable[[float], None]  # called when nothing that was due in a slot is left, with the time
     slot_clock: SlotClock  # the slots, shared with the code that sets deadlines
     guard: StallGuard  # the stall policy
     clock: Clock  # monotonic time
@@ -107,10 +106,10 @@ class Ticker:
         self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
 
     async def _expire(self, slot: int) -> None:
-        """Expire what is due in `slot`, in slices, and let other tasks run between them."""
-        while self.expiring.collect_expired(slot):
-            for _ in range(self.READER_TURNS if self.expiring.needs_reader_turn else 0):
+        """Expire what is due in `slot`, in batches, and let other tasks run between them."""
+        while (due := self.expiring.collect(slot)) is not None:
+            for _ in range(self.READER_TURNS if self.expiring.poll(due) else 0):
                 await self.runtime.sleep(0)
-            self._counted.ended += self.expiring.expire_idle(self.clock.now())
+            self._counted.ended += self.expiring.handle(due)
             await self.runtime.sleep(0)
-        self.expiring.slot_done(self.clock.now())
+        self.slot_done(self.clock.now())

@@ -158,13 +158,13 @@ class Watching:
 
     async def _expire_passes(self, visibility: Visibility) -> None:
         """Hide users from clients whose passes expire."""
-        is_more = False
         while True:
-            await trio.sleep(0 if is_more else PASS_CHECK_INTERVAL_S)
-            sessions, is_more = visibility.pop_expired(MAX_PASSES_PER_TURN)
-            for session in sessions:
-                with self._faults.contained("watch", partial(self._faults.disconnect, session)):
-                    self.sight_changed(session)
+            await trio.sleep(PASS_CHECK_INTERVAL_S)
+            while (sessions := visibility.pop_expired(MAX_PASSES_PER_TURN)) is not None:
+                for session in sessions:
+                    with self._faults.contained("watch", partial(self._faults.disconnect, session)):
+                        self.sight_changed(session)
+                    await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
 
     def left(self, session: Session) -> None:

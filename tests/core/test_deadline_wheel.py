@@ -12,10 +12,9 @@ HOUR = HORIZON_SLOTS * SLOT_S
 
 def pop_due(deadlines: DeadlineWheel[str], now: float, limit: int = 100) -> list[str]:
     """Return all keys that are due at a time."""
-    keys, more = deadlines.pop_due(now, limit)
-    while more:
-        next_keys, more = deadlines.pop_due(now, limit)
-        keys = keys + next_keys
+    keys: list[str] = []
+    while (some := deadlines.pop_due(now, limit)) is not None:
+        keys += some
     return keys
 
 

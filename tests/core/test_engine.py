@@ -142,7 +142,7 @@ def test_a_packet_read_during_expiry_rescues_its_session(
     world.sockets.needs_a_turn = True
 
     def run_reader() -> None:
-        assert world.engine.needs_reader_turn
+        assert world.needs_reader_turn
         action(world)
 
     world.run_slot(between=run_reader)
@@ -164,7 +164,8 @@ async def test_a_mass_expiry_lets_other_tasks_run() -> None:
     for number in range(users):
         world.login(f"user-{number}")
     world.now += T + TICK
-    ticker = Ticker(world.engine, world.slot_clock, world.guard, world.clock, credit=False)
+    engine = world.engine
+    ticker = Ticker(engine.expiry, engine.slot_done, world.slot_clock, world.guard, world.clock, credit=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         before = users

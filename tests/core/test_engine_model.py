@@ -472,14 +472,14 @@ class CoreAgainstModel(RuleBasedStateMachine):
         """Tick; `between` is called before what is due ends. Return whether anything was."""
         self.credits += self.world.begin_slot()
         was_due = False
-        while self.world.engine.collect_expired(self.world.slot):
-            if self.world.engine.needs_reader_turn:
+        while (due := self.world.engine.expiry.collect(self.world.slot)) is not None:
+            if self.world.engine.expiry.poll(due):
                 self.everything_is_read()
             self.observe()
             if between is not None and not was_due:
                 between()
             was_due = True
-            self.world.engine.expire_idle(self.world.now)
+            self.world.engine.expiry.handle(due)
             self.observe()
         self.world.engine.slot_done(self.world.now)
         self.observe()

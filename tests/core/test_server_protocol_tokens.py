@@ -153,8 +153,9 @@ def test_many_tokens_that_expire_together_are_handled_in_batches(world: World) -
     world.now += 5 + SLOT_S
     world.begin_slot()
     gone = []
-    while world.engine.collect_expired(world.slot):
-        world.engine.expire_idle(world.now)
+    while (due := world.engine.expiry.collect(world.slot)) is not None:
+        world.engine.expiry.poll(due)
+        world.engine.expiry.handle(due)
         gone.append(sum(map(world.is_disconnected, handles)))
     assert gone == [MAX_EXPIRED_PER_TURN, 2 * MAX_EXPIRED_PER_TURN, len(handles)]
 

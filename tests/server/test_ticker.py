@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from presence.common.clock import Clock
 from presence.common.histogram import Histogram
+from presence.core.sessions import DueSessions
 from presence.core.slots import SlotClock
 from presence.core.stall_guard import StallGuard
 from presence.server.ticker import Ticker
@@ -60,23 +61,23 @@ def test_at_most_t_is_credited_and_once_per_t() -> None:
 class Ticking:
     """A ticker without due sessions, and the times of its slots."""
 
-    needs_reader_turn = False
-
     def __init__(self) -> None:
         self.done: list[float] = []
         self.lags = Histogram((0.1, 1.0))
         self.guard = StallGuard(1.0, 30.0, trio.current_time())
         clock = Clock(trio.current_time, lambda: 0.0)
-        self.ticker = Ticker(self, SlotClock(0.5, clock.now()), self.guard, clock, lags=self.lags)
+        self.ticker = Ticker(
+            self, self.done.append, SlotClock(0.5, clock.now()), self.guard, clock, lags=self.lags
+        )
 
-    def collect_expired(self, slot: int) -> bool:
+    def collect(self, slot: int) -> DueSessions | None:
+        return None
+
+    def poll(self, due: DueSessions) -> bool:
         return False
 
-    def expire_idle(self, now: float) -> int:
+    def handle(self, due: DueSessions) -> int:
         return 0
-
-    def slot_done(self, now: float) -> None:
-        self.done.append(now)
 
 
 async def test_ticks_have_absolute_deadlines_and_time_before_the_first_is_no_stall(

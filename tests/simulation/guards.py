@@ -14,7 +14,7 @@ from unittest import mock
 from presence.cluster import failure_detector
 from presence.core.ban_list import BanList
 from presence.core.changes import Change
-from presence.core.engine import Engine
+from presence.core.expiry import Expiry
 from presence.core.profiles import ProfileChange, Profiles
 from presence.core.registry import Session
 from presence.core.sessions import Sessions
@@ -45,16 +45,10 @@ class Guard:
 
 FOREVER_S: Final = 1e6
 
-_collect_expired = Engine.collect_expired
 _probe = Relay._probe
 _prepare = shard_writer.ShardWriter.prepare_step
 _accept = shard_writer.ShardWriter.accept_reply
 _fenced = failure_detector.FailureDetector.fence_seen
-
-
-def _collect_expired_unread(engine: Engine, slot: int) -> bool:
-    engine.expiry.poll_before_expiry = False
-    return _collect_expired(engine, slot)
 
 
 async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter]) -> list[Any]:
@@ -125,7 +119,7 @@ _TOMBSTONE: Final = (
 )
 
 GUARDS: Final = (
-    Guard("read-before-expiry", attributes={(Engine, "collect_expired"): _collect_expired_unread}, seed=8),
+    Guard("read-before-expiry", attributes={(Expiry, "poll"): lambda *_: False}, seed=8),
     Guard(
         "session-compare",
         (

@@ -180,6 +180,7 @@ class World:
         )
         self.credits = credit
         self.slot = self.slot_clock.at_or_before(self.now)
+        self.needs_reader_turn = False  # whether connections of the latest batch are read by tasks
 
     def append(self, change: Change) -> None:
         """The outbox."""
@@ -235,11 +236,12 @@ class World:
     def run_slot(self, between: Callable[[], object] | None = None) -> None:
         """Drive the wheel now; `between` is called in the first slice, after the look and before the end."""
         self.begin_slot()
-        while self.engine.collect_expired(self.slot):
+        while (due := self.engine.expiry.collect(self.slot)) is not None:
+            self.needs_reader_turn = self.engine.expiry.poll(due)
             if between is not None:
                 between()
                 between = None
-            self.engine.expire_idle(self.now)
+            self.engine.expiry.handle(due)
         assert between is None, "nothing was due: the test has missed its moment"
         self.engine.slot_done(self.now)
 

@@ -179,7 +179,7 @@ class Harness:
             flap_damping=FlapDamping(grace),
             packet_rate=packet_rate,
         )
-        self.ticker = Ticker(self.engine, slots, guard, self.clock)
+        self.ticker = Ticker(self.engine.expiry, self.engine.slot_done, slots, guard, self.clock)
         self.transport: EpollTransport | StreamTransport
         self.address: tuple[str, int]
         self.nursery: trio.Nursery
