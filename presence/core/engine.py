@@ -23,7 +23,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
-from presence.core.registry import Client, Guest, Registry, Session, Transport
+from presence.core.registry import Client, Guest, NewSession, Registry, Session, Transport
 from presence.core.requests import MessageRequest, Request, RequestHandler, WatchRequest
 from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
@@ -120,18 +120,19 @@ class Engine:
         """
         now = self.clock.now()
         outcome = ReadOutcome(client)
-        packets = 0
+        packets = 0  # of a session: a login sets the deadline itself, and has a limit of its own
         try:
             for event in self._protocol.receive(outcome, max_packets):
-                packets += 1
+                packets += isinstance(outcome.client, Session)
                 self._handle(event, outcome, now)
             after = outcome.client
             if isinstance(after, Session):
-                if packets and after is client and after in self.registry:  # a login has set its deadline
+                if packets and after in self.registry:
                     self.sessions.packet_received(after, now)
-                after_login = packets if after is client else packets - 1
-                if self.packet_rate is not None and outcome.end_code is None and (after_login or not packets):
-                    self._count_packets(after.uid, after_login, outcome, now)
+                # What completes no packet of a session costs as much as one that does.
+                packets = packets or int(after is client)
+                if self.packet_rate is not None and outcome.end_code is None and packets:
+                    self._count_packets(self.packet_rate, after.uid, packets, outcome, now)
             if outcome.end_code is not None:
                 if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
                     _count(self._counters.refused, outcome.end_code)
@@ -179,16 +180,10 @@ class Engine:
         shows, status_ends_at = self._status_end(login.shows, now)
         if self.records_addresses:
             shows = shows._replace(address=guest.address)
-        session, superseded, change = self.sessions.login(
-            guest,
-            grant.key,
-            grant.idle_timeout,
-            grant.arrived,
-            now,
-            shows=shows,
-            status_ends_at=status_ends_at,
-            expires_at=grant.expires_at,
+        new = NewSession(
+            grant.key, grant.idle_timeout, grant.arrived, shows, status_ends_at, grant.expires_at
         )
+        session, superseded, change = self.sessions.login(guest, new, now)
         outcome.client = session
         if self.visibility is not None:
             self.visibility.set_sight(session, grant.sight)
@@ -275,10 +270,11 @@ class Engine:
             self.outbox.append(change)
             self._counters.updates += 1
 
-    def _count_packets(self, uid: str, packets: int, outcome: ReadOutcome, now: float) -> None:
+    def _count_packets(
+        self, packet_rate: PacketRate, uid: str, packets: int, outcome: ReadOutcome, now: float
+    ) -> None:
         """Close a connection that exceeds its rate. Its changes stand; its requests are dropped."""
-        packets = max(1, packets)  # a read that completes no packet costs as much as one that does
-        goodbye = self.packet_rate.count_packets(uid, packets, now) if self.packet_rate else None
+        goodbye = packet_rate.count_packets(uid, packets, now)
         if goodbye is not None:
             outcome.reply += goodbye
             outcome.end_code = Code.RATE_LIMITED

@@ -96,6 +96,17 @@ class Session:
 Client: TypeAlias = Guest | Session
 
 
+class NewSession(NamedTuple):
+    """What a granted login starts; times are monotonic seconds."""
+
+    key: SessionKey
+    idle_timeout: float  # seconds, as granted
+    arrived: float  # when the login arrived, which may have been unread for a while
+    shows: ProfileChange = UNCHANGED  # what differs from a plain profile
+    status_ends_at: float | None = None  # when the status in `shows` ends; None: never
+    expires_at: float | None = None  # when its token or certificate expires; None without any
+
+
 class LoginResult(NamedTuple):
     """The new session, the one that it supersedes, and the change for Redis."""
 
@@ -152,38 +163,24 @@ class Registry:
         """Return the id of a session: unique over all nodes and restarts."""
         return f"{self._boot_id}-{session.number:x}"
 
-    def login(
-        self,
-        guest: Guest,
-        key: SessionKey,
-        idle_timeout: float,
-        arrived: float,
-        now: float,
-        *,
-        shows: ProfileChange = UNCHANGED,
-    ) -> LoginResult:
-        """Make the guest a session, in place of the same device's older one.
-
-        Args:
-            guest: the connection that logs in.
-            key: its user and device.
-            idle_timeout: seconds, as granted.
-            arrived: when the login arrived; `now` if it was read immediately.
-            now: the moment of the decision.
-            shows: what differs from a plain profile, which replaces the older session's.
-        """
+    def login(self, guest: Guest, new: NewSession, now: float) -> LoginResult:
+        """Make the guest a session, in place of the same device's older one and its profile."""
         self._numbers += 1
-        session = Session(guest.transport, guest.handle, key, self._numbers, idle_timeout, arrived, now)
+        key = new.key
+        session = Session(
+            guest.transport, guest.handle, key, self._numbers, new.idle_timeout, new.arrived, now
+        )
         superseded = self._sessions.get(key)
         self._sessions[key] = session
         if superseded is not None:
             self.profiles.remove(superseded.number)
         elif not isinstance(key, str):
             self._add_device(*key)
-        if shows is not UNCHANGED:
-            self.profiles.update(session.number, shows)
+        if new.shows is not UNCHANGED:
+            self.profiles.update(session.number, new.shows)
         self.version += 1
-        return LoginResult(session, superseded, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
+        change = self._change(Op.LOGIN, session, Code.LOGIN, new.arrived, now)
+        return LoginResult(session, superseded, change)
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
         """Remove `session`; None if it was superseded or has ended before."""

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from presence.core.changes import Change
 from presence.core.deadline_wheel import DeadlineWheel
-from presence.core.profiles import UNCHANGED, ProfileChange
-from presence.core.registry import Guest, LoginResult, Registry, Session, SessionKey
+from presence.core.profiles import ProfileChange
+from presence.core.registry import Guest, LoginResult, NewSession, Registry, Session, SessionKey
 from presence.core.slots import SlotClock
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
@@ -76,32 +76,17 @@ class Sessions:
         self._token_expiry: DeadlineWheel[SessionKey] = DeadlineWheel(now)
         self._status_ends: DeadlineWheel[SessionKey] = DeadlineWheel(now)
 
-    def login(
-        self,
-        guest: Guest,
-        key: SessionKey,
-        idle_timeout: float,
-        arrived: float,
-        now: float,
-        *,
-        shows: ProfileChange = UNCHANGED,
-        status_ends_at: float | None = None,
-        expires_at: float | None = None,
-    ) -> LoginResult:
-        """Make the guest a session, in place of the same device's older one; see `Registry.login`.
-
-        Args:
-            status_ends_at: when the status in `shows` ends; None: never.
-            expires_at: when its token expires; None without a token.
-        """
-        result = self.registry.login(guest, key, idle_timeout, arrived, now, shows=shows)
-        self._wheel.touch(key, self._slot_clock.at_or_after(now + idle_timeout))
+    def login(self, guest: Guest, new: NewSession, now: float) -> LoginResult:
+        """Make the guest a session, in place of the same device's older one, and set its deadlines."""
+        result = self.registry.login(guest, new, now)
+        key = new.key
+        self._wheel.touch(key, self._slot_clock.at_or_after(now + new.idle_timeout))
         if self._away_after:
             self._auto_away.touch(key, self._slot_clock.at_or_after(now + self._away_after))
-        if expires_at is not None:
-            self._token_expiry.set(key, expires_at)
-        if status_ends_at is not None:
-            self._status_ends.set(key, status_ends_at)
+        if new.expires_at is not None:
+            self._token_expiry.set(key, new.expires_at)
+        if new.status_ends_at is not None:
+            self._status_ends.set(key, new.status_ends_at)
         elif self._status_ends:  # of the session that this one replaces
             self._status_ends.discard(key)
         return result
