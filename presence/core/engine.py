@@ -8,7 +8,7 @@ No method waits, so each is atomic and none needs a lock.
 import math
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from presence import protocol
@@ -23,7 +23,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
-from presence.core.registry import Client, Guest, NewSession, Registry, Session, Transport
+from presence.core.registry import Client, Guest, NewSession, Session, Transport
 from presence.core.requests import MessageRequest, Request, RequestHandler, WatchRequest
 from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
@@ -44,58 +44,65 @@ _SUPERSEDED_GOODBYES = {
 _FAILED_GOODBYE = protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
 
 
-@dataclass(eq=False, repr=False)
 class Engine:
-    """What happens to connections and sessions.
+    """What happens to connections and sessions."""
 
-    Attributes:
-        expiry: what happens when a deadline passes; the ticker drives it.
-        registration: which sessions may be registered in Redis.
-        terminator: ends sessions; other nodes and operators end them there.
-    """
-
-    sessions: Sessions  # the live sessions and their deadlines
-    login_policy: LoginPolicy  # who may log in
-    outbox: ChangeSink  # where changes go
-    _: KW_ONLY
-    guard: StallGuard  # notified whenever connections were read
-    clock: Clock  # monotonic time
-    disconnect_grace: float  # seconds that a session outlives its connection; 0: none
-    flap_damping: FlapDamping  # computes the grace of sessions that reconnect frequently
-    # whether connections are read once more before their sessions end; tests switch it off
-    poll_before_expiry: InitVar[bool] = True
-    packet_rate: PacketRate | None = None  # limits the packets of a user; None: no limit
-    visibility: Visibility | None = None  # whom each client may see; None: everybody
-    records_addresses: bool = False  # whether events have the client's address
-    # how late sessions end by idle time-out; see `LatencyHistograms.detection_delay`
-    detection_delay: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
-
-    def __post_init__(self, poll_before_expiry: bool) -> None:
-        self.registry: Registry = self.sessions.registry
-        self._protocol = ServerProtocol(checks_tokens=self.login_policy.authenticator is not None)
+    def __init__(
+        self,
+        sessions: Sessions,
+        login_policy: LoginPolicy,
+        outbox: ChangeSink,
+        *,
+        guard: StallGuard,
+        clock: Clock,
+        disconnect_grace: float,
+        flap_damping: FlapDamping,
+        poll_before_expiry: bool = True,
+        packet_rate: PacketRate | None = None,
+        visibility: Visibility | None = None,
+        records_addresses: bool = False,
+        detection_delay: Histogram | None = None,
+    ) -> None:
+        self.sessions = sessions  # the live sessions and their deadlines
+        self.registry = sessions.registry
+        self.login_policy = login_policy  # who may log in
+        self.outbox = outbox  # where changes go
+        self.guard = guard  # notified whenever connections were read
+        self.clock = clock  # monotonic time
+        self.packet_rate = packet_rate  # limits the packets of a user; None: no limit
+        self.visibility = visibility  # whom each client may see; None: everybody
+        self.records_addresses = records_addresses  # whether events have the client's address
+        self._flap_damping = flap_damping  # computes the grace of sessions that reconnect frequently
+        self._protocol = ServerProtocol(checks_tokens=login_policy.authenticator is not None)
+        self._request_handler: RequestHandler | None = None
         self._counters = EngineCounters()
+        # Which sessions may be registered in Redis. `poll_before_expiry`, here and below: whether connections
+        # are read once more before their sessions are called stale, or end; tests switch it off.
         self.registration = RegistrationPolicy(
-            self.registry, self.clock, self.guard.tick_s, poll_before_expiry=poll_before_expiry
+            self.registry, clock, guard.tick_s, poll_before_expiry=poll_before_expiry
         )
+        # Ends sessions; other nodes and operators end them there. `disconnect_grace`: seconds that a session
+        # outlives its connection; 0: none.
         self.terminator = SessionTerminator(
-            self.sessions,
+            sessions,
             self._counters,
-            disconnect_grace=self.disconnect_grace,
-            flap_damping=self.flap_damping,
-            outbox=self.outbox,
-            clock=self.clock,
+            disconnect_grace=disconnect_grace,
+            flap_damping=flap_damping,
+            outbox=outbox,
+            clock=clock,
             detached=self._detached,
         )
+        # What happens when a deadline passes; the ticker drives it. `detection_delay`: how late sessions end
+        # by idle time-out, see `LatencyHistograms`.
         self.expiry = Expiry(
-            self.sessions,
+            sessions,
             self.terminator,
             self._report_update,
             self._counters,
-            clock=self.clock,
+            clock=clock,
             poll_before_expiry=poll_before_expiry,
-            detection_delay=self.detection_delay,
+            detection_delay=detection_delay or Histogram(DETECTION_S),
         )
-        self._request_handler: RequestHandler | None = None
 
     # What transports call
 
@@ -189,7 +196,7 @@ class Engine:
             self.visibility.set_sight(session, grant.sight)
         self.outbox.append(change)
         self._counters.logins += 1
-        self.flap_damping.reconnected(session.key, now)
+        self._flap_damping.reconnected(session.key, now)
         if superseded is not None:
             if superseded.transport is None:
                 self._counters.returned_in_grace += 1
@@ -378,7 +385,7 @@ class Engine:
             self._counters,
             sessions=len(self.registry),
             away=self.registry.profiles.away,
-            flapping=self.flap_damping.statistics(),
+            flapping=self._flap_damping.statistics(),
             expiring=self.sessions.with_token,
             passes=0 if self.visibility is None else self.visibility.passes,
             passes_full=0 if self.visibility is None else self.visibility.passes_full,
