@@ -51,7 +51,7 @@ from presence.protocol.packet import (
     update,
     watch,
 )
-from presence.protocol.reactions import TABLE, ConnectionState, Other, Reaction, ServerAnswer
+from presence.protocol.reactions import TABLE, ConnectionState, Other, Reaction, ServerAnswer, is_activity
 from presence.protocol.schema import check_payload
 
 __all__ = [
@@ -92,6 +92,7 @@ __all__ = [
     "error",
     "frame_end",
     "goodbye",
+    "is_activity",
     "keepalive",
     "keepalive_answer",
     "login",

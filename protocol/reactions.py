@@ -110,3 +110,10 @@ TABLE: Final[Mapping[tuple[ConnectionState, Trigger], Reaction]] = {
     for state in ConnectionState
     for trigger in (*Kind, *Other)
 }
+
+_ACTIVITY: Final[Mapping[int, bool]] = {kind: TABLE[_LOGGED_IN, kind].activity for kind in Kind}
+
+
+def is_activity(kind: int) -> bool:
+    """Whether a packet of this kind, which may be unknown, resets the idle time-out of its session."""
+    return _ACTIVITY.get(kind, TABLE[_LOGGED_IN, Other.UNKNOWN].activity)

@@ -127,14 +127,14 @@ class Engine:
         """
         now = self.clock.now()
         outcome = ReadOutcome(client)
-        packets = 0  # of a session: a login sets the deadline itself, and has a limit of its own
+        packets = 0  # of a session: a login has a limit of its own
         try:
             for event in self._protocol.receive(outcome, max_packets):
                 packets += isinstance(outcome.client, Session)
                 self._handle(event, outcome, now)
             after = outcome.client
             if isinstance(after, Session):
-                if packets and after in self.registry:
+                if outcome.has_activity and after in self.registry:
                     self.sessions.packet_received(after, now)
                 # What completes no packet of a session costs as much as one that does.
                 packets = packets or int(after is client)

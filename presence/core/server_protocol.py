@@ -76,6 +76,7 @@ class ReadOutcome:
     client: Client  # the connection from now on: a guest, or the session that it logged in to
     reply: bytearray = field(default_factory=bytearray)  # to send; mutable: one read may have 1,000 answers
     end_code: Code | None = None  # reason to disconnect after the reply; None: stay connected
+    has_activity: bool = False  # whether a packet resets the idle time-out of the session
     requests: list[Request] | None = None  # for the request handler, in order
     sight_changed: bool = False  # whether a new token lets the client see other users
     unfinished: bool = False  # whether packets are left for another call, which has to follow soon
@@ -115,11 +116,15 @@ class ServerProtocol:
                 body = data[start + HEADER_BYTES : end]
                 start = end
                 packets += 1
-                if logged_in and body == _KEEPALIVE_BODY:
+                if not logged_in:
+                    yield _first_packet(protocol.decode(body), outcome)
+                elif body == _KEEPALIVE_BODY:
+                    outcome.has_activity = True
                     yield Answered.KEEPALIVE
                 else:
-                    handle = self._session_packet if logged_in else _first_packet
-                    yield handle(protocol.decode(body), outcome)
+                    packet = protocol.decode(body)
+                    outcome.has_activity |= protocol.is_activity(packet.kind)
+                    yield self._session_packet(packet, outcome)
         except ProtocolError as error:
             _refuse(outcome, error)
         outcome.client.unhandled = data[start:] if outcome.end_code is None else b""

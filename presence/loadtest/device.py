@@ -293,14 +293,14 @@ class LoadDevice(LoopClient):
         if self._keepalives_sent % KEEPALIVES_PER_ANSWER == 0:
             if self._requests.pop(KEEPALIVE_ID, None):
                 self._run.report_exchange(ANSWERED, None, failure="not answered until the next was asked")
-            if sent := self._send_packet(KEEPALIVE_WITH_ID):
+            if sent := self._send_packet(Kind.KEEPALIVE, KEEPALIVE_WITH_ID):
                 self._requests[KEEPALIVE_ID] = ANSWERED, sent.start
-        elif self._send_packet(protocol.KEEPALIVE):
+        elif self._send_packet(Kind.KEEPALIVE, protocol.KEEPALIVE):
             self._run.record_time("keepalive")
         # By when it was due, not by when it was sent: a slow server must not slow its load down.
         self._schedule_keepalive(session, max(now, due + self._keepalive_s * random.uniform(0.8, 1.0)))
 
-    def _send_packet(self, frame: bytes) -> Sent | None:
+    def _send_packet(self, kind: int, frame: bytes) -> Sent | None:
         """Send; None if the server does not read, which ends the connection."""
         started = time.monotonic()
         is_sent = self.try_send(frame)
@@ -311,7 +311,8 @@ class LoadDevice(LoopClient):
             self._connection_lost(now, "the server does not read")
             return None
         sent = Sent(started, now)
-        self._judge.packet_sent(self._session, sent)
+        if protocol.is_activity(kind):
+            self._judge.packet_sent(self._session, sent)
         return sent
 
     def request(self, name: str, packet: Packet) -> Sent | None:
@@ -324,7 +325,7 @@ class LoadDevice(LoopClient):
         id = next(self._ids)
         if session is None or not self._is_current(session) or session.is_silent or session.logout:
             return None
-        if sent := self._send_packet(protocol.encode(packet._replace(id=id))):
+        if sent := self._send_packet(packet.kind, protocol.encode(packet._replace(id=id))):
             self._requests[id] = name, sent.start
         return sent
 
