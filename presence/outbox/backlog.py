@@ -1,30 +1,45 @@
-"""The items that one node has to send to one shard, in order: pure.
+"""What one node has to send to one shard, and in which order: pure.
 
-First the sessions that a resync registers, then the changes that it replays, then those from the outbox.
-A resync is planned in slices before any of them is sent, and its sessions are scanned in slices.
-While the node waits for its peers (see `end_gate`), ends are held back, and with them later changes of
-the same user. A login among these is announced as a pending login, so that an end on another node does not
-make its user offline.
+The pending changes of the shard are in its log, oldest first (`ShardLog`), and stay there until Redis has
+acknowledged them:
+
+    0           start          taken            replay end         len
+    │ held back │ in flight    │ to replay      │ queued           │
+    │           │ or held back │                │                  │
+
+Each batch takes the next changes. While the node waits for its peers (see `end_gate`), ends are *held*
+back, and with them later changes of the same user: the reader skips them. A login among these is announced
+as a pending login, so that an end on another node does not make its user offline. An acknowledged batch
+leaves the log, the held changes before and within it stay.
+
+What was taken is put back by moving the log's cursor:
+
+* the gate opens: to 0, because only held changes are left before the cursor;
+* a batch is refused as heavy: to its first change that does not fit;
+* a resync begins: to 0. All that Redis has not acknowledged is replayed, after the registrations of the
+  sessions that are live.
+
+Changes before the *replay end* precede what the outbox may yet get: the retirement waits for them, and in a
+resync its completion. A resync is planned in slices before any of it is sent, because an outage leaves
+hundreds of thousands of changes; its sessions are scanned in slices, because there may be a hundred thousand.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, InitVar, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from presence.core.changes import Change, Op
-from presence.outbox.queue import Outbox
+from presence.outbox.queue import ShardLog
 from presence.outbox.steps import Item
 from presence.protocol.constants import Code
 
 MAX_SCANNED_PER_CALL: Final = 1024  # sessions, or pending changes: one or two milliseconds
+MAX_PLANNED_PER_CALL: Final = 2048  # pending changes: one or two milliseconds
 
 Live = Callable[[int], Iterable[Change]]
 """Returns registrations (code 2) of all live sessions of a shard, each made when it is asked for."""
-
-
-MAX_PLANNED_PER_CALL = 2048  # pending changes, each examined twice: some 2 ms
 
 Each = TypeVar("Each")
 
@@ -66,240 +81,245 @@ class ByShard(Generic[Each]):
                 return
 
 
-@dataclass(eq=False, repr=False)
-class Plan:
-    """Plans what follows the opening batch, in slices: an outage leaves hundreds of thousands of changes.
+class Restorations:
+    """Which ends *restore*: the script writes the user's whole period, because Redis has lost it.
 
-    First come the live sessions as they were before the pending changes, then these changes in order.
-    Sessions are scanned only as they are asked for, because there may be a hundred thousand.
-
-    Attributes:
-        replayed: the pending changes to send, in order; complete once `work` is done.
+    Of a user's several sessions, the last to end restores the period, because the user was online while one
+    of them was live. A replaced session restores nothing: it was no longer in the record.
     """
 
-    # what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out
-    waiting: InitVar[Iterable[Item]]
-    # takes the changes behind these from the outbox, at most so many per call; [] at the end
-    more: Callable[[int], list[Item]]
-    # registrations of the sessions that are live after all pending changes; None for one that must not be
-    # registered
-    live: Iterable[Change | None]
-    _: KW_ONLY
+    def __init__(self) -> None:
+        self._restoring: dict[str, str] = {}  # by uid the session whose pending end restores
+        self._stale: dict[str, set[str]] = {}  # by uid the live sessions that Redis lost and that are stale
+
+    def begin(self) -> None:
+        """Begin a resync after Redis lost data."""
+        self._stale.clear()
+
+    def add_stale(self, session: Change) -> None:
+        """Note a live session that is not registered, because it is stale."""
+        self._stale.setdefault(session.uid, set()).add(session.session)
+
+    def add_forgotten_end(self, end: Change) -> None:
+        """Note a pending end of a session that Redis has lost; ends are noted in order."""
+        if end.code != Code.REPLACED:
+            self._restoring[end.uid] = end.session
+
+    def restores(self, change: Change) -> bool:
+        """Whether a change that is about to be sent restores; the same each time."""
+        if not (self._stale or self._restoring):
+            return False
+        stale = self._stale.get(change.uid)
+        if stale and change.session in stale and change.op is not Op.UPDATE:  # an update puts none on record
+            stale.discard(change.session)
+            if not stale:
+                del self._stale[change.uid]
+                if change.op is Op.END:
+                    self.add_forgotten_end(change)
+        return change.op is Op.END and self._restoring.get(change.uid) == change.session
+
+    def acknowledge(self, changes: Iterable[Change]) -> None:
+        """Forget ends that Redis has."""
+        if self._restoring:
+            for change in changes:
+                if change.op is Op.END and self._restoring.get(change.uid) == change.session:
+                    del self._restoring[change.uid]
+
+
+@dataclass(eq=False, slots=True)
+class _Plan:
+    """The preparation of a resync: first the pending changes are examined, then the live sessions scanned."""
+
+    live: Iterator[Change]  # registrations of the sessions that are live after all pending changes
     lost: bool  # whether Redis lost acknowledged changes: then an end may have to restore its whole period
-    # earliest `Change.at` skipped by a full outbox, monotonic seconds; infinity if none. A session that
-    # logged in after it comes after all pending changes, and is left to the next resync.
+    # monotonic seconds. A session that logged in later comes after all pending changes, some of which were
+    # skipped, and is left to the next resync.
     skipped_from: float
-
-    def __post_init__(self, waiting: Iterable[Item]) -> None:
-        self._unread = deque(waiting)
-        self._changes: list[Item] = []
-        self._arriving: set[str] = set()
-        self._ended_later: set[str] = set()
-        self._all_read = False
-        self.replayed: deque[Item] = deque()
-
-    @property
-    def unsent(self) -> list[Item]:
-        """All pending changes in order, whatever `work` has done; without those that `more` would return."""
-        return [*self._changes, *self.replayed, *self._unread]
-
-    def work(self, limit: int = MAX_PLANNED_PER_CALL) -> tuple[bool, list[Change]]:
-        """Examine some of the pending changes, first forwards, then backwards.
-
-        Args:
-            limit: maximum of changes to examine.
-
-        Returns:
-            Whether the plan is complete, and changes that need not be sent: updates of sessions whose
-            registration has the latest profile, and of sessions that have ended.
-        """
-        while not self._all_read and limit > 0:
-            some = [self._unread.popleft() for _ in range(min(limit, len(self._unread)))] or self.more(limit)
-            self._all_read = not some
-            limit -= len(some)
-            self._read(some)
-        covered: list[Change] = []
-        while self._all_read and self._changes and limit > 0:
-            limit -= 1
-            self._replay(self._changes.pop(), covered)
-        return self._all_read and not self._changes, covered
-
-    def registrations(self) -> Iterator[Item | None]:
-        """Return the sessions to register first, None for each other one; only once the plan is complete."""
-        return (
-            Item(change, snapshot=True)
-            if change is not None and change.session not in self._arriving and change.at < self.skipped_from
-            else None
-            for change in self.live
-        )
-
-    def _read(self, some: list[Item]) -> None:
-        for item in some:
-            if item.snapshot:
-                continue
-            self._changes.append(item)
-            if item.change.op not in (Op.END, Op.UPDATE):
-                self._arriving.add(item.change.session)
-
-    def _replay(self, item: Item, covered: list[Change]) -> None:
-        """Prepend the last change not yet examined to those that follow it."""
-        change = item.change
-        if change.op is Op.UPDATE and change.session not in self._arriving:
-            covered.append(change)
-            return
-        if change.op is not Op.END:
-            self.replayed.appendleft(Item(change))  # as after any outage, its age decides
-            return
-        # A replaced session was no longer in the record. Of a user's several sessions, the last to end
-        # restores the period, because the user was online while one of them was live.
-        forgotten = self.lost and change.session not in self._arriving and change.code != Code.REPLACED
-        restores = item.restores or (forgotten and change.uid not in self._ended_later)
-        self.replayed.appendleft(Item(change, restores=restores))
-        if forgotten:
-            self._ended_later.add(change.uid)
+    examined: int = 0  # changes of the log
+    arriving: set[str] = field(default_factory=set)  # sessions whose login is pending
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, slots=True)
+class _Taken:
+    """Where the items of the last batch come from; the log has been taken up to its cursor."""
+
+    registrations: list[Item]  # its first items, which are not in the log
+    start: int  # index in the log of the first change that was taken for it
+    sources: Sequence[int] = ()  # indexes in the log of its other items
+    held: list[int] = field(default_factory=list)  # indexes of the changes that were held back meanwhile
+    held_uids: dict[str, int] = field(default_factory=dict)  # the first of these indexes by uid, for new uids
+
+
 class Backlog:
-    """The pending items of one shard."""
+    """What is pending in one shard, and what of it comes next.
 
-    shard: int
-    outbox: Outbox  # the source of changes
-    live: Live
+    Args:
+        shard: its number.
+        log: the pending changes, which only this class takes.
+        live: see `Live`.
+    """
 
-    def __post_init__(self) -> None:
-        self._plan: Plan | None = None  # of a resync, until it is complete; then the deques below are empty
-        self._unscanned: Iterator[Item | None] | None = None  # sessions of a resync that were not scanned yet
-        self._registrations: deque[Item] = deque()  # of a resync; sent before the sequence
-        self._has_more = False  # whether `next_items` stopped at `MAX_SCANNED_PER_CALL`
-        self._sequence: deque[Item] = deque()  # sent before the changes in the outbox
-        self._held: list[Item] = []  # held back; sent before the sequence, once settled
-        self._held_uids: set[str] = set()
-        self._stale: dict[str, set[str]] = {}  # stale sessions that Redis lost, by uid
+    def __init__(self, shard: int, log: ShardLog, live: Live) -> None:
+        self.log = log
+        self._shard = shard
+        self._live = live
+        self._plan: _Plan | None = None  # of a resync, until all its sessions are scanned
+        self._registrations: deque[Item] = deque()  # of a resync, sent before all changes
+        self._restorations = Restorations()
+        self._replay_end = 0  # see the module
+        self._held: set[str] = set()  # uids whose changes are held back
+        self._taken: _Taken | None = None  # until the batch is acknowledged, or a resync puts it back
+        self._has_more = False  # whether `take` stopped at `MAX_SCANNED_PER_CALL`
 
     @property
     def is_planning(self) -> bool:
         """Whether `continue_planning` has to be called before anything can be sent."""
-        return (
-            self._plan is not None
-            or self._has_more
-            or (self._unscanned is not None and not self._registrations)
-        )
+        return self._has_more or (self._plan is not None and not self._registrations)
 
     @property
     def is_replaying(self) -> bool:
-        """Whether items of a resync are left that need not be held back."""
-        return self.is_planning or bool(self._unscanned is not None or self._registrations or self._sequence)
+        """Whether anything is left that precedes the changes that the outbox may yet get."""
+        left = self._plan is not None or self._has_more or self.log.taken < self._replay_end
+        return left or bool(self._registrations)
 
     @property
-    def has_held_items(self) -> bool:
+    def has_held_changes(self) -> bool:
         return bool(self._held)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is pending, here or in the outbox."""
-        return not (self._held or self.is_replaying or self.outbox.queued(self.shard))
+        """Whether nothing is pending."""
+        return not (self.log.changes or self.is_replaying)
 
-    def begin_resync(self, pending: Iterable[Item], *, lost: bool) -> None:
-        """Begin to plan a resync from the present queue and sessions; see `continue_planning`.
+    def begin_resync(self, *, lost: bool) -> None:
+        """Put back all changes, and begin to plan their replay; see `continue_planning`.
 
         Args:
-            pending: items that were in flight and not applied; they are sent before all others.
             lost: whether Redis lost acknowledged changes.
         """
+        self.log.put_back(0)
+        self._taken, self._has_more = None, False
+        self._held.clear()
+        self._registrations.clear()
         if lost:
-            self._stale = {}
-        queued = self.outbox.queued(self.shard)
-
-        def more(limit: int) -> list[Item]:
-            nonlocal queued
-            taken = self.outbox.take_batch(self.shard, min(limit, queued))
-            queued -= len(taken)
-            return [self._item(change) for change in taken]
-
-        interrupted = self._plan.unsent if self._plan else ()
-        self._plan = Plan(
-            [*pending, *self._held, *interrupted, *self._sequence],
-            more,
-            self._registrable(self.live(self.shard), lost),
-            lost=lost,
-            skipped_from=self.outbox.skipped_from(self.shard),
-        )
-        self._unscanned, self._registrations, self._sequence = None, deque(), deque()
-        self._held, self._held_uids = [], set()
-        self._has_more = False
+            self._restorations.begin()
+        self._replay_end = len(self.log.changes)
+        self._plan = _Plan(iter(self._live(self._shard)), lost, self.log.overflow.skipped_from)
 
     def continue_planning(self) -> None:
         """Plan a slice of the resync; at most a few milliseconds."""
         self._has_more = False
-        if self._plan is not None:
-            is_complete, covered = self._plan.work()
-            self.outbox.release(self.shard, covered)
-            if is_complete:
-                self._unscanned, self._sequence, self._plan = (
-                    self._plan.registrations(),
-                    self._plan.replayed,
-                    None,
-                )
-        elif self._unscanned is not None and not self._registrations:
-            scanned = list(islice(self._unscanned, MAX_SCANNED_PER_CALL))
-            self._registrations.extend(item for item in scanned if item is not None)
-            if len(scanned) < MAX_SCANNED_PER_CALL:
-                self._unscanned = None
+        if self._plan is None or self._registrations:
+            return
+        if self._plan.examined < self._replay_end:
+            self._examine(self._plan)
+        else:
+            self._scan(self._plan)
 
-    def _registrable(self, live: Iterable[Change], lost: bool) -> Iterator[Change | None]:
-        for change in live:
-            if change.op is Op.STALE and lost:
-                self._stale.setdefault(change.uid, set()).add(change.session)
-            yield None if change.op is Op.STALE else change
+    def _examine(self, plan: _Plan) -> None:
+        """Examine pending changes; drop updates of sessions whose registration has the latest profile."""
+        start = plan.examined
+        end = min(start + MAX_PLANNED_PER_CALL, self._replay_end)
+        kept = []
+        for index in range(start, end):
+            change = self.log.changes[index]
+            is_arriving = change.session in plan.arriving
+            if change.op is Op.UPDATE and not is_arriving:
+                continue
+            kept.append(index)
+            if change.op is Op.END:
+                if plan.lost and not is_arriving:
+                    self._restorations.add_forgotten_end(change)
+            elif not is_arriving:
+                plan.arriving.add(change.session)
+        plan.examined += len(kept)
+        if len(kept) < end - start:
+            self._replay_end -= self.log.drop(start, end, kept)
 
-    def _item(self, change: Change) -> Item:
-        """Return a change of the outbox as an item; the end of a stale session that Redis lost restores."""
-        sessions = self._stale.get(change.uid)
-        if sessions is None or change.session not in sessions or change.op is Op.UPDATE:
-            return Item(change)  # an update puts no session on record
-        sessions.discard(change.session)
-        if not sessions:
-            del self._stale[change.uid]
-        restores = change.op is Op.END and change.code != Code.REPLACED and not sessions
-        return Item(change, restores=restores)
+    def _scan(self, plan: _Plan) -> None:
+        """Scan live sessions: those are registered whose login is neither pending nor was skipped."""
+        scanned = list(islice(plan.live, MAX_SCANNED_PER_CALL))
+        for session in scanned:
+            if session.op is Op.STALE:
+                if plan.lost:
+                    self._restorations.add_stale(session)
+            elif session.session not in plan.arriving and session.at < plan.skipped_from:
+                self._registrations.append(Item(session))
+        if len(scanned) < MAX_SCANNED_PER_CALL:
+            self._plan = None
 
-    def release_held(self) -> None:
-        self._sequence.extendleft(reversed(self._held))
-        self._held, self._held_uids = [], set()
-
-    def next_items(self, limit: int, *, settled: bool, from_outbox: bool) -> list[Item]:
-        """Return the next items, in order for each user.
+    def take(self, limit: int, *, settled: bool, from_outbox: bool) -> list[Item]:
+        """Take the next items, in order for each user.
 
         Args:
             limit: maximum of items.
-            settled: whether ends may be sent.
-            from_outbox: whether changes in the outbox may be sent.
+            settled: whether ends may be sent; then those that were held back come first.
+            from_outbox: whether changes after the replay end may be sent.
         """
+        if settled and self._held:
+            self._replay_end = max(self._replay_end, self.log.taken)
+            self.log.put_back(0)
+            self._held.clear()
         items = [self._registrations.popleft() for _ in range(min(limit, len(self._registrations)))]
-        if self._unscanned is not None:
-            return items
-        for _ in range(MAX_SCANNED_PER_CALL):
-            if len(items) >= limit:
-                break
-            if not self._sequence:
-                if not from_outbox:
-                    break
-                taken = self.outbox.take_batch(self.shard, limit - len(items))
-                self._sequence.extend(map(self._item, taken))
-                if not self._sequence:
-                    break
-            item = self._sequence.popleft()
-            if settled or not self._must_hold(item.change):
-                items.append(item)
-                continue
-            self._held.append(item)
-            self._held_uids.add(item.change.uid)
-            if item.change.op not in (Op.END, Op.UPDATE):
-                items.append(Item(item.change._replace(op=Op.PENDING_LOGIN), snapshot=True))
-        else:
-            self._has_more = True
+        self._taken = taken = _Taken([*items], self.log.taken)
+        if self._plan is None:
+            end = len(self.log.changes) if from_outbox else self._replay_end
+            available = max(0, end - taken.start)
+            if settled:
+                changes = self.log.take(min(limit - len(items), available))
+                items += [Item(change, self._restorations.restores(change)) for change in changes]
+                taken.sources = range(taken.start, self.log.taken)
+            else:
+                items += self._take_unheld(taken, limit - len(items), available)
+        if not items:
+            self._taken = None
         return items
 
-    def _must_hold(self, change: Change) -> bool:
-        return change.op is Op.END or change.uid in self._held_uids
+    def _take_unheld(self, taken: _Taken, limit: int, available: int) -> list[Item]:
+        """Take changes without those to be held back."""
+        items: list[Item] = []
+        sources: list[int] = []
+        taken.sources = sources
+        for index, change in enumerate(self.log.take(min(available, MAX_SCANNED_PER_CALL)), taken.start):
+            if len(items) == limit:
+                self.log.put_back(index)
+                return items
+            is_held = change.uid in self._held
+            restores = self._restorations.restores(change)
+            if not is_held and change.op is not Op.END:
+                items.append(Item(change, restores))
+                sources.append(index)
+                continue
+            taken.held.append(index)
+            if not is_held:
+                self._held.add(change.uid)
+                taken.held_uids[change.uid] = index
+            if change.op not in (Op.END, Op.UPDATE):
+                items.append(Item(change._replace(op=Op.PENDING_LOGIN)))
+                sources.append(index)
+        self._has_more = available > MAX_SCANNED_PER_CALL and len(items) < limit
+        return items
+
+    def cut(self, fitting: int) -> None:
+        """Put back all of the batch but its first items; they are the next to be taken."""
+        taken = self._taken
+        if taken is None:
+            return
+        self._replay_end = max(self._replay_end, self.log.taken)
+        self._registrations.extendleft(reversed(taken.registrations[fitting:]))
+        fitting_changes = max(0, fitting - len(taken.registrations))
+        del taken.registrations[fitting:]
+        rest = taken.sources[fitting_changes:]
+        taken.sources = taken.sources[:fitting_changes]
+        if rest:
+            self.log.put_back(rest[0])
+            taken.held = [index for index in taken.held if index < rest[0]]
+            self._held -= {uid for uid, index in taken.held_uids.items() if index >= rest[0]}
+
+    def acknowledge(self) -> None:
+        """Remove the changes of the last batch from the log, because Redis has them."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            removed = self.log.acknowledge(taken.start, taken.held)
+            self._restorations.acknowledge(removed)
+            self._replay_end = max(0, self._replay_end - len(removed))

@@ -22,12 +22,13 @@ from presence.common.histogram import LatencyHistograms
 from presence.common.runtime import Runtime, TimedCaller, TrioRuntime
 from presence.core.changes import Op
 from presence.outbox.backlog import Live
+from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.event_counts import Transitions
 from presence.outbox.outage_log import Failures, Outages, first_of
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions, ReconcilerTask
 from presence.outbox.replies import NodeNotice, Probe, Reply, ReplyStatus, Superseded
-from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
+from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Batch, Retirement
 from presence.outbox.store import Store
 

@@ -1,20 +1,19 @@
 """The next step of one node in one shard, and the meaning of its answers: pure, no I/O, no clock.
 
 The other half of the protocol is `store/scripts/apply.lua`. A *generation* is opened by an empty batch and
-continues with batches numbered 1, 2, 3 …. One batch is in flight at a time and is frozen once it was sent, so
-that it can safely be sent again after a lost answer. A batch that is refused as *heavy* is sent in parts. Any
-other refusal, or a probe that finds another state than the acknowledged one, begins a *resync*, which is a
-new generation:
+continues with batches numbered 1, 2, 3 …. One batch is in flight at a time (`BatchInFlight`). Its changes
+stay in the shard's log until they are acknowledged (`Backlog`). A refusal, or a probe that finds another
+state than the acknowledged one, begins a *resync*, which is a new generation:
 
 1. Open. The answer has the last value of the previous counter, read in the same atomic call. It shows whether
-   the batch in flight was applied (then it is done, and its events are counted now), and whether Redis lost
+   the unconfirmed batch was applied (then it is done, and its events are counted now), and whether Redis lost
    batches that it had acknowledged.
 2. Register the live sessions whose login is not pending here, as they were before the pending changes.
 3. Replay the pending changes in order. If Redis lost data, an end whose login was acknowledged *restores*:
    the script writes the whole period, unless the user is online.
 4. Retire what older generations still own: sessions whose ends were skipped, or lost by Redis.
 
-The phases, without the batch in flight:
+The phases, as `NEXT_PHASE` has them; in each of them a batch may be in flight or unconfirmed:
 
               opening accepted              last batch of step 3 accepted
     CLOSED ─────────────────────► RESYNCING ─────────────────────────────► COMPLETE
@@ -31,29 +30,30 @@ The phases, without the batch in flight:
 | COMPLETE | a retirement while one is left and the gate is open; batches of changes |
 | FENCED | none; the relay takes a new node id and calls `rename` |
 
-Stale sessions are registered with their next packet. If they end instead, and Redis had lost them, that end
-restores too.
+What a resync is caused by (`Cause`) also holds for a resync that continues an interrupted one. Stale sessions
+are registered with their next packet. If they end instead, and Redis had lost them, that end restores too.
 
-A full outbox has a resync of its own, which begins when everything before the skipped changes is written:
-only then do the live sessions follow from what was written. A resync that finds pending changes leaves the
-skipped ones to that later resync.
+A full outbox has a resync of its own, which begins when everything before the skipped changes is written (see
+`overflow`). A resync that finds pending changes leaves the skipped ones to that later resync.
 
 Order holds per user throughout. While the gate is closed (see `end_gate`), only ends, later changes of
 the same users, and the retirement are held back.
+
+Tests: ``tests/outbox/test_shard_writer.py``, ``tests/store/test_recovery.py``, ``tests/simulation``.
 """
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
-from enum import Enum, auto
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from enum import Enum, Flag, auto
+from typing import Final, NamedTuple
 
 from presence.core.changes import Op, SessionName
 from presence.core.profiles import Profile
 from presence.outbox.backlog import Backlog, Live
+from presence.outbox.batches import BATCH_ITEMS, BatchInFlight, BatchNumbers
 from presence.outbox.end_gate import EndGate
 from presence.outbox.event_counts import Transitions
-from presence.outbox.queue import Outbox, SkippedChanges
+from presence.outbox.queue import Outbox
 from presence.outbox.replies import NodeNotice, Opened, Probe, Reply, ReplyStatus, Superseded
 from presence.outbox.steps import (
     FENCE_TTL_S,
@@ -69,11 +69,6 @@ from presence.outbox.steps import (
     Sweep,
 )
 
-BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
-# Least time between two resyncs for skipped changes: an outbox that other shards keep full overflows again
-# immediately, and each resync scans all sessions.
-OVERFLOW_PAUSE_S: Final = 1.0
-
 # By the shard's clock, between two probes: a fence of this id may have come and gone with the counter.
 # That is no loss of data: a machine slept, and its own clock stood still.
 MAX_SILENCE_MS: Final = FENCE_TTL_S * 1000 // 2
@@ -88,72 +83,131 @@ class Phase(Enum):
     FENCED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlightBatch:
-    """The batch in flight when a resync began: it may have been applied or not."""
+class PhaseEvent(Enum):
+    """What changes the phase."""
 
-    counter: Counter
-    items: tuple[Item, ...]
+    OPENED = auto()  # the opening was accepted
+    COMPLETED = auto()  # the batch that is marked `complete` was accepted
+    LEFT = auto()  # the generation is left, and another to be opened
+    FENCED = auto()  # this node id is fenced
+    RENAMED = auto()  # the node has another id
 
 
-@dataclass(eq=False, repr=False)
+NEXT_PHASE: Final[Mapping[tuple[Phase, PhaseEvent], Phase]] = {
+    (Phase.CLOSED, PhaseEvent.OPENED): Phase.RESYNCING,
+    (Phase.CLOSED, PhaseEvent.FENCED): Phase.FENCED,
+    (Phase.RESYNCING, PhaseEvent.COMPLETED): Phase.COMPLETE,
+    (Phase.RESYNCING, PhaseEvent.LEFT): Phase.CLOSED,
+    (Phase.RESYNCING, PhaseEvent.FENCED): Phase.FENCED,
+    (Phase.COMPLETE, PhaseEvent.LEFT): Phase.CLOSED,
+    (Phase.COMPLETE, PhaseEvent.FENCED): Phase.FENCED,
+    (Phase.RESYNCING, PhaseEvent.RENAMED): Phase.CLOSED,
+    (Phase.COMPLETE, PhaseEvent.RENAMED): Phase.CLOSED,
+    (Phase.FENCED, PhaseEvent.RENAMED): Phase.CLOSED,
+}
+"""Any other event leaves the phase as it is."""
+
+
+class Cause(Flag):
+    """Why a resync is more than a new generation; of an interrupted resync, the next one has them too."""
+
+    NONE = 0
+    LOST = auto()  # Redis lost batches that it had acknowledged
+    GONE_BACK = auto()  # it lost them, or began another history
+    FENCED = auto()  # an earlier id was fenced
+
+
+class _Retiring(NamedTuple):
+    """A retirement that is not finished."""
+
+    cursor: str  # of the next call
+    latest_ms: int  # upper bound of when the sessions to retire were last seen; 0: not known
+
+
+class _ShardTime:
+    """What a node knows of a shard's time.
+
+    Attributes:
+        last_entry_id: the highest id of a stream entry that was seen.
+    """
+
+    def __init__(self) -> None:
+        self.last_entry_id = NO_ENTRY_ID
+        # lower bound of the shard's clock less this node's monotonic time; None: not known
+        self._offset_ms: float | None = None
+        self._probed_ms = 0  # the shard's clock at the last probe; 0: none
+
+    def note_entry_id(self, entry_id: str) -> None:
+        if entry_id:
+            self.last_entry_id = max(self.last_entry_id, entry_id, key=_id_order)
+
+    def note_probe(self, now_ms: int) -> bool:
+        """Note the shard's clock in a probe; return whether none was answered for too long before it."""
+        was_silent = bool(self._probed_ms) and now_ms - self._probed_ms > MAX_SILENCE_MS
+        self._probed_ms = now_ms
+        return was_silent
+
+    def set_clock(self, now: float) -> None:
+        """Take the clock of the last probe, answered until `now`: a lower bound, the answer took time."""
+        self._offset_ms = self._probed_ms - now * 1000
+
+    def forget_clock(self) -> None:
+        """Forget the clock, because another server may have another."""
+        self._offset_ms = None
+
+    def lower_bound_ms(self, now: float) -> int:
+        """Return a lower bound of the shard's clock in Unix milliseconds; 0: not known."""
+        return 0 if self._offset_ms is None else int(now * 1000 + self._offset_ms)
+
+
 class ShardWriter:
     """The state of one node in one shard.
 
-    Attributes:
-        gate: the other nodes in the shard, and the wait for them after a resync.
-        phase: see the module.
-        lost_to_fence: whether an earlier id was fenced and the sessions are not all registered again.
-        resyncs: number of resyncs.
-        rollbacks: how often Redis was found to have lost batches, or to have begun another history.
-        inbox_read: number of the last notice that was read from the inbox.
+    Args:
+        shard: its number.
+        node: the node's id.
+        outbox: the source of changes.
+        live: see `Live`.
+        is_alive: whether another node may be alive.
+        lease_holders: returns the other nodes with a lease; see `EndGate`.
+        transitions: counts the events that Redis has written, each once; None: they are counted here only.
     """
 
-    shard: int
-    node: str  # the node's id
-    outbox: Outbox  # the source of changes
-    live: InitVar[Live]  # see `Live`
-    _: KW_ONLY
-    is_alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be alive
-    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # other nodes with a lease; see `EndGate`
-    # counts the events that Redis has written, each once
-    transitions: Transitions = field(default_factory=Transitions)
-
-    def __post_init__(
-        self, live: Live, is_alive: Callable[[str], bool], lease_holders: Callable[[], Iterable[str]]
+    def __init__(
+        self,
+        shard: int,
+        node: str,
+        outbox: Outbox,
+        live: Live,
+        *,
+        is_alive: Callable[[str], bool] = lambda _node: True,
+        lease_holders: Callable[[], Iterable[str]] = tuple,
+        transitions: Transitions | None = None,
     ) -> None:
-        self.gate = EndGate(is_alive, lease_holders)
-        self.phase = Phase.CLOSED
-        self.lost_to_fence = False
-        self.resyncs = self.rollbacks = 0
-        self.inbox_read = 0
-        self._backlog = Backlog(self.shard, self.outbox, live)
-        self._acknowledged = Counter(self.node, 0, 0)
-        self._generation = 0  # the highest ever tried or seen
-        self._resync_unfinished = False  # whether the last generation that was opened did not get complete
-        # Faults of Redis before this generation, or before an unfinished one that it continues: it lost
-        # acknowledged batches; it lost them or began another history.
-        self._has_lost = self._has_gone_back = False
-        self._replication_id = ""
-        # lower bound of the shard's clock less this node's monotonic time
-        self._clock_offset_ms: float | None = None
-        self._probed_ms = 0  # the shard's clock at the last probe; 0: none
-        self._last_entry_id = NO_ENTRY_ID  # the highest seen in this shard
-        self._skipped: SkippedChanges | None = None  # until the opening that carries it is acknowledged
-        self._in_flight: Batch | None = None
-        self._has_copies = False  # whether Redis may yet get a former call with the batch in flight
-        self._cut_off: tuple[Item, ...] = ()  # items too many for the batch in flight; they are the next ones
-        self._fitting = 0  # how many items the next batch may have of these
-        self._is_cutting = False  # from a refusal for them until all of them are written
-        self._unconfirmed: _InFlightBatch | None = None  # until the next opening's answer
-        self._opened_at = -math.inf
-        self._cursor: str | None = None  # of the retirement; None: nothing to retire
-        self._latest_ms = 0  # upper bound of when the sessions to retire were last seen
+        self.shard = shard
+        self.transitions = transitions or Transitions()
+        self.gate = EndGate(is_alive, lease_holders)  # the other nodes in the shard, and the wait for them
+        self.phase = Phase.CLOSED  # see the module
+        self.resyncs = 0
+        self.rollbacks = 0  # how often Redis was found to have lost batches, or to have begun another history
+        self.inbox_read = 0  # number of the last notice that was read from the inbox
+        self._backlog = Backlog(shard, outbox.logs[shard], live)
+        self._overflow = outbox.logs[shard].overflow
+        self._numbers = BatchNumbers(node)
+        self._in_flight = BatchInFlight()
+        self._causes = Cause.NONE  # of the last resync, until a complete generation is left
+        self._retiring: _Retiring | None = None  # None: nothing to retire
+        self._time = _ShardTime()
 
     @property
     def is_fenced(self) -> bool:
         """Whether all steps under this node id are refused; none is sent until `rename`."""
         return self.phase is Phase.FENCED
+
+    @property
+    def lost_to_fence(self) -> bool:
+        """Whether an earlier id was fenced and the sessions are not all registered again."""
+        return Cause.FENCED in self._causes and self.phase is not Phase.COMPLETE
 
     @property
     def _is_open(self) -> bool:
@@ -162,129 +216,108 @@ class ShardWriter:
     @property
     def is_planning(self) -> bool:
         """Whether `prepare_step` has to be called again before there is anything to send."""
-        return self._is_open and self._in_flight is None and self._backlog.is_planning
+        return self._is_open and self._in_flight.batch is None and self._backlog.is_planning
 
     def is_eager(self, now: float) -> bool:
         """Whether there is work that does not wait for more changes: a step to send, or a new id to take."""
         if (
             self.phase is not Phase.COMPLETE
-            or self._in_flight
-            or self._cut_off
+            or self._in_flight.batch
             or self._backlog.is_replaying
             or self._must_resync(now)
         ):
             return True
-        return self.gate.is_open(now) and (self._backlog.has_held_items or self._may_retire())
+        return self.gate.is_open(now) and (self._backlog.has_held_changes or self._may_retire())
 
     @property
     def is_steady(self) -> bool:
         """Whether all that is left to do is to send changes as they come."""
         backlog = self._backlog
-        is_done = self.phase is Phase.COMPLETE and self._cursor is None
-        return is_done and not (backlog.is_replaying or backlog.has_held_items or self._is_cutting)
+        is_done = self.phase is Phase.COMPLETE and self._retiring is None
+        is_cutting = self._in_flight.limit < BATCH_ITEMS
+        return is_done and not (backlog.is_replaying or backlog.has_held_changes or is_cutting)
 
     def wakes_at(self, now: float) -> float | None:
-        """Return when held or skipped items become due, monotonic seconds; None: no such time."""
-        due = [self.gate.opens_at] if self._backlog.has_held_items or self._cursor is not None else []
-        if self.outbox.is_skipping(self.shard):
-            due.append(self._opened_at + OVERFLOW_PAUSE_S)
+        """Return when held or skipped changes become due, monotonic seconds; None: no such time."""
+        due = [self._overflow.resync_at] if self._overflow.is_skipping else []
+        if self._backlog.has_held_changes or self._retiring is not None:
+            due.append(self.gate.opens_at)
         return min((at for at in due if at > now), default=None)
 
     def prepare_step(self, now: float) -> None:
         """Open a generation or make the next batch, if it is due and nothing is in flight."""
-        if self.phase is Phase.FENCED or self._in_flight is not None:
+        if self.phase is Phase.FENCED or self._in_flight.batch is not None:
             return
         if not self._is_open or self._must_resync(now):
             self._open_generation(now)
-        elif self._cut_off:
-            items, self._cut_off = self._cut_off[: self._fitting], self._cut_off[self._fitting :]
-            self._make_batch(items, now)
-        else:
-            self._backlog.continue_planning()
-            if not self.is_planning:
-                self._make_batch(self._collect_items(now), now)
+            return
+        self._backlog.continue_planning()
+        if not self.is_planning:
+            items = self._take_items(now)
+            complete = self.phase is Phase.RESYNCING and not self._backlog.is_replaying
+            if items or complete:
+                counter, history = self._numbers.next(), self._numbers.replication_id
+                self._in_flight.send(Batch(self.shard, counter, history, items, now, complete=complete))
 
     def next_step(self, now: float) -> Batch | Retirement | None:
         """Return the step to send now, None if there is none; the same until `accept_reply` is called."""
-        if self._in_flight is not None:
-            return replace(self._in_flight, now=now, sent_ms=self._shard_clock_ms(now))
-        if self.gate.is_open(now) and self._may_retire():
-            return Retirement(*self._step_header(), self._cursor or "0", self._latest_ms)
+        if self._in_flight.batch is not None:
+            return replace(self._in_flight.batch, now=now, sent_ms=self._time.lower_bound_ms(now))
+        if self._retiring is not None and self.gate.is_open(now) and self._may_retire():
+            return Retirement(*self._step_header(), *self._retiring)
         return None
-
-    def _shard_clock_ms(self, now: float) -> int:
-        """Return a lower bound of the shard's clock in Unix milliseconds; 0: not known."""
-        return 0 if self._clock_offset_ms is None else int(now * 1000 + self._clock_offset_ms)
-
-    def _make_batch(self, items: tuple[Item, ...], now: float) -> None:
-        complete = self.phase is Phase.RESYNCING and not (self._cut_off or self._backlog.is_replaying)
-        if items or complete:
-            counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
-            self._in_flight = Batch(self.shard, counter, self._replication_id, items, now, complete=complete)
-            self._has_copies = False
 
     def accept_reply(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
         """Handle the answer to a step; return sessions that lost to another node's."""
-        self._note_entry_id(reply.last_id)
-        if reply.status is ReplyStatus.HEAVY and isinstance(step, Batch) and not self._has_copies:
-            self._fitting = reply.fitting
-            self._cut_off = step.items[reply.fitting :] + self._cut_off
-            self._in_flight = replace(step, items=step.items[: reply.fitting], complete=False)
-            self._is_cutting = True
+        self._time.note_entry_id(reply.last_id)
+        if reply.status is ReplyStatus.HEAVY and self._in_flight.cut(reply.fitting):
+            self._backlog.cut(reply.fitting)
             return ()
         if reply.status is not ReplyStatus.OK:
             self._handle_refusal(reply)
             return ()
         self.transitions.count_events(reply.event_counts)
         if isinstance(step, Retirement):
-            self._cursor = None if reply.cursor == "0" else reply.cursor
+            if self._retiring is not None:
+                self._retiring = None if reply.cursor == "0" else self._retiring._replace(cursor=reply.cursor)
             return ()
-        self._in_flight, self._is_cutting = None, bool(self._cut_off)
-        if self._cut_off:
-            self._fitting *= 2  # perhaps only the first records were large
         if step.complete:
-            self._resync_unfinished = self.lost_to_fence = False
-            if self.phase is Phase.RESYNCING:
-                self.phase = Phase.COMPLETE
-        self._acknowledge(step.items)
+            self._change_phase(PhaseEvent.COMPLETED)
         superseded = reply.superseded
         if reply.opened is not None:
             superseded += self._begin_resync(step, reply.opened, reply.replication_id)
-            self._replication_id = reply.replication_id
-        self._acknowledged = step.counter
+            self._numbers.replication_id = reply.replication_id
+        else:
+            self._backlog.acknowledge()
+        self._in_flight.accept(has_rest=self._backlog.is_replaying)
+        self._numbers.acknowledged = step.counter
         return superseded
 
     def answer_lost(self) -> None:
-        """Note that a call failed which Redis may have carried out, or may carry out yet.
-
-        A batch is repeated as it is, so a late copy changes nothing. One with too many items cannot be: then
-        a new generation makes Redis refuse the copies.
-        """
-        self._has_copies = True
+        """Note that a call failed which Redis may have carried out, or may carry out yet."""
+        self._in_flight.note_lost_answer()
 
     def accept_probe(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
         """Compare a probe with the acknowledged state; return the notices that were not read yet."""
-        self._note_entry_id(probe.last_id)
+        self._time.note_entry_id(probe.last_id)
         self.gate.peers.traces = probe.peer_traces
-        self._generation = max(self._generation, probe.counter.generation)
+        self._numbers.note_generation(probe.counter.generation)
         self.inbox_read = probe.inbox_n
-        was_silent = self._probed_ms and probe.now_ms - self._probed_ms > MAX_SILENCE_MS
-        self._probed_ms = probe.now_ms
-        if was_silent:
-            is_renamed = self._acknowledged.node != self.node  # as another shard showed that this node slept
-            self._acknowledged = Counter(self.node, 0, 0)  # whatever became of it
-            self._leave_generation()
-            self.phase = self.phase if is_renamed else Phase.FENCED
+        if self._time.note_probe(probe.now_ms):
+            # Perhaps renamed already, as another shard showed that this node slept.
+            is_renamed = self._numbers.acknowledged.node != self._numbers.node
+            self._numbers.forget()
+            self._leave_generation(PhaseEvent.LEFT if is_renamed else PhaseEvent.FENCED)
         elif probe.fenced:
-            self._leave_generation()
-            self.phase = Phase.FENCED
+            self._leave_generation(PhaseEvent.FENCED)
         elif self._is_open and (
-            probe.replication_id != self._replication_id or not self._is_expected(probe.counter)
+            probe.replication_id != self._numbers.replication_id
+            or not self._numbers.is_expected(probe.counter, in_flight=self._in_flight.batch is not None)
         ):
             self._leave_generation()
         elif self._is_open:
             self.gate.probed(now)
-            self._clock_offset_ms = probe.now_ms - now * 1000  # a lower bound: the answer took time
+            self._time.set_clock(now)
         return probe.inbox
 
     def answered(self, sent_at: float, now: float, unavailable_since: float | None) -> None:
@@ -295,8 +328,8 @@ class ShardWriter:
         """
         if not self.gate.answered(sent_at, now, unavailable_since):
             return
-        unsent = (self._in_flight.items if self._in_flight else ()) + self._cut_off
-        if any(item.change.op is Op.END for item in unsent):
+        batch = self._in_flight.batch
+        if batch is not None and any(item.change.op is Op.END for item in batch.items):
             self._leave_generation()
 
     def is_settled(self, now: float) -> bool:
@@ -318,7 +351,7 @@ class ShardWriter:
 
     def is_idle(self, now: float) -> bool:
         """Whether Redis should have exactly the sessions that this node has."""
-        pending = self._has_pending() or self._cursor is not None or self.outbox.is_skipping(self.shard)
+        pending = self._has_pending() or self._retiring is not None or self._overflow.is_skipping
         return self.phase is Phase.COMPLETE and self.gate.is_open(now) and not pending
 
     def compare_step(
@@ -329,12 +362,12 @@ class ShardWriter:
     @property
     def is_sending(self) -> bool:
         """Whether a batch waits for its answer, or to be sent."""
-        return self._in_flight is not None
+        return self._in_flight.batch is not None
 
     @property
     def has_opened(self) -> bool:
         """Whether Redis has acknowledged something of this id; then a probe precedes another opening."""
-        return self._acknowledged.generation > 0
+        return self._numbers.acknowledged.generation > 0
 
     def resync(self) -> None:
         """Begin a resync, because records in Redis differ from the sessions of this node."""
@@ -342,152 +375,103 @@ class ShardWriter:
 
     def rename(self, node: str) -> None:
         """Continue under a new node id, which owns nothing yet: the old one is fenced in some shard."""
-        self._leave_generation()
-        self.phase = Phase.CLOSED
-        if not self._acknowledged.generation:
-            self._acknowledged = Counter(node, 0, 0)
-        self.node, self.lost_to_fence = node, True
-        self._generation = self.inbox_read = 0
+        self._leave_generation(PhaseEvent.RENAMED)
+        self._causes |= Cause.FENCED
+        self._numbers.rename(node)
+        self.inbox_read = 0
 
     def _step_header(self) -> tuple[int, Counter, str]:
         """Return the first fields of each step but an opening."""
-        return self.shard, self._acknowledged, self._replication_id
+        return self.shard, self._numbers.acknowledged, self._numbers.replication_id
 
-    def _is_expected(self, counter: Counter) -> bool:
-        # The batch in flight may have been applied already.
-        expected = self._acknowledged.n
-        in_flight = 1 if self._in_flight else 0
-        same = counter.generation == self._acknowledged.generation
-        return same and expected <= counter.n <= expected + in_flight
+    def _change_phase(self, event: PhaseEvent) -> None:
+        self.phase = NEXT_PHASE.get((self.phase, event), self.phase)
 
     def _handle_refusal(self, reply: Reply) -> None:
-        self._leave_generation()
-        self._generation = max(self._generation, reply.generation)
-        if reply.status is ReplyStatus.FENCED:
-            self.phase = Phase.FENCED
+        is_fenced = reply.status is ReplyStatus.FENCED
+        self._leave_generation(PhaseEvent.FENCED if is_fenced else PhaseEvent.LEFT)
+        self._numbers.note_generation(reply.generation)
 
-    def _leave_generation(self) -> None:
+    def _leave_generation(self, event: PhaseEvent = PhaseEvent.LEFT) -> None:
         """Leave the generation; the next opening's answer shows whether the batch in flight was applied."""
-        if self._in_flight is not None and self._in_flight.opening is None:
-            self._unconfirmed = _InFlightBatch(self._in_flight.counter, self._in_flight.items)
-        self._in_flight = self._cursor = None
-        if self.phase is Phase.RESYNCING:
-            self._resync_unfinished = True
-        if self.phase is not Phase.FENCED:
-            self.phase = Phase.CLOSED
+        self._in_flight.leave()
+        self._retiring = None
+        if self.phase is Phase.COMPLETE:
+            self._causes = Cause.NONE
+        self._change_phase(event)
 
     def _has_pending(self) -> bool:
-        """Whether there are queued changes that Redis has not acknowledged."""
-        return bool(self._in_flight or self._cut_off or self._unconfirmed or not self._backlog.is_empty)
+        """Whether there are changes that Redis has not acknowledged."""
+        batch = self._in_flight
+        return bool(batch.batch or batch.unconfirmed or not self._backlog.is_empty)
 
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
-        due = now >= self._opened_at + OVERFLOW_PAUSE_S
-        return due and self.outbox.is_skipping(self.shard) and not self._has_pending()
+        return now >= self._overflow.resync_at and not self._has_pending()
 
     def _open_generation(self, now: float) -> None:
         self._leave_generation()
-        self._opened_at = now
-        self._generation += 1
-        self._clock_offset_ms = None  # another server may have another clock
-        if not self._has_pending():
-            skipped = self.outbox.begin_resync(self.shard)
-            if skipped is not None:
-                self._skipped = self._skipped.merged(skipped) if self._skipped else skipped
-        counter = Counter(self.node, self._generation, 1)
-        opening = Opening(self._acknowledged.node, self._last_entry_id, self._skipped)
-        self._in_flight = Batch(self.shard, counter, "", (), now, opening=opening)
+        self._time.forget_clock()
+        skipped = self._overflow.open(now, all_written=not self._has_pending())
+        opening = Opening(self._numbers.acknowledged.node, self._time.last_entry_id, skipped)
+        self._in_flight.send(Batch(self.shard, self._numbers.open(), "", (), now, opening=opening))
 
     def _begin_resync(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
-        """Handle the answer to an opening; begin to plan the resync from the present queue and sessions."""
-        known = self._acknowledged
-        # The history also has openings whose answers were lost; the counter before them matters.
-        stood = max(
-            (
-                snapshot.counter
-                for snapshot in opened.batch_history
-                if snapshot.counter.node == known.node and snapshot.counter.generation <= known.generation
-            ),
-            key=_counter_order,
-            default=Counter(known.node, 0, 0),
-        )
-        lost = _counter_order(stood) < _counter_order(known)
-        for snapshot in opened.batch_history:  # batches and openings whose answers were lost
-            counter = snapshot.counter
-            if counter.node == known.node and _counter_order(counter) > _counter_order(known):
-                self.transitions.count_events(snapshot.event_counts)
-        if known.generation:
-            self.resyncs += 1
+        """Handle the answer to an opening; begin to plan the resync from the present log and sessions."""
+        known, history = self._numbers.acknowledged, opened.batch_history
+        is_first, lost = not known.generation, self._numbers.is_lost(history)
+        for snapshot in self._numbers.unanswered(history):
+            self.transitions.count_events(snapshot.event_counts)
+        is_other_history = replication_id != self._numbers.replication_id
         self.gate.generation_opened(
             step.now,
             {node: trace for node, trace in opened.peer_traces.items() if node != known.node},
-            first=not known.generation,
-            concerns_all=lost or replication_id != self._replication_id,
-            replication_id=replication_id if replication_id != self._replication_id else "",
+            first=is_first,
+            concerns_all=lost or is_other_history,
+            replication_id=replication_id if is_other_history else "",
         )
-        continues = self._resync_unfinished
-        self._has_lost = lost or (continues and self._has_lost)
-        is_other_history = bool(known.generation and replication_id != self._replication_id)
-        self.rollbacks += lost or is_other_history
-        self._has_gone_back = lost or is_other_history or (continues and self._has_gone_back)
-        pending, superseded = self._resolve_unconfirmed(opened)
-        self._backlog.begin_resync(pending, lost=self._has_lost)
-        self._latest_ms = self._skipped.to_ms if self._skipped else 0
-        self._skipped, self.phase = None, Phase.RESYNCING
-        self._cursor = "0" if step.counter.generation > 1 else None
-        return superseded
+        has_gone_back = lost or (is_other_history and not is_first)
+        self.resyncs += not is_first
+        self.rollbacks += has_gone_back
+        self._causes |= (Cause.LOST if lost else Cause.NONE) | (
+            Cause.GONE_BACK if has_gone_back else Cause.NONE
+        )
+        applied = self._in_flight.resolve(history)
+        if applied is not None:
+            self._backlog.acknowledge()
+        self._backlog.begin_resync(lost=Cause.LOST in self._causes)
+        reported = self._overflow.opening_accepted()
+        self._change_phase(PhaseEvent.OPENED)
+        if step.counter.generation > 1:
+            self._retiring = _Retiring("0", reported.to_ms if reported else 0)
+        return applied.superseded if applied is not None else ()
 
-    def _resolve_unconfirmed(self, opened: Opened) -> tuple[tuple[Item, ...], tuple[Superseded, ...]]:
-        """Return the items to send next, and the answer to the unconfirmed batch if it was applied."""
-        pending, self._unconfirmed = self._unconfirmed, None
-        cut_off, self._cut_off = self._cut_off, ()
-        if pending is None:
-            return cut_off, ()
-        for snapshot in opened.batch_history:
-            if snapshot.counter == pending.counter:
-                self._acknowledge(pending.items)
-                return cut_off, snapshot.superseded
-        return pending.items + cut_off, ()
-
-    def _collect_items(self, now: float) -> tuple[Item, ...]:
-        """Return the items of the next batch, in order for each user."""
+    def _take_items(self, now: float) -> tuple[Item, ...]:
+        """Take the items of the next batch, in order for each user."""
         settled = self.gate.is_open(now)
-        if settled:
-            self._backlog.release_held()
         # What comes next in the outbox happened after the retirement was due.
-        retires = settled and self._cursor is not None and not self.outbox.is_skipping(self.shard)
-        items = self._backlog.next_items(BATCH_ITEMS, settled=settled, from_outbox=not retires)
+        retires = settled and self._retiring is not None and not self._overflow.is_skipping
+        items = self._backlog.take(self._in_flight.limit, settled=settled, from_outbox=not retires)
         # A registration yields to any session of another node. If no other node is alive, those on record
         # would supersede live ones and disconnect their clients. Then ages decide, as between logins.
         if any(item.change.op is Op.REGISTER for item in items):
             if self.gate.peers.only_traces():
                 items = [_with_op(Op.LOGIN, item) for item in items]
-            elif self._has_gone_back:
+            elif Cause.GONE_BACK in self._causes:
                 items = [_with_op(Op.RECLAIM, item) for item in items]
         return tuple(items)
 
     def _may_retire(self) -> bool:
         # While changes are skipped, live sessions are missing in Redis until the resync that registers them.
         backlog = self._backlog
-        pending = backlog.has_held_items or backlog.is_replaying or self.outbox.is_skipping(self.shard)
-        return self._cursor is not None and not pending
-
-    def _acknowledge(self, items: Iterable[Item]) -> None:
-        self.outbox.acknowledge(self.shard, (item.change for item in items if not item.snapshot))
-
-    def _note_entry_id(self, entry_id: str) -> None:
-        if entry_id:
-            self._last_entry_id = max(self._last_entry_id, entry_id, key=_id_order)
+        pending = backlog.has_held_changes or backlog.is_replaying or self._overflow.is_skipping
+        return self._retiring is not None and not pending
 
 
 def _with_op(op: Op, item: Item) -> Item:
     """Return a registration as another kind of change, which decides differently on conflicts."""
     change = item.change
     return item._replace(change=change._replace(op=op)) if change.op is Op.REGISTER else item
-
-
-def _counter_order(counter: Counter) -> tuple[int, int]:
-    return counter.generation, counter.n
 
 
 def _id_order(entry_id: str) -> tuple[int, ...]:

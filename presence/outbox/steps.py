@@ -5,7 +5,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from presence.core.changes import Change, SessionName
 from presence.core.profiles import Profile
-from presence.outbox.queue import SkippedChanges
+from presence.outbox.overflow import SkippedChanges
 
 NO_ENTRY_ID = "0-0"
 FENCE_TTL_S: Final = (
@@ -18,7 +18,6 @@ class Item(NamedTuple):
 
     change: Change
     restores: bool = False  # of an end: the script writes the whole period if Redis has no record of the user
-    snapshot: bool = False  # a session's present state and not a change; it was never in the outbox
 
 
 @dataclass(frozen=True, slots=True)

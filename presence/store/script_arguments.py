@@ -13,7 +13,7 @@ from presence.cluster.lease_table import LEFT, LeaseRow
 from presence.core.changes import Op, SessionName
 from presence.core.profiles import PLAIN, Profile
 from presence.outbox.event_counts import EventCount
-from presence.outbox.queue import SkippedChanges
+from presence.outbox.overflow import SkippedChanges
 from presence.outbox.replies import (
     CounterSnapshot,
     NodeNotice,
@@ -141,7 +141,6 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     for (
         (op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms, profile, grace_ms),
         restores,
-        _,
     ) in items:
         if code not in reasons:
             reasons[code] = Code(code).reason

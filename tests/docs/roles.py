@@ -25,7 +25,7 @@ from presence.ops.ban import ban, unban
 from presence.ops.explain import Explainer
 from presence.ops.forget import Eraser
 from presence.ops.kick import request_kick
-from presence.outbox.queue import SkippedChanges as Skipped
+from presence.outbox.overflow import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader

@@ -6,7 +6,8 @@ import pytest
 
 from presence.core.changes import Change, Op
 from presence.core.profiles import Profile
-from presence.outbox.queue import Outbox, SkippedChanges, size_of
+from presence.outbox.overflow import SkippedChanges
+from presence.outbox.queue import Outbox, size_of
 
 
 def change(uid: str, session: str = "s", *, at: float = 1.0, at_ms: int = 1000) -> Change:
@@ -20,13 +21,15 @@ def two_shards(max_items: int) -> Outbox:
 
 def test_a_full_outbox_skips_and_counts_until_a_resync_of_that_shard() -> None:
     outbox = two_shards(3)
-    assert outbox.begin_resync(0) is None
+    overflows = [log.overflow for log in outbox.logs]
+    assert overflows[0].open(0.0, all_written=True) is None
     outbox.extend(change(f"0{i}", at_ms=i, at=float(i)) for i in range(9))
-    outbox.release(0, outbox.take_batch(0, 3))
+    outbox.logs[0].take(3)
+    outbox.logs[0].acknowledge(0)
     outbox.append(change("0late", at_ms=9))  # there is room again, but it must not overtake
     assert outbox.queued(0) == 0
     outbox.extend(change("1a") for _ in range(4))
-    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (True, True)
+    assert [each.is_skipping for each in overflows] == [True, True]
     statistics = outbox.statistics()
     assert (statistics.pending, statistics.queued, statistics.high_water, statistics.max_items) == (
         3,
@@ -35,9 +38,11 @@ def test_a_full_outbox_skips_and_counts_until_a_resync_of_that_shard() -> None:
         3,
     )
     assert (statistics.appended_total, statistics.skipped_total, statistics.skipping_shards) == (6, 8, 2)
-    assert outbox.begin_resync(0) == SkippedChanges(number=7, from_ms=3, to_ms=9, from_at=1.0)
-    assert outbox.begin_resync(0) is None
-    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (False, True)
+    skipped = SkippedChanges(number=7, from_ms=3, to_ms=9, from_at=1.0)
+    assert overflows[0].open(5.0, all_written=True) == skipped
+    assert overflows[0].opening_accepted() == skipped
+    assert overflows[0].open(5.0, all_written=True) is None
+    assert [each.is_skipping for each in overflows] == [False, True]
 
 
 def test_a_shard_that_fills_the_outbox_leaves_the_others_room() -> None:
@@ -45,11 +50,13 @@ def test_a_shard_that_fills_the_outbox_leaves_the_others_room() -> None:
     outbox.extend(change("0a") for _ in range(200))
     for _ in range(500):
         outbox.append(change("1a"))
-        outbox.release(1, outbox.take_batch(1, 1))
+        outbox.logs[1].take(1)
+        outbox.logs[1].acknowledge(0)
     outbox.extend(change("1a") for _ in range(10))
-    assert (outbox.is_skipping(0), outbox.is_skipping(1), outbox.pending) == (True, False, 90)
+    assert [log.overflow.is_skipping for log in outbox.logs] == [True, False]
+    assert outbox.pending == 90
     outbox.append(change("1a"))
-    assert outbox.is_skipping(1)
+    assert outbox.logs[1].overflow.is_skipping
     alone = Outbox(lambda _uid: 0, 1, max_items=80)
     alone.extend(change("0a") for _ in range(200))
     assert alone.pending == 80
@@ -74,7 +81,8 @@ def test_bytes_are_limited_too() -> None:
     outbox = Outbox(lambda _uid: 0, 1, max_items=100, max_bytes=2 * size_of(change("0a")))
     outbox.extend(change("0a") for _ in range(3))
     assert (outbox.pending, outbox.statistics().skipped_total) == (2, 1)
-    outbox.release(0, outbox.take_batch(0, 2))
+    outbox.logs[0].take(2)
+    outbox.logs[0].acknowledge(0)
     assert outbox.statistics().pending_bytes == 0
 
 

@@ -11,12 +11,12 @@ from trio.testing import MockClock
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
+from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.end_gate import SETTLE_DELAY_S
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
 from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
-from presence.outbox.shard_writer import BATCH_ITEMS
 from presence.outbox.steps import FENCE_TTL_S, Batch, Counter, Step
 from tests.support.waiting import InlineCallsRuntime, until
 

@@ -22,8 +22,9 @@ from presence.common.runtime import TrioRuntime
 from presence.config.removed import REMOVED
 from presence.config.settings import Settings
 from presence.core.flap_damping import MAX_GRACE_S, MAX_RETURNS_PER_MINUTE
+from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.replies import Opened, Reply, ReplyStatus
-from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
+from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Batch, Item
 from presence.protocol import Kind
 from presence.server.node import (

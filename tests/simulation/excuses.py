@@ -46,10 +46,11 @@ def decision_allowed_s(world: SimulatedWorld, life: TrueSession, now: float) -> 
 
 def report_allowed_s(world: SimulatedWorld, life: TrueSession, decided_at: float, gap_at: float) -> float:
     """Return how long after its decision an end may be reported."""
-    since, relay = decided_at - RESYNC_WAIT_S, life.host.node.relay
+    since, node = decided_at - RESYNC_WAIT_S, life.host.node
     # A comparison that found a difference begins a resync like one after a fault; by its node's clock.
-    started_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._opened_at
-    has_compared = relay.statistics().differences > 0 and started_s < (world.agenda.now - since)
+    log = node.outbox.logs[world.keys.shard(life.key[0])]
+    started_s = life.host.clock.monotonic() - log.overflow.opened_at
+    has_compared = node.relay.statistics().differences > 0 and started_s < (world.agenda.now - since)
     is_quiet = gap_at < since and not has_compared and is_calm(world, since, world.agenda.now)
     return REPORT_S if is_quiet else float("inf")
 

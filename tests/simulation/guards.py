@@ -19,6 +19,7 @@ from presence.core.profiles import ProfileChange, Profiles
 from presence.core.registry import Session
 from presence.core.sessions import Sessions
 from presence.outbox import end_gate, shard_writer
+from presence.outbox.backlog import Backlog
 from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
 from presence.server.ban_enforcer import BanEnforcer
@@ -47,7 +48,6 @@ FOREVER_S: Final = 1e6
 
 _probe = Relay._probe
 _prepare = shard_writer.ShardWriter.prepare_step
-_accept = shard_writer.ShardWriter.accept_reply
 _fenced = failure_detector.FailureDetector.fence_seen
 
 
@@ -62,14 +62,8 @@ async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter])
 
 
 def _never_retire(writer: shard_writer.ShardWriter, now: float) -> None:
-    writer._cursor = None
+    writer._retiring = None
     _prepare(writer, now)
-
-
-def _forget_items_too_many(writer: shard_writer.ShardWriter, step: Any, reply: Any) -> Any:
-    superseded = _accept(writer, step, reply)
-    writer._cut_off = ()
-    return superseded
 
 
 def _answered_always(contact: failure_detector.ContactClock, now: float) -> None:
@@ -301,7 +295,7 @@ GUARDS: Final = (
     ),
     Guard(
         "items-too-many-sent-later",
-        attributes={(shard_writer.ShardWriter, "accept_reply"): _forget_items_too_many},
+        attributes={(Backlog, "cut"): lambda *_: None},
     ),
     Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=22199),
 )

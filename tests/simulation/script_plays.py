@@ -11,7 +11,7 @@ import msgpack
 
 from presence.core.changes import Change, Op, SessionName
 from presence.core.profiles import PLAIN, Profile
-from presence.outbox.queue import SkippedChanges
+from presence.outbox.overflow import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Reindex, Retirement, Sweep
 from presence.store.keys import Keys
 from presence.store.script_arguments import MAX_FIELDS_PER_CALL, Shape

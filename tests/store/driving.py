@@ -11,7 +11,7 @@ import redis
 from presence.core.changes import Change, Op
 from presence.core.profiles import PLAIN, Profile
 from presence.outbox.event_counts import TYPES
-from presence.outbox.queue import SkippedChanges
+from presence.outbox.overflow import SkippedChanges
 from presence.outbox.replies import Probe, Reply, ReplyStatus
 from presence.outbox.steps import (
     NO_ENTRY_ID,

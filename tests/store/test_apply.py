@@ -11,7 +11,7 @@ import pytest
 
 from presence.common.errors import StoreError
 from presence.core.profiles import PLAIN, Profile
-from presence.outbox.queue import SkippedChanges
+from presence.outbox.overflow import SkippedChanges
 from presence.outbox.replies import (
     NodeNotice,
     NodeNoticeKind,

@@ -15,9 +15,9 @@ import pytest
 from loadtest.servers import LocalRedis
 from presence.core.changes import Change, Op
 from presence.core.profiles import Profile
+from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.queue import Outbox
 from presence.outbox.replies import ReplyStatus
-from presence.outbox.shard_writer import BATCH_ITEMS
 from presence.protocol.constants import (
     CLASS_MAX_BYTES,
     DEVICE_MAX_BYTES,
@@ -179,7 +179,7 @@ def test_a_full_outbox_takes_what_is_documented(shards: int) -> None:
                 )
             )
             number += 1
-            filled_shard += outbox.is_skipping(filled_shard)
+            filled_shard += outbox.logs[filled_shard].overflow.is_skipping
         measured = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -242,7 +242,7 @@ def test_a_batch_of_users_with_the_largest_records_holds_redis_for_a_few_millise
             for change in changes_of(case, names, round):
                 outbox.append(change)
             calls, changes = list[float](), list[Change]()
-            while changes := changes or outbox.take_batch(0, BATCH_ITEMS):
+            while changes := changes or outbox.logs[0].take(BATCH_ITEMS):
                 before = spent_ms()
                 reply = hand.apply(*changes)
                 calls.append(spent_ms() - before)

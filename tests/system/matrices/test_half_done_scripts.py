@@ -20,7 +20,7 @@ import pytest
 
 from loadtest.servers import redis_binary
 from presence.followups import script_calls
-from presence.outbox.queue import SkippedChanges
+from presence.outbox.overflow import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Opening, Reindex, Retirement, Step, Sweep
 from presence.store import script_runner
 from presence.store.ban_table import BanTable
