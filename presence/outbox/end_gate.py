@@ -60,6 +60,7 @@ class EndGate:
         self._answered_at = -math.inf  # when it answered last
         self._took_s = 0.0  # duration of the call that it answered then
         self._settled_at = -math.inf  # from when on changes that were pending on other nodes have arrived
+        self._had_peers = False  # ever: one that was swept may be about to return
         # Of the wait for registrations: whether all other nodes have to register, and under which id of
         # Redis' replication; "": under any, in a later generation than before.
         self._concerns_all = False
@@ -138,12 +139,13 @@ class EndGate:
             self.opens_at = min(self.opens_at, max(now, self._recovered_at + RECOVERY_SETTLE_TIMEOUT_S))
         if self.is_open(now):
             self.peers.remember()
+            self._had_peers |= bool(self.peers.alive())
 
     def _wait(self, now: float, seconds: float) -> None:
         """Wait for peers; shorter if all were swept and may only be about to return."""
         if self.peers.alive():
-            self.peers.were_any = True
-        elif self.peers.were_any:
+            self._had_peers = True
+        elif self._had_peers:
             seconds = RECOVERY_SETTLE_TIMEOUT_S
         else:
             return

@@ -8,7 +8,6 @@ after the inbox has overflowed.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -40,21 +39,25 @@ class LocalSessions(NamedTuple):
     shown_as: Callable[[SessionName], Profile | None]  # a session's profile; None: it has ended
 
 
-@dataclass(eq=False, repr=False)
 class Reconciler:
     """Walks over all sessions again and again, and finds differences.
 
     A difference may be a change in flight. So it counts only if the next comparison confirms it.
+
+    Args:
+        local_sessions: see `LocalSessions`.
+        shard_of: the shard of a uid.
     """
 
-    local_sessions: LocalSessions  # see `LocalSessions`
-    shard_of: Callable[[str], int]  # the shard of a uid
-
-    def __post_init__(self) -> None:
+    def __init__(self, local_sessions: LocalSessions, shard_of: Callable[[str], int]) -> None:
+        self._local_sessions = local_sessions
+        self._shard_of = shard_of
         self._walk: Iterator[SessionName] = iter(())
+        # By shard: where the next comparison continues among the sessions on record, the sessions that
+        # differed once, and those of the walk whose shard was busy.
         self._cursors: dict[int, str] = {}
         self._suspects: dict[int, set[SessionName]] = {}
-        self._unasked: dict[int, list[SessionName]] = {}  # sessions of the walk whose shards were busy
+        self._unasked: dict[int, list[SessionName]] = {}
         self._urgent_walks = 0  # left to do, including the present one
 
     @property
@@ -65,7 +68,7 @@ class Reconciler:
     def run_soon(self) -> None:
         """Walk over all sessions soon, because notices were missed; an urgent walk is finished first."""
         if not self.is_urgent:
-            self._walk = iter(self.local_sessions.registrable_sessions())
+            self._walk = iter(self._local_sessions.registrable_sessions())
         self._urgent_walks = min(2, self._urgent_walks + 1)
 
     def next(self, writers: Iterable[ShardWriter]) -> list[Compare]:
@@ -77,7 +80,7 @@ class Reconciler:
         room = size - sum(len(self._unasked.get(writer.shard, ())) for writer in chosen)
         found: dict[int, list[SessionName]] = defaultdict(list)
         for each in self._some(room) if room > 0 else ():
-            found[self.shard_of(each.uid)].append(each)
+            found[self._shard_of(each.uid)].append(each)
         for shard, names in found.items():
             self._keep(shard, names)
         fields = size // len(chosen)
@@ -87,14 +90,14 @@ class Reconciler:
                 [*self._suspects.get(writer.shard, ()), *self._unasked.pop(writer.shard, ())]
             )
             cursor = self._cursors.get(writer.shard, "0")
-            shown = tuple(self.local_sessions.shown_as(each) or PLAIN for each in asked)
+            shown = tuple(self._local_sessions.shown_as(each) or PLAIN for each in asked)
             steps.append(writer.compare_step(cursor, fields + 1, tuple(asked), shown))
         return steps
 
     def _some(self, size: int) -> list[SessionName]:
         some = list(islice(self._walk, size))
         if not some:
-            self._walk = iter(self.local_sessions.registrable_sessions())
+            self._walk = iter(self._local_sessions.registrable_sessions())
             if not self._unasked:
                 self._urgent_walks = max(0, self._urgent_walks - 1)
         return some
@@ -123,27 +126,40 @@ class Reconciler:
         return len(confirmed)
 
     def _is_live(self, each: SessionName) -> bool:
-        return self.local_sessions.shown_as(each) is not None
+        return self._local_sessions.shown_as(each) is not None
 
 
-@dataclass(eq=False, repr=False)
 class ReconcilerTask:
     """Makes comparisons in the relay's task, one call at a time.
+
+    Args:
+        outbox: its pending changes explain differences.
+        store: Redis.
+        caller: makes the relay's calls.
+        local_sessions: see `LocalSessions`.
+        node: returns the node's present id.
+        clock: monotonic seconds.
 
     Attributes:
         differences: sessions that differed from their records.
     """
 
-    outbox: Outbox  # its pending changes explain differences
-    store: Store  # Redis
-    caller: Caller  # makes the relay's calls
-    local_sessions: InitVar[LocalSessions]
-    _: KW_ONLY
-    node: Callable[[], str]  # the node's id now
-    clock: Callable[[], float]  # monotonic seconds
-
-    def __post_init__(self, local_sessions: LocalSessions) -> None:
-        self._reconciler = Reconciler(local_sessions, self.outbox.shard_of)
+    def __init__(
+        self,
+        outbox: Outbox,
+        store: Store,
+        caller: Caller,
+        local_sessions: LocalSessions,
+        *,
+        node: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self._outbox = outbox
+        self._store = store
+        self._caller = caller
+        self._node = node
+        self._clock = clock
+        self._reconciler = Reconciler(local_sessions, outbox.shard_of)
         self._compared_at = -math.inf
         self.differences = 0
 
@@ -160,12 +176,12 @@ class ReconcilerTask:
             urgent_interval_s: between two comparisons after notices were missed. It has to leave room for a
                 probe between two comparisons of a session, because a difference may be a notice not yet read.
         """
-        now = self.clock()
+        now = self._clock()
         if not self._is_due(reachable(), now, urgent_interval_s):
             return []
         self._compared_at = now
         try:
-            await self.caller.call(self.store.check_meta)  # its key may be lost alone
+            await self._caller.call(self._store.check_meta)  # its key may be lost alone
         except StoreUnavailable:
             pass  # it may be on another server than the shards
         except StoreError as error:
@@ -181,12 +197,12 @@ class ReconcilerTask:
 
     async def _compare_sessions(self, reachable: Sequence[ShardWriter]) -> None:
         """Compare some sessions with the records in idle shards; resync a shard on a difference."""
-        now, node, offered = self.clock(), self.node(), self.outbox.total_offered
+        now, node, offered = self._clock(), self._node(), self._outbox.total_offered
         steps = self._reconciler.next(writer for writer in reachable if writer.is_idle(now))
         if not steps:
             return
-        answers = await self.caller.call(lambda: self.store.apply(steps))
-        if node != self.node() or offered != self.outbox.total_offered:
+        answers = await self._caller.call(lambda: self._store.apply(steps))
+        if node != self._node() or offered != self._outbox.total_offered:
             self._reconciler.unanswered(steps)  # they have changed meanwhile
             return
         writers = {writer.shard: writer for writer in reachable}

@@ -1,6 +1,8 @@
 """Answers of a shard to a node; imports no Redis client.
 
 The scripts that give them are in `presence/store/scripts/*.lua`.
+
+Tests: `tests/store/test_apply.py`, `tests/store/test_sweep.py`.
 """
 
 from collections.abc import Mapping

@@ -16,7 +16,6 @@ class ShardPeers:
     Attributes:
         traces: the other nodes' states, as last seen.
         traces_before: the same at the last `remember`.
-        were_any: whether there ever were peers at a `remember`: one that was swept may be about to return.
     """
 
     def __init__(
@@ -27,12 +26,10 @@ class ShardPeers:
         self.traces: PeerTraces = {}
         self.traces_before: PeerTraces = {}
         self._leases_before: frozenset[str] = frozenset()
-        self.were_any = False
 
     def remember(self) -> None:
         """Keep what is known now, for the case that Redis loses it."""
         self.traces_before, self._leases_before = self.traces, frozenset(self._lease_holders())
-        self.were_any |= bool(self.alive())
 
     def forget(self, node: str) -> None:
         """Remove a node whose trace was removed, before the next probe shows it."""

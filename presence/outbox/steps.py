@@ -1,4 +1,7 @@
-"""Steps that a node sends to a shard; imports no Redis client. The answers are in `replies`."""
+"""Steps that a node sends to a shard; imports no Redis client. The answers are in `replies`.
+
+Tests: `tests/store/test_apply.py`, `tests/store/test_sweep.py`.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple

@@ -1,4 +1,7 @@
-"""The interface of Redis that the relay uses; imports no Redis client."""
+"""The interface of Redis that the relay uses; imports no Redis client.
+
+Tests: `tests/outbox/test_relay.py`.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
