@@ -7,7 +7,7 @@ take it for the end of the user. So ends wait while peers may be behind:
 | --- | --- | --- |
 | `answered` after a pause | the next step with ends, as it is | `SETTLE_DELAY_S` |
 | `answered` after an outage | ends; the rest of the batches is sent | `RECOVERY_SETTLE_TIMEOUT_S` |
-| `generation_opened`, the first | nothing: ends of before are unknown | |
+| `generation_opened`, the first | nothing: this process had no sessions before | |
 | `generation_opened` by this node alone | ends, unless they wait already | `SETTLE_TIMEOUT_S` |
 | `generation_opened`, as on all nodes | ends | `SETTLE_TIMEOUT_S` |
 | `probed`, and all peers have registered | ends, if an outage was less than its time ago | the rest of it |

@@ -1,7 +1,12 @@
 """The task that moves changes from the outbox to Redis.
 
-Redis is called one call at a time; other tasks run while a call waits. Each round sends the next step of
-every shard's writer.
+Redis is called one call at a time; other tasks run while a call waits. A round
+
+1. probes all shards every few seconds, and those that failed once their pause is over;
+2. compares some sessions with their records now and then (see `reconciler`);
+3. sends the next step of every shard's writer in one call. Ends go only to a shard that has just answered,
+   when its gate lets them (see `end_gate`); before a generation is opened, the metadata are checked;
+4. closes circuit breakers, logs, and waits until there is enough to send.
 
 A failed step is sent again after a pause; no change is ever dropped for a failure. An answer that a retry may
 not cure is logged as an error, once until it changes, and retried too.
@@ -271,7 +276,7 @@ class Relay:
         # One wait is enough, however late this task is.
         waited = {shard for shard, at in self._ends_due_at.items() if at <= now}
         # If a server hung, an end sent now could be handled before logins that were pending on peers.
-        unsure = [writer for writer, step in planned if _has_end(step) and not writer.gate.is_fresh(now)]
+        unsure = [writer for writer, step in planned if not writer.gate.is_fresh(now) and _has_end(step)]
         failures = await self._probe(unsure)
         if unsure:
             planned = await self._plan()
@@ -348,9 +353,9 @@ class Relay:
         self._ends_due_at = {
             writer.shard: due_at
             for writer, step in planned
-            if _has_end(step)
+            if (due_at := writer.gate.ends_due_at(now)) > now
             and writer.shard not in waited
-            and (due_at := writer.gate.ends_due_at(now)) > now
+            and _has_end(step)
         }
         return [each for each in planned if each[0].shard not in self._ends_due_at]
 
