@@ -107,8 +107,6 @@ class EndGate:
         self._answered_at, self._took_s = now, took_s
         if not (has_failed or has_hung or was_stopped) or now - worked_at < MIN_OUTAGE_S:
             return False
-        if self.is_open(now):
-            self._concerns_all = False
         self._wait(now, RECOVERY_SETTLE_TIMEOUT_S)
         self._recovered_at = now
         return not self.is_open(now)

@@ -80,6 +80,15 @@ def see(at: float, **traces: PeerTrace) -> Step:
             50 + RECOVERY_SETTLE_TIMEOUT_S,
         ),  # that does not mean that nothing is queued
         ([back(50), loss(50.1, b=REGISTERED), see(50.5, b=REGISTERED)], 50 + RECOVERY_SETTLE_TIMEOUT_S),
+        ([loss(5), back(6)], 5 + SETTLE_TIMEOUT_S),  # the longer wait holds
+        # A resync of this node alone, during a wait for all, changes nothing; after it, it waits alone.
+        ([loss(5), resync(6), see(7, b=REGISTERED)], 7),
+        ([loss(5), resync(16), see(17, b=REGISTERED)], 16 + SETTLE_TIMEOUT_S),
+        (
+            [loss(5, "new"), resync(6), see(7, b=PeerTrace(7, True, False, "old"))],
+            5 + SETTLE_TIMEOUT_S,
+        ),
+        ([loss(5, "new"), loss(16), see(17, b=PeerTrace(7, True, False, "old"))], 17),
         ([see(2), loss(5)], 5 + RECOVERY_SETTLE_TIMEOUT_S),  # users who were swept may be reconnecting
     ],
 )
@@ -95,6 +104,13 @@ def test_without_live_peers_there_is_no_wait(step: Step) -> None:
     gate = EndGate(lambda node: node != "x")
     step(gate)
     assert gate.opens_at == -math.inf
+
+
+def test_peers_that_were_swept_during_a_wait_may_be_about_to_return() -> None:
+    gate = EndGate(lambda _node: True)
+    for step in (loss(5, b=BEFORE), loss(16)):
+        step(gate)
+    assert gate.opens_at == 16 + RECOVERY_SETTLE_TIMEOUT_S
 
 
 def test_the_first_generation_does_not_wait() -> None:
