@@ -98,8 +98,11 @@ class EndGate:
         """
         rested_s, took_s = sent_at - self._answered_at, now - sent_at
         slower_s = took_s - self._took_s
+        # After a pause, or a call that was held up, the shard may have been away for that time: logins that
+        # were pending on other nodes meanwhile arrive in a moment.
         if max(rested_s, slower_s) >= FRESH_S:
             self._settled_at = now + SETTLE_DELAY_S
+        # A shard that is slow all the time is not away: only a call that is slower than the one before.
         has_failed = unavailable_since is not None
         has_hung = took_s >= SLOW_CALL_S and (self._took_s < SLOW_CALL_S or slower_s >= MIN_OUTAGE_S)
         was_stopped = IDLE_GAP_S <= rested_s < math.inf
