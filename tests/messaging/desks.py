@@ -10,7 +10,7 @@ from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
-from presence.core.registry import Guest, Registry, Session
+from presence.core.registry import Guest, NewSession, Registry, Session
 from presence.core.requests import MessageRequest
 from presence.messaging.message_bus import OutgoingMessage, RouteResult
 from presence.messaging.message_queue import QueueBounds
@@ -127,7 +127,8 @@ class RouterHarness:
         """Return a session whose handle is (uid, device); Redis does not know of it."""
         guest = Guest(self.wire, (uid, device))
         now = self.clock.now()
-        return self.registry.login(guest, (uid, device) if device else uid, 30.0, now, now).session
+        new = NewSession((uid, device) if device else uid, 30.0, now)
+        return self.registry.login(guest, new, now).session
 
     def disconnect(self, session: Session) -> None:
         """Lose the session's connection; it has its grace period."""

@@ -235,6 +235,5 @@ def test_fenced_node_cannot_serve_until_it_has_a_new_id() -> None:
     node, _ = node_of(Settings())
     node.declared_readiness = Readiness.READY
     assert node.readiness() is Readiness.READY
-    (writer,) = node.relay.writers
-    writer.lost_to_fence = True
+    node.relay.mark_fenced(node.relay.node)
     assert node.readiness() is Readiness.FENCED
