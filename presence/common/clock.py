@@ -2,8 +2,6 @@
 
 Decisions use monotonic seconds. Unix milliseconds are the wall clock, read once at start, plus the monotonic
 time since: a later step of the wall clock does not move them.
-
-Tests: `tests/server/test_ticker.py`, `tests/core/test_engine.py`.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""The interfaces of token and certificate checks, as the server's side of the protocol uses them."""
+"""The interfaces of token and certificate checks, as the server's side of the protocol uses them.
+
+Tests: `tests/core/test_server_protocol_tokens.py`, `tests/auth/test_token_authenticator.py`.
+"""
 
 from typing import Final, NamedTuple, Protocol, TypeAlias
 

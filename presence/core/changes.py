@@ -2,6 +2,8 @@
 
 A change concerns a *session*. Whether it is a transition of the *user* (first session started, last one
 ended) is decided by the store's script, because only Redis sees the sessions of all nodes.
+
+Tests: `tests/core/test_engine_model.py`, `tests/store/test_rules.py`.
 """
 
 from enum import Enum

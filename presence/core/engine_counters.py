@@ -1,4 +1,7 @@
-"""What the engine counts."""
+"""What the engine counts.
+
+Tests: `tests/core/invariants.py`, `tests/admin/test_prometheus.py`.
+"""
 
 from dataclasses import dataclass, field
 

@@ -5,6 +5,8 @@ by the session object itself, so the late close of a superseded connection ends 
 
 Records are small because there is one per connection, 100,000 on a machine: slots, a uid that is also the
 wheel's key, and a session id that is a number until its text is needed.
+
+Tests: `tests/core/test_sessions.py`, `tests/core/test_engine_model.py`.
 """
 
 from collections.abc import Iterator

@@ -2,6 +2,8 @@
 
 A request is accepted immediately and answered later, so keepalives and logins are never delayed. The answer
 goes to the connection that sent the request; if that is lost, it is dropped.
+
+Tests: `tests/core/test_server_protocol.py`, `tests/transports/test_requests.py`.
 """
 
 from collections.abc import Mapping

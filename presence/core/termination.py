@@ -21,8 +21,6 @@ Three verbs, which mean the same in the core and in the transports:
 
 No method waits. The caller passes the session object or its id, so a late notice about a superseded session
 ends nothing.
-
-Tests: `tests/core/test_engine.py`, `tests/core/test_engine_limits.py`, `tests/core/test_engine_model.py`.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,9 +1,7 @@
-"""Slots and the stall policy, without a loop; then the ticker itself with a clock that jumps."""
+"""The ticker, with a clock that jumps."""
 
 import pytest
 import trio
-from hypothesis import example, given
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
@@ -13,49 +11,6 @@ from presence.core.sessions import DueSessions
 from presence.core.slots import SlotClock
 from presence.core.stall_guard import StallGuard
 from presence.server.ticker import Ticker
-
-
-@given(origin=st.floats(0, 1e6), slot_s=st.floats(0.001, 5), after_s=st.floats(0, 4e7))
-@example(origin=0.0, slot_s=0.01, after_s=0.07)  # 0.07 / 0.01 is more than 7
-@example(origin=0.0, slot_s=0.01, after_s=0.29)  # 0.29 / 0.01 is less than 29
-def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
-    origin: float, slot_s: float, after_s: float
-) -> None:
-    slots, at = SlotClock(slot_s, origin), origin + after_s
-    due, last_started = slots.at_or_after(at), slots.at_or_before(at)
-    assert slots.start_of(due - 1) < at <= slots.start_of(due)
-    assert slots.start_of(last_started) <= at < slots.start_of(last_started + 1)
-    assert slots.at_or_before(slots.start_of(due)) == due
-
-
-def test_credit_delays_existing_deadlines_and_not_later_ones() -> None:
-    slots = SlotClock(0.5, 0.0)
-    before = slots.at_or_after(10.0)
-    slots.credit(4.0)
-    assert slots.start_of(before) == 14.0
-    assert slots.start_of(slots.at_or_after(20.0)) == 20.0
-
-
-def test_a_stall_is_credited_no_matter_which_part_notices_it_first() -> None:
-    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
-    guard.loop_ran(1.0)
-    guard.loop_ran(8.0)  # a transport ran before the ticker did
-    guard.loop_ran(8.01)
-    assert guard.take_credit(8.02) == 7.0
-    assert guard.take_credit(8.03) == 0.0
-
-
-def test_at_most_t_is_credited_and_once_per_t() -> None:
-    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
-    guard.loop_ran(100.0)
-    assert guard.take_credit(100.0) == 30.0
-    guard.loop_ran(110.0)
-    assert guard.take_credit(110.0) == 0.0
-    for second in range(111, 130):
-        guard.loop_ran(float(second))
-    guard.loop_ran(140.0)
-    assert guard.take_credit(140.0) == 11.0
-    assert guard.credited_s == 41.0
 
 
 class Ticking:
