@@ -132,7 +132,7 @@ class RouterHarness:
 
     def disconnect(self, session: Session) -> None:
         """Lose the session's connection; it has its grace period."""
-        session.transport = session.handle = None
+        session.detach()
 
     def end(self, session: Session) -> None:
         self.disconnect(session)
