@@ -1,4 +1,4 @@
-"""Live sessions and their deadlines: the registry and three wheels, kept in step.
+"""Live sessions and their deadlines: the registry and four wheels, kept in step.
 
 Nothing else adds or removes sessions or deadlines. So a live session is in the wheel of idle time-outs,
 unless it has just been popped as due, and a session that has ended is in none of the wheels.
@@ -71,24 +71,24 @@ class Sessions:
         self._away_after = away_after
         slots = int(max(idle_timeout, max_idle_timeout, away_after) / slot_clock.slot_s) + 2
         cursor = slot_clock.at_or_before(now)
-        self._wheel: TimingWheel[SessionKey] = TimingWheel(slots, cursor)
-        self._auto_away: TimingWheel[SessionKey] = TimingWheel(slots if away_after else 0, cursor)
-        self._token_expiry: DeadlineWheel[SessionKey] = DeadlineWheel(now)
-        self._status_ends: DeadlineWheel[SessionKey] = DeadlineWheel(now)
+        self._idle_wheel: TimingWheel[SessionKey] = TimingWheel(slots, cursor)
+        self._away_wheel: TimingWheel[SessionKey] = TimingWheel(slots if away_after else 0, cursor)
+        self._token_wheel: DeadlineWheel[SessionKey] = DeadlineWheel(now)
+        self._status_wheel: DeadlineWheel[SessionKey] = DeadlineWheel(now)
 
     def login(self, guest: Guest, new: NewSession, now: float) -> LoginResult:
         """Make the guest a session, in place of the same device's older one, and set its deadlines."""
         result = self.registry.login(guest, new, now)
         key = new.key
-        self._wheel.touch(key, self._slot_clock.at_or_after(now + new.idle_timeout))
+        self._idle_wheel.touch(key, self._slot_clock.at_or_after(now + new.idle_timeout))
         if self._away_after:
-            self._auto_away.touch(key, self._slot_clock.at_or_after(now + self._away_after))
+            self._away_wheel.touch(key, self._slot_clock.at_or_after(now + self._away_after))
         if new.expires_at is not None:
-            self._token_expiry.set(key, new.expires_at)
+            self._token_wheel.set(key, new.expires_at)
         if new.status_ends_at is not None:
-            self._status_ends.set(key, new.status_ends_at)
-        elif self._status_ends:  # of the session that this one replaces
-            self._status_ends.discard(key)
+            self._status_wheel.set(key, new.status_ends_at)
+        elif self._status_wheel:  # of the session that this one replaces
+            self._status_wheel.discard(key)
         return result
 
     def update(
@@ -101,9 +101,9 @@ class Sessions:
     ) -> Change | None:
         """Update a live session's profile and idle time-out, which counts from now on; None: no change."""
         if status_ends_at is not None:
-            self._status_ends.set(session.key, status_ends_at)
+            self._status_wheel.set(session.key, status_ends_at)
         elif change.status is not None:
-            self._status_ends.discard(session.key)
+            self._status_wheel.discard(session.key)
         updated = self.registry.update(session, now, change, idle_timeout)
         if idle_timeout is not None:
             self.packet_received(session, now)
@@ -112,7 +112,7 @@ class Sessions:
     def packet_received(self, session: Session, now: float) -> None:
         """Extend a live session that sent a packet."""
         session.last_seen = now
-        self._wheel.touch(session.key, self._slot_clock.at_or_after(now + session.idle_timeout))
+        self._idle_wheel.touch(session.key, self._slot_clock.at_or_after(now + session.idle_timeout))
 
     def keepalives_received(
         self, sessions: Iterable[Session], now: float, since: float = math.inf
@@ -136,44 +136,44 @@ class Sessions:
             if session.idle_timeout == usual:
                 keys.append(session.key)
             else:
-                self._wheel.touch(session.key, self._slot_clock.at_or_after(now + session.idle_timeout))
+                self._idle_wheel.touch(session.key, self._slot_clock.at_or_after(now + session.idle_timeout))
                 extended += 1
         if keys:
-            self._wheel.touch_all(keys, self._slot_clock.at_or_after(now + usual))
+            self._idle_wheel.touch_all(keys, self._slot_clock.at_or_after(now + usual))
         return extended + len(keys), frequent
 
     def user_active(self, session: Session, now: float) -> Change | None:
         """Record that a live session's user was active; ends auto-away."""
         if self._away_after:
-            self._auto_away.touch(session.key, self._slot_clock.at_or_after(now + self._away_after))
+            self._away_wheel.touch(session.key, self._slot_clock.at_or_after(now + self._away_after))
         return self.registry.clear_auto_away(session, now)
 
     def end_status(self, session: Session, now: float) -> Change | None:
         """End a status whose end has come; auto-away counts from now on if it was due before."""
-        if self._away_after and session.key not in self._auto_away:
-            self._auto_away.touch(session.key, self._slot_clock.at_or_after(now + self._away_after))
+        if self._away_after and session.key not in self._away_wheel:
+            self._away_wheel.touch(session.key, self._slot_clock.at_or_after(now + self._away_after))
         return self.registry.end_status(session, now)
 
     def token_renewed(self, session: Session, expires_at: float) -> None:
-        self._token_expiry.set(session.key, expires_at)
+        self._token_wheel.set(session.key, expires_at)
 
     def begin_grace(self, session: Session, grace: float, now: float) -> None:
         """Have a live session end in `grace` seconds, unless its idle time-out comes first."""
-        idle_deadline = self._wheel.slot_of(session.key)
+        idle_deadline = self._idle_wheel.slot_of(session.key)
         if idle_deadline is not None:  # None: it has expired, and is in the batch that ends now
-            self._wheel.touch(session.key, min(idle_deadline, self._slot_clock.at_or_after(now + grace)))
+            self._idle_wheel.touch(session.key, min(idle_deadline, self._slot_clock.at_or_after(now + grace)))
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
         """Remove a session; None if it was superseded or has ended before."""
         change = self.registry.end(session, code, now)
         if change is not None:
-            self._wheel.discard(session.key)
-            if self._token_expiry:
-                self._token_expiry.discard(session.key)
-            if self._auto_away:
-                self._auto_away.discard(session.key)
-            if self._status_ends:
-                self._status_ends.discard(session.key)
+            self._idle_wheel.discard(session.key)
+            if self._token_wheel:
+                self._token_wheel.discard(session.key)
+            if self._away_wheel:
+                self._away_wheel.discard(session.key)
+            if self._status_wheel:
+                self._status_wheel.discard(session.key)
         return change
 
     def pop_due(self, slot: int, now: float, limit: int) -> DueSessions | None:
@@ -185,10 +185,10 @@ class Sessions:
         Returns:
             The sessions; None: no more are due.
         """
-        idle = self._wheel.pop_due(slot, limit)
-        inattentive = self._auto_away.pop_due(slot, limit)
-        token_expired = self._token_expiry.pop_due(now, limit)
-        status_ended = self._status_ends.pop_due(now, limit)
+        idle = self._idle_wheel.pop_due(slot, limit)
+        inattentive = self._away_wheel.pop_due(slot, limit)
+        token_expired = self._token_wheel.pop_due(now, limit)
+        status_ended = self._status_wheel.pop_due(now, limit)
         if not idle and not inattentive and token_expired is None and status_ended is None:
             return None
         live = self._live
@@ -199,28 +199,28 @@ class Sessions:
 
     def is_idle(self, session: Session) -> bool:
         """Whether a live session that was popped as idle has sent nothing since."""
-        return session.key not in self._wheel
+        return session.key not in self._idle_wheel
 
     def is_inattentive(self, session: Session) -> bool:
         """Whether a session that was popped as inattentive is live, and has sent only keepalives since."""
-        return session in self.registry and session.key not in self._auto_away
+        return session in self.registry and session.key not in self._away_wheel
 
     def has_expired_token(self, session: Session) -> bool:
         """Whether a session whose token expired is live, and has sent no new one since."""
-        return session in self.registry and session.key not in self._token_expiry
+        return session in self.registry and session.key not in self._token_wheel
 
     def has_ended_status(self, session: Session) -> bool:
         """Whether a session whose status ended is live, and has set no other with an end since."""
-        return session in self.registry and session.key not in self._status_ends
+        return session in self.registry and session.key not in self._status_wheel
 
     @property
     def with_token(self) -> int:
         """Number of sessions with a token that expires."""
-        return len(self._token_expiry)
+        return len(self._token_wheel)
 
     def slot_sizes(self, slots: int) -> list[int]:
         """Return how many sessions are due in each of the next slots, soonest first."""
-        return self._wheel.slot_sizes(slots)
+        return self._idle_wheel.slot_sizes(slots)
 
     def upcoming_expirations(self, now: float) -> dict[str, Any]:
         """Return how many sessions are due in each of the next slots; O(slots).
@@ -231,21 +231,26 @@ class Sessions:
         """
         slot_s = self._slot_clock.slot_s
         sizes = self.slot_sizes(min(math.ceil(self.idle_timeout / slot_s) + SPARE_SLOTS, MAX_REPORTED_SLOTS))
-        next_s = max(0.0, self._slot_clock.start_of(self._wheel.cursor + 1) - now)
-        return {"slot_s": slot_s, "next_s": next_s, "sizes": sizes, "later": len(self._wheel) - sum(sizes)}
+        next_s = max(0.0, self._slot_clock.start_of(self._idle_wheel.cursor + 1) - now)
+        return {
+            "slot_s": slot_s,
+            "next_s": next_s,
+            "sizes": sizes,
+            "later": len(self._idle_wheel) - sum(sizes),
+        }
 
     def ends_at(self, session: Session) -> float:
         """Return when a session ends if nothing more is received from its client."""
-        slot = self._wheel.slot_of(session.key)
-        return self._slot_clock.start_of(self._wheel.cursor if slot is None else slot)
+        slot = self._idle_wheel.slot_of(session.key)
+        return self._slot_clock.start_of(self._idle_wheel.cursor if slot is None else slot)
 
     def timers(self, session: Session) -> SessionTimers:
-        slot, away = self._wheel.slot_of(session.key), self._auto_away.slot_of(session.key)
+        slot, away = self._idle_wheel.slot_of(session.key), self._away_wheel.slot_of(session.key)
         return SessionTimers(
             slot,
-            self._wheel.cursor,
+            self._idle_wheel.cursor,
             self._slot_clock.slot_s,
             None if slot is None else self._slot_clock.start_of(slot),
             None if away is None else self._slot_clock.start_of(away),
-            self._token_expiry.deadline_of(session.key),
+            self._token_wheel.deadline_of(session.key),
         )

@@ -91,7 +91,7 @@ def check(world: World, desk: NotingDesk, records: Records) -> None:
 def check_after_slot(world: World) -> None:
     """Check what holds after a slot: nothing that is due is left, in no wheel and in no batch."""
     engine: Any = world.engine
-    for wheel in (engine.sessions._wheel, engine.sessions._auto_away):
+    for wheel in (engine.sessions._idle_wheel, engine.sessions._away_wheel):
         assert wheel.cursor >= world.slot
     for session in engine.registration._stale:
         silent_s = world.now - session.last_seen
@@ -101,7 +101,7 @@ def check_after_slot(world: World) -> None:
 
 def _each_session_has_a_deadline_and_its_record(world: World, desk: NotingDesk, records: Records) -> None:
     registry: Any = world.registry
-    wheel: Any = world.engine.sessions._wheel
+    wheel: Any = world.engine.sessions._idle_wheel
     assert len(registry._sessions) == len(records.entries)
     users: Counter[str] = Counter()
     gone = {session.number for session in desk.gone}
@@ -146,9 +146,9 @@ def _tables_hold_live_sessions_only(world: World) -> None:
     registry: Any = world.registry
     profiles = registry.profiles
     keys = registry._sessions.keys()
-    for wheel in (sessions._wheel, sessions._auto_away):
+    for wheel in (sessions._idle_wheel, sessions._away_wheel):
         assert wheel._slot_of.keys() <= keys, "a deadline without a session"
-    for expiry in (sessions._token_expiry, sessions._status_ends):
+    for expiry in (sessions._token_wheel, sessions._status_wheel):
         assert expiry._wheel._slot_of.keys() <= keys, "a deadline without a session"
         assert expiry._far.keys() <= expiry._wheel._slot_of.keys()
     numbers = {session.number for session in registry}

@@ -72,7 +72,7 @@ def test_an_ended_session_is_not_in_any_table() -> None:
         world.sockets.feed(session.handle, protocol.encode(protocol.logout()))
         left.remove(session)
         assert world.registry.sessions_of("ada") == left
-    assert (len(world.engine.sessions._auto_away), world.engine.statistics().expiring) == (0, 0)
+    assert (len(world.engine.sessions._away_wheel), world.engine.statistics().expiring) == (0, 0)
     assert not world.registry.profiles._shown
     assert not world.registry._devices
     assert world.registry.end(session, Code.CLOSED, world.now) is None
