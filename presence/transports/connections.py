@@ -1,30 +1,50 @@
-"""The descriptors of the epoll transport: the state of each, its unsent bytes, and its time-out.
+"""The connections of the epoll transport: the state of each, its unsent bytes, its deadline, and its close.
 
-`reader.py` reads connections; everything else that happens to them is here. A connection has an entry in
-`unsent` only while its client reads slowly.
+An idle connection is a session and two bytes: its latency class, and how many keepalives in a row the next
+slower class would have served as well. Everything else is in a record (`Connection`). A connection has one
+until its login is answered, and again while anything is pending: replies, unsent bytes, packets left for
+another turn, its close. TLS connections keep theirs, and so do those whose client a proxy has named or whose
+address is counted.
 
-Each connection is watched by one of three epoll sets, its *latency class*. What the client sends moves it.
-`DEMOTE_AFTER_BEATS` keepalives in a row move it to the next slower class, which would have served them too:
+A descriptor is reused as soon as it is closed. So it names a connection only where the kernel or the core has
+just said so. Queues and deadlines hold records, and a closed one says that it is.
 
-    accept -> (HANDSHAKING ->) IMMEDIATE -> login -> BATCHED
+The states of a connection. A guest takes the steps that it needs (see `guests.py`):
+
+    accept -> (HEADER ->) (HANDSHAKE ->) LOGIN -> LOGGED_IN
+
+    begin_close   any of these -> CLOSE_QUEUED   input is ignored; the close packet is behind the replies
+    send_close    CLOSE_QUEUED -> FLUSHING       both are written, behind what is unsent
+    _half_close   FLUSHING     -> HALF_CLOSED    the sending side is shut; input is read and dropped
+    close         any          -> CLOSED         at the end of input; if the unsent bytes are too many, or are
+                                                 taken too slowly; after `MAX_DRAIN_BYTES`, `DRAIN_TIMEOUT_S`
+
+What the kernel and the clock report, by state:
+
+                  readable            writable (while bytes are unsent)     deadline
+    HEADER        Guests.advance                                            Guests.timed_out
+    HANDSHAKE     Guests.advance      flush                                 Guests.timed_out
+    LOGIN         read                flush                                 Guests.timed_out
+    LOGGED_IN     read                flush; at the end Engine.drained      unsent_timed_out
+    CLOSE_QUEUED  send_close, drain   flush; at the end send_close          close
+    FLUSHING      drain               flush; at the end _half_close         close
+    HALF_CLOSED   drain                                                     close
+
+Each connection is watched by one epoll set, that of its *latency class*. What the client sends moves it.
+`DEMOTE_AFTER_KEEPALIVES` keepalives in a row move it to the next slower class, which would have served them
+too:
+
+    accept -> (AWAITING_HEADER ->) (HANDSHAKING ->) IMMEDIATE -> login -> BATCHED
     anything but a keepalive:            any class -> IMMEDIATE
     a keepalive that wants an answer:    BATCHED   -> SHORT
     keepalives in a row:                 IMMEDIATE -> SHORT
     the same, none wants an answer:      SHORT     -> BATCHED
 
-Class and count take a byte each, indexed by descriptor.
+What is sent over TLS is encrypted immediately, so unsent bytes are those that go over the wire. The event
+mask that the kernel reports for a TLS connection has one bit more than that of a plain one, so the hot path
+tells the two apart without a lookup.
 
-A TLS connection has an entry in `tls`: what is sent is encrypted immediately, so `unsent` holds records. A
-fourth set watches it until its handshake is over. The event mask that the kernel reports for it has one bit
-more than that of a plain connection, so the hot path tells the two apart without a lookup.
-
-Closing a connection (`Closing`):
-
-    begin_close  -> QUEUED       input is ignored; the pending replies and the close packet are kept aside
-    send_close   -> FLUSHING     the close packet is written, behind what is unsent
-    _half_close  -> HALF_CLOSED  everything was sent: the sending side is shut, input is read and dropped
-    close                        at the end of input, or after `MAX_DRAIN_BYTES` or `DRAIN_TIMEOUT_S`; in any
-                                 state if the unsent bytes are too many, or are taken too slowly
+Tests: ``tests/transports/test_connections.py``, ``tests/transports/test_requests.py``
 """
 
 import errno
@@ -34,7 +54,6 @@ import socket
 from collections import OrderedDict
 from contextlib import suppress
 from enum import Enum, IntEnum
-from typing import TypeAlias
 
 import trio
 
@@ -60,7 +79,7 @@ from presence.transports.tls_connection import TlsConnectionState
 
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
 # About two minutes; a client that wants every third keepalive answered keeps its class.
-DEMOTE_AFTER_BEATS = 12
+DEMOTE_AFTER_KEEPALIVES = 12
 
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 TLS_READ = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
@@ -72,88 +91,95 @@ class LatencyClass(IntEnum):
     IMMEDIATE = 0  # not logged in, or has recently sent more than keepalives: served without a pause
     SHORT = 1  # keepalives that want an answer: gathered for a few milliseconds
     BATCHED = 2  # keepalives without an answer: gathered for longer
-    HANDSHAKING = 3  # TLS, handshake not finished: see `tls_handshake.py`
-    UNWATCHED = 4  # none
+    AWAITING_HEADER = 3  # of a proxy: see `guests.py`
+    HANDSHAKING = 4  # TLS: see `guests.py`
+    UNWATCHED = 5  # none
+
+    @property
+    def slower(self) -> "LatencyClass":
+        """The next slower of the served classes."""
+        return LatencyClass.SHORT if self is LatencyClass.IMMEDIATE else LatencyClass.BATCHED
 
 
 SERVED_CLASSES = (LatencyClass.IMMEDIATE, LatencyClass.SHORT, LatencyClass.BATCHED)
+WATCHING_CLASSES = (*SERVED_CLASSES, LatencyClass.AWAITING_HEADER, LatencyClass.HANDSHAKING)
 
 
-class CloseState(Enum):
-    """How far the close of a connection is."""
+class State(Enum):
+    """How far a connection is; the head of this file has the transitions."""
 
-    QUEUED = "queued"  # the close packet is not sent yet
-    FLUSHING = "flushing"  # the close packet is in the write buffer
-    HALF_CLOSED = "half closed"  # the sending side is shut; input is read and dropped
-
-
-class Closing:
-    """A connection that is being closed; the head of this file has the transitions.
-
-    Attributes:
-        state: how far the close is.
-        close_packet: the last bytes to send.
-        drained: bytes read and dropped since the close began.
-    """
-
-    __slots__ = ("close_packet", "drained", "state")
-
-    def __init__(self, close_packet: bytes | bytearray) -> None:
-        self.state = CloseState.QUEUED
-        self.close_packet: bytes | bytearray = close_packet
-        self.drained = 0
+    HEADER = "a proxy's header is awaited"
+    HANDSHAKE = "the TLS handshake is not over"
+    LOGIN = "the login is awaited"
+    LOGGED_IN = "its client is a session"
+    CLOSE_QUEUED = "the close packet is not sent yet"
+    FLUSHING = "the close packet is sent, or among the unsent bytes"
+    HALF_CLOSED = "the sending side is shut"
+    CLOSED = "the descriptor is closed, and may be another connection's"
 
 
-FdState: TypeAlias = Client | Closing | None
+_GUEST_STATES = frozenset({State.HEADER, State.HANDSHAKE, State.LOGIN})
+_CLASS_OF_GUEST = {State.HEADER: LatencyClass.AWAITING_HEADER, State.HANDSHAKE: LatencyClass.HANDSHAKING}
 
 
-class Addresses:
-    """The client address of each connection, kept only if it differs from the kernel's or is counted.
+class Connection:
+    """The record of a connection with which anything is pending, or that is more than its session."""
 
-    Args:
-        admission: counts connections per address, if they are limited.
+    __slots__ = (
+        "address",
+        "drained_bytes",
+        "fd",
+        "header",
+        "is_deferred",
+        "largest_packet",
+        "progress_bytes",
+        "replies",
+        "state",
+        "tls",
+        "unsent",
+    )
 
-    Attributes:
-        known: addresses that a proxy named or that are counted; for any other, ask the kernel.
-    """
+    def __init__(self, fd: int, state: State = State.LOGGED_IN) -> None:
+        self.fd = fd  # its descriptor, unless it is closed
+        self.state = state
+        self.tls: TlsConnectionState | None = None  # from the accept on, if it is a TLS connection
+        self.address = ""  # that a proxy has named, or that is counted; "": neither, the kernel knows it
+        self.header: bytearray | None = None  # the received part of a proxy's header
+        self.replies: bytearray | None = None  # to send when the batch has been read, or when it is closed
+        self.is_deferred = False  # whether the reader has packets of it left for another turn
+        self.unsent: bytearray | None = None  # bytes waiting for a slow reader
+        self.largest_packet = 0  # bytes among them that make no slow reader, because they are one packet
+        self.progress_bytes = 0  # that a slow reader has taken since its deadline was set
+        self.drained_bytes = 0  # read and dropped since the close began
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-        self.known: dict[int, str] = {}
+    @property
+    def is_guest(self) -> bool:
+        return self.state in _GUEST_STATES
 
-    def register(self, fd: int, address: str, *, from_proxy: bool = False) -> Refusal | None:
-        """Record the address of a connection, and count it.
+    @property
+    def is_closed(self) -> bool:
+        return self.state is State.CLOSED
 
-        Args:
-            fd: the connection.
-            address: what limits count the client's address by.
-            from_proxy: whether a proxy named it, and not the kernel.
+    @property
+    def can_send(self) -> bool:
+        """Whether packets can be sent: over TLS, whether the handshake is over."""
+        return self.tls is None or self.tls.ready
 
-        Returns:
-            None, or a refusal: the address has as many connections as it may have.
-        """
-        is_counted = self._admission.counts_connections
-        if not (from_proxy or is_counted):
-            return None
-        if is_counted and (refusal := self._admission.add_connection(address)) is not None:
-            return refusal
-        self.known[fd] = address
-        return None
-
-    def address_of(self, fd: int) -> str:
-        """Return the address for operators; "" if the connection is lost and its address not kept."""
-        if (address := self.known.get(fd)) is not None:
-            return address
-        with sockets.borrowed(fd) as sock:
-            return networks.limit_key(sockets.peer_address(sock))
-
-    def release(self, fd: int) -> None:
-        if (address := self.known.pop(fd, None)) is not None and self._admission.counts_connections:
-            self._admission.remove_connection(address)
+    @property
+    def is_idle(self) -> bool:
+        """Whether the record says no more than that there is a session."""
+        return (
+            self.state is State.LOGGED_IN
+            and self.replies is None
+            and self.unsent is None
+            and not self.is_deferred
+            and self.tls is None
+            and not self.address
+        )
 
 
 class Deadlines:
-    """The deadlines of descriptors, at most one each. Without deadlines nothing wakes up.
+    """The deadlines of connections, at most one each. Without deadlines nothing wakes up.
 
     Args:
         clock: monotonic time.
@@ -164,26 +190,26 @@ class Deadlines:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._wheel: TimingWheel[int] = TimingWheel(256, self._current_slot())
+        self._wheel: TimingWheel[Connection] = TimingWheel(256, self._current_slot())
         self.armed = trio.Event()
 
     def __len__(self) -> int:
         return len(self._wheel)
 
-    def __contains__(self, fd: int) -> bool:
-        return fd in self._wheel
+    def __contains__(self, connection: Connection) -> bool:
+        return connection in self._wheel
 
-    def set(self, fd: int, seconds: float) -> None:
-        """Set the deadline of a descriptor, replacing an earlier one."""
+    def set(self, connection: Connection, seconds: float) -> None:
+        """Set the deadline of a connection, replacing an earlier one."""
         if not self._wheel:  # the wheel was not advanced meanwhile
             self._wheel.pop_due(self._current_slot(), 0)
-        self._wheel.touch(fd, int((self._clock.now() + seconds) / TIMEOUT_RESOLUTION_S) + 1)
+        self._wheel.touch(connection, int((self._clock.now() + seconds) / TIMEOUT_RESOLUTION_S) + 1)
         self.armed.set()
 
-    def cancel(self, fd: int) -> None:
-        self._wheel.discard(fd)
+    def cancel(self, connection: Connection) -> None:
+        self._wheel.discard(connection)
 
-    def pop_expired(self, limit: int) -> list[int]:
+    def pop_expired(self, limit: int) -> list[Connection]:
         return self._wheel.pop_due(self._current_slot(), limit)
 
     async def wait(self) -> None:
@@ -198,89 +224,115 @@ class Deadlines:
 
 
 class Connections:
-    """All connections of one transport, by descriptor.
+    """All connections of one transport.
 
     Args:
-        engine: is notified of connections that are dropped.
+        engine: is notified of clients that are disconnected.
         clock: monotonic time.
         admission: counts connections by address, if it bounds them.
 
     Attributes:
         sets: the epoll sets, by latency class.
-        fd_states: the client, close or absence of a connection, by descriptor.
+        clients: the client of a connection, by descriptor; None while it is closing, and without one.
         latency_class: the set that watches a descriptor.
-        quiet_beats: consecutive keepalives that the next slower class would have served as well.
-        unsent: bytes waiting for slow readers.
-        largest_packet: the size of the largest packet among them, if packets may be as large as a frame.
-        unsent_progress: bytes that slow readers have taken since their deadline was set.
-        pending_replies: answers to send when the batch has been read.
-        tls: the TLS state of TLS connections, from the accept on.
+        quiet_keepalives: consecutive keepalives that the next slower class would have served as well.
+        records: what is more than that, by descriptor.
         handshaking: connections whose handshake has begun and is not finished, oldest first.
-        deadlines: time-outs of descriptors.
-        addresses: that connections are counted by.
+        deadlines: time-outs of connections.
         counters: statistics of this transport.
     """
 
     def __init__(self, engine: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
         self._engine = engine
         self._limits = limits
-        self.sets = [select.epoll() for _ in (*SERVED_CLASSES, LatencyClass.HANDSHAKING)]
-        self.fd_states: list[FdState] = []
+        self._admission = admission
+        self.sets = [select.epoll() for _ in WATCHING_CLASSES]
+        self.clients: list[Client | None] = []
         self.latency_class = bytearray()
-        self.quiet_beats = bytearray()
-        self.unsent: dict[int, bytearray] = {}
-        self.largest_packet: dict[int, int] = {}
-        self.unsent_progress: dict[int, int] = {}
-        self.pending_replies: dict[int, bytearray] = {}
-        self.tls: dict[int, TlsConnectionState] = {}
+        self.quiet_keepalives = bytearray()
+        self.records: dict[int, Connection] = {}
+        self._replying: list[Connection] = []  # with replies since the last `flush_replies`
         # A plain dict gets slow when its front is removed.
-        self.handshaking: OrderedDict[int, None] = OrderedDict()
+        self.handshaking: OrderedDict[Connection, None] = OrderedDict()
         self.deadlines = Deadlines(clock)
-        self.addresses = Addresses(admission)
         self.counters = TransportStatistics()
 
-    def add(self, fd: int, guest: Guest, *, is_tls: bool = False) -> None:
+    def add(self, fd: int, guest: Guest, state: State, *, is_tls: bool = False) -> Connection:
         """Add an accepted descriptor, not watched yet and without a login time-out."""
-        if (missing := fd + 1 - len(self.fd_states)) > 0:
-            self.fd_states.extend([None] * missing)
+        if (missing := fd + 1 - len(self.clients)) > 0:
+            self.clients.extend([None] * missing)
             self.latency_class.extend(bytes([LatencyClass.UNWATCHED]) * missing)
-            self.quiet_beats.extend(bytes(missing))
-        self.fd_states[fd] = guest
+            self.quiet_keepalives.extend(bytes(missing))
+        self.clients[fd] = guest
+        connection = self.records[fd] = Connection(fd, state)
         if is_tls:
-            self.tls[fd] = TlsConnectionState(fd)
+            connection.tls = TlsConnectionState(fd)
+            self.counters.tls_connections += 1
         self.counters.connections += 1
+        return connection
 
-    def expect_login(self, fd: int) -> None:
+    def record(self, fd: int) -> Connection:
+        """Return the record of an open connection; one without is logged in and idle."""
+        connection = self.records.get(fd)
+        if connection is None:
+            connection = self.records[fd] = Connection(fd)
+        return connection
+
+    def settle(self, connection: Connection) -> None:
+        """Forget a record that has nothing to say any more; it may have been forgotten before."""
+        if connection.is_idle and self.records.get(connection.fd) is connection:
+            del self.records[connection.fd]
+
+    def is_open(self, fd: int) -> bool:
+        return self.clients[fd] is not None or fd in self.records
+
+    # Addresses
+
+    def identify(self, connection: Connection, address: str, *, from_proxy: bool = False) -> Refusal | None:
+        """Record the address of a client, and count it.
+
+        Args:
+            connection: its connection.
+            address: what limits count the client's address by.
+            from_proxy: whether a proxy named it, and not the kernel.
+
+        Returns:
+            None, or a refusal: the address has as many connections as it may have.
+        """
+        is_counted = self._admission.counts_connections
+        if not (from_proxy or is_counted):
+            return None
+        if is_counted and (refusal := self._admission.add_connection(address)) is not None:
+            return refusal
+        connection.address = address
+        self.counters.addresses_kept += 1
+        return None
+
+    def address_of(self, fd: int) -> str:
+        """Return the address for operators; "" if the connection is lost and its address not kept."""
+        if (connection := self.records.get(fd)) is not None and connection.address:
+            return connection.address
+        with sockets.borrowed(fd) as sock:
+            return networks.limit_key(sockets.peer_address(sock))
+
+    # The set that watches a connection
+
+    def expect_login(self, connection: Connection) -> None:
         """Start the login time-out of a connection that was added, unless it runs or the login came."""
-        if isinstance(self.fd_states[fd], Guest) and fd not in self.deadlines:
-            self.deadlines.set(fd, self._limits.login_timeout)
+        if connection.is_guest and connection not in self.deadlines:
+            self.deadlines.set(connection, self._limits.login_timeout)
 
-    def watch_for_login(self, fd: int) -> None:
-        """Watch a new connection for its login, unless the first read has closed it.
+    def watch_guest(self, connection: Connection) -> None:
+        """Watch a guest for its next step, or the close that it has come to.
 
         Raises:
             OSError: the limit of epoll watches is reached, or there is no memory.
         """
-        if self.fd_states[fd] is None:
+        if connection.state is State.LOGGED_IN or connection.is_closed:
             return
-        if self.latency_class[fd] == LatencyClass.UNWATCHED:
-            self.watch(fd, READ)
-        elif self.latency_class[fd] == LatencyClass.HANDSHAKING:
-            self.set_latency_class(fd, LatencyClass.IMMEDIATE)
-
-    def watch_for_handshake(self, fd: int) -> None:
-        """Watch a new TLS connection for its handshake.
-
-        Raises:
-            OSError: as in `watch_for_login`.
-        """
-        if self.latency_class[fd] == LatencyClass.UNWATCHED and isinstance(self.fd_states[fd], Guest):
-            self.set_latency_class(fd, LatencyClass.HANDSHAKING)
-
-    def handshake_pending(self, fd: int) -> bool:
-        """Whether nothing can be sent on a connection because its handshake is not finished."""
-        tls = self.tls.get(fd)
-        return tls is not None and not tls.ready
+        latency_class = _CLASS_OF_GUEST.get(connection.state, LatencyClass.IMMEDIATE)
+        if self.latency_class[connection.fd] != latency_class:
+            self.set_latency_class(connection.fd, latency_class)
 
     def log_in(self, fd: int, session: Session) -> None:
         """Turn a guest into a session, in the batched class.
@@ -288,14 +340,16 @@ class Connections:
         Raises:
             OSError: the limit of epoll watches is reached, or there is no memory; it is not watched now.
         """
-        self.fd_states[fd] = session
-        if fd in self.unsent:
-            self.deadlines.set(fd, self._limits.unsent_timeout)
+        connection = self.record(fd)
+        self.clients[fd] = session
+        connection.state = State.LOGGED_IN
+        if connection.unsent is not None:
+            self.deadlines.set(connection, self._limits.unsent_timeout)
         else:
-            self.deadlines.cancel(fd)
+            self.deadlines.cancel(connection)
         self.set_latency_class(fd, LatencyClass.BATCHED)
 
-    def set_latency_class(self, fd: int, latency_class: int) -> None:
+    def set_latency_class(self, fd: int, latency_class: LatencyClass) -> None:
         """Let the set of a latency class watch a connection.
 
         Raises:
@@ -304,243 +358,17 @@ class Connections:
         if self.latency_class[fd] != LatencyClass.UNWATCHED:
             self.sets[self.latency_class[fd]].unregister(fd)
             self.latency_class[fd] = LatencyClass.UNWATCHED
-        self.sets[latency_class].register(fd, self._mask(fd, READ | WRITE if fd in self.unsent else READ))
+        connection = self.records.get(fd)
+        has_unsent = connection is not None and connection.unsent is not None
+        self.sets[latency_class].register(fd, self._mask(fd, READ | WRITE if has_unsent else READ))
         self.latency_class[fd] = latency_class
-        self.quiet_beats[fd] = 0
-
-    def queue_reply(self, fd: int, data: bytearray) -> None:
-        """Keep an answer for the next `flush_replies`."""
-        replies = self.pending_replies.get(fd)
-        if replies is None:
-            self.pending_replies[fd] = data
-        else:
-            replies += data
-
-    def flush_replies(self) -> None:
-        """Send the pending replies, one write per connection.
-
-        A write per answer would wake the client each time, which costs as much as all the rest of a login.
-        """
-        replies, self.pending_replies = self.pending_replies, {}
-        for fd, data in replies.items():
-            if self.fd_states[fd] is not None:
-                self.send(fd, data)
-
-    def deliver(self, fd: int, packet: bytes) -> None:
-        """Send one packet after the pending replies; its size alone makes no slow reader."""
-        if fd in self.pending_replies:
-            self.send(fd, self.pending_replies.pop(fd))
-            if not isinstance(self.fd_states[fd], Session):
-                return  # dropped
-        data = self._encoded(fd, packet)
-        self._send(fd, data, len(data) if len(packet) <= MAX_PACKET_BYTES else MAX_PACKET_BYTES)
-
-    def send(self, fd: int, data: bytes | bytearray) -> None:
-        """Send, or keep what the kernel does not take; a peer with too many unsent bytes is dropped."""
-        self._send(fd, self._encoded(fd, data))
-
-    def _encoded(self, fd: int, data: bytes | bytearray) -> bytes | bytearray:
-        """Return data as a connection sends it: over TLS, records; nothing if it is broken."""
-        if (tls := self.tls.get(fd)) is None:
-            return data
-        try:
-            return tls.encrypt(data)
-        except OSError:  # the next read reports it
-            return b""
-
-    def send_output(self, fd: int, tls: TlsConnectionState) -> None:
-        """Send what the TLS library says by itself."""
-        if tls.has_output:
-            self._send(fd, tls.take_output())
-
-    def read_tls(self, fd: int, tls: TlsConnectionState, limit: int) -> bytes:
-        """As `os.read`, and send what the TLS library says by itself.
-
-        Raises:
-            BlockingIOError: nothing has arrived; or the client reads so slowly that it was dropped.
-            OSError: the connection is broken.
-        """
-        try:
-            return tls.read(limit)
-        finally:
-            if tls.has_output:
-                self._send(fd, tls.take_output())
-                if self.tls.get(fd) is not tls:
-                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    def _send(self, fd: int, data: bytes | bytearray, largest_packet: int = 0) -> None:
-        """Send bytes as they are; `largest_packet`: how many of them make no slow reader of the peer."""
-        unsent = self.unsent.get(fd)
-        if unsent is not None:
-            unsent += data
-        else:
-            sent = self._write(fd, data)
-            if sent == len(data):
-                return
-            unsent = self.unsent[fd] = bytearray(data[sent:])
-            self.watch(fd, READ | WRITE)
-            if isinstance(self.fd_states[fd], Guest):
-                return  # a handshake: the library bounds its size, the login time-out its time
-            self.deadlines.set(fd, self._limits.unsent_timeout)
-        if largest_packet > self.largest_packet.get(fd, 0):
-            self.largest_packet[fd] = largest_packet
-        if len(unsent) > self._limits.unsent_bytes + self.largest_packet.get(fd, 0):
-            self.drop_slow_reader(fd)
-
-    def _write(self, fd: int, data: bytes | bytearray) -> int:
-        """Return how many bytes the kernel took, or no longer wants: the next read reports a loss."""
-        try:
-            return os.write(fd, data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            return len(data)
-
-    def flush(self, fd: int) -> None:
-        """Write unsent bytes: the kernel has room again."""
-        unsent = self.unsent.get(fd)
-        if unsent is None:
-            return
-        taken = self._write(fd, unsent)
-        del unsent[:taken]
-        self.unsent_progress[fd] = self.unsent_progress.get(fd, 0) + taken
-        if unsent:
-            return
-        del self.unsent[fd]
-        self.largest_packet.pop(fd, None)
-        self.unsent_progress.pop(fd, None)
-        client = self.fd_states[fd]
-        self.watch(fd, READ)
-        if isinstance(client, Closing) and client.state is CloseState.QUEUED:
-            self.send_close(fd)
-        elif isinstance(client, Closing):
-            self._half_close(fd, client)
-        elif isinstance(client, Session):
-            self.deadlines.cancel(fd)
-            self._engine.drained(client)
-
-    def hang_up(self, fd: int, close_packet: bytes | bytearray) -> None:
-        """Send a last packet; then half-close, drain, close."""
-        if self.begin_close(fd, close_packet):
-            self.send_close(fd)
-
-    def finish(self, fd: int, last_packet: bytes | bytearray) -> None:
-        """Send the last packet to a client that sends nothing more, and close.
-
-        So no later read finds the end of the input. What the client sends nevertheless is answered by the
-        kernel, with a reset.
-        """
-        if fd in self.tls or fd in self.unsent:
-            self.hang_up(fd, last_packet)
-            return
-        data = self.pending_replies.pop(fd, b"") + last_packet
-        try:
-            sent = os.write(fd, data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:  # the connection is lost
-            sent = len(data)
-        if sent == len(data):
-            self.close(fd)
-        else:
-            self.hang_up(fd, data[sent:])
-
-    def begin_close(self, fd: int, close_packet: bytes | bytearray) -> bool:
-        """Ignore the input of a connection from now on; return whether `send_close` must follow."""
-        if isinstance(self.fd_states[fd], Closing):
-            return False
-        self.fd_states[fd] = Closing(self.pending_replies.pop(fd, b"") + close_packet)
-        return True
-
-    def send_close(self, fd: int) -> None:
-        """Send the close packet after `begin_close`, and half-close the connection."""
-        closing = self.fd_states[fd]
-        if not isinstance(closing, Closing) or closing.state is not CloseState.QUEUED:
-            return
-        closing.state = CloseState.FLUSHING
-        close_packet, closing.close_packet = closing.close_packet, b""
-        if close_packet and not self.handshake_pending(fd):
-            self.send(fd, close_packet)
-        if self.fd_states[fd] is not closing:
-            return  # dropped: too much was unsent already
-        if fd in self.unsent:
-            self.deadlines.set(fd, self._limits.unsent_timeout)
-        else:
-            self._half_close(fd, closing)
-
-    def _half_close(self, fd: int, closing: Closing) -> None:
-        closing.state = CloseState.HALF_CLOSED
-        self.deadlines.set(fd, DRAIN_TIMEOUT_S)
-        self._end_tls(fd)
-        with suppress(OSError), sockets.borrowed(fd) as sock:
-            sock.shutdown(socket.SHUT_WR)
-
-    def _end_tls(self, fd: int) -> None:
-        """Send TLS's close notification, if nothing is unsent and the kernel takes it."""
-        if (tls := self.tls.get(fd)) is not None and fd not in self.unsent:
-            self._write(fd, tls.end())
-
-    def drain(self, fd: int, closing: Closing) -> None:
-        """Read and drop input; close at its end or when it is too much."""
-        self.send_close(fd)
-        if self.fd_states[fd] is not closing:
-            return
-        try:
-            data = os.read(fd, READ_BYTES)  # encrypted or not: it is dropped
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        closing.drained += len(data)
-        if not data and closing.state is not CloseState.HALF_CLOSED:
-            self.watch(fd, WRITE)  # the client sends nothing more, but still reads
-        elif not data or closing.drained > MAX_DRAIN_BYTES:
-            self.close(fd)
-
-    def unsent_timed_out(self, fd: int) -> None:
-        """Drop a client that reads too slowly, or renew its time-out if it has taken `MIN_PROGRESS_BYTES`."""
-        if self.unsent_progress.pop(fd, 0) >= MIN_PROGRESS_BYTES:
-            self.deadlines.set(fd, self._limits.unsent_timeout)
-        else:
-            self.drop_slow_reader(fd)
-
-    def drop_slow_reader(self, fd: int) -> None:
-        """Close the connection of a slow reader; its unsent bytes are lost."""
-        client = self.fd_states[fd]
-        self.counters.slow_readers += 1
-        if isinstance(client, Guest | Session):
-            self._engine.disconnected(client, Code.SLOW_CONSUMER)
-        self.close(fd)
-
-    def close(self, fd: int) -> None:
-        """Close a descriptor and remove all its state."""
-        self._end_tls(fd)
-        self.fd_states[fd] = None
-        self.latency_class[fd] = LatencyClass.UNWATCHED
-        self.unsent.pop(fd, None)
-        self.largest_packet.pop(fd, None)
-        self.unsent_progress.pop(fd, None)
-        self.pending_replies.pop(fd, None)
-        self.deadlines.cancel(fd)
-        self.addresses.release(fd)
-        self.counters.connections -= 1
-        self.counters.closed += 1
-        if self.tls.pop(fd, None) is not None:
-            self.handshaking.pop(fd, None)
-        os.close(fd)  # which also removes it from its epoll set
-
-    def close_all(self) -> None:
-        for fd, fd_state in enumerate(self.fd_states):
-            if fd_state is not None:
-                self.close(fd)
-        for epoll in self.sets:
-            epoll.close()
+        self.quiet_keepalives[fd] = 0
 
     def count_by_latency_class(self) -> tuple[int, ...]:
         """Return the number of connections in each latency class; O(descriptors)."""
         return tuple(map(self.latency_class.count, SERVED_CLASSES))
 
-    def watch(self, fd: int, mask: int) -> None:
+    def _watch(self, fd: int, mask: int) -> None:
         """Change the watched events; a connection not watched yet becomes `IMMEDIATE`."""
         mask = self._mask(fd, mask)
         if self.latency_class[fd] == LatencyClass.UNWATCHED:
@@ -550,4 +378,266 @@ class Connections:
             self.sets[self.latency_class[fd]].modify(fd, mask)
 
     def _mask(self, fd: int, mask: int) -> int:
-        return mask | TLS_READ if mask & READ and fd in self.tls else mask
+        connection = self.records.get(fd)
+        is_tls = connection is not None and connection.tls is not None
+        return mask | TLS_READ if mask & READ and is_tls else mask
+
+    # Reading and sending
+
+    def read(self, fd: int, limit: int) -> bytes:
+        """As `os.read`, also over TLS; what the TLS library says by itself meanwhile is sent.
+
+        Raises:
+            BlockingIOError: nothing has arrived; or the client reads so slowly that it was disconnected.
+            OSError: the connection is broken.
+        """
+        connection = self.records.get(fd)
+        if connection is None or connection.tls is None:
+            return os.read(fd, limit)
+        try:
+            return connection.tls.read(limit)
+        finally:
+            if connection.tls.has_output:
+                self.send_output(connection)
+                if connection.is_closed:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def queue_reply(self, fd: int, data: bytearray) -> None:
+        """Keep an answer for the next `flush_replies`."""
+        connection = self.record(fd)
+        if connection.replies is None:
+            connection.replies = data
+            self._replying.append(connection)
+        else:
+            connection.replies += data
+
+    def flush_replies(self) -> None:
+        """Send the pending replies, one write per connection.
+
+        A write per answer would wake the client each time, which costs as much as all the rest of a login.
+        """
+        replying, self._replying = self._replying, []
+        for connection in replying:
+            if connection.state is State.LOGGED_IN:  # if not, `send_close` sends them
+                self._send_replies(connection)
+                self.settle(connection)
+
+    def _send_replies(self, connection: Connection) -> None:
+        replies, connection.replies = connection.replies, None
+        if replies and connection.can_send:
+            self.send(connection.fd, replies)
+
+    def deliver(self, fd: int, packet: bytes) -> None:
+        """Send one packet after the pending replies; its size alone makes no slow reader of the client."""
+        connection = self.records.get(fd)
+        if connection is not None:
+            self._send_replies(connection)
+            if connection.is_closed:
+                return
+        data = self._encoded(connection, packet)
+        self._send(fd, connection, data, len(data) if len(packet) <= MAX_PACKET_BYTES else MAX_PACKET_BYTES)
+
+    def send(self, fd: int, data: bytes | bytearray) -> None:
+        """Send, or keep what the kernel does not take; a client with too many unsent bytes is cut off."""
+        connection = self.records.get(fd)
+        self._send(fd, connection, self._encoded(connection, data))
+
+    def send_output(self, connection: Connection) -> None:
+        """Send what the TLS library says by itself."""
+        if connection.tls is not None:
+            self._send(connection.fd, connection, connection.tls.take_output())
+
+    def _encoded(self, connection: Connection | None, data: bytes | bytearray) -> bytes | bytearray:
+        """Return data as a connection sends it: over TLS, records; nothing if it is broken."""
+        if connection is None or connection.tls is None:
+            return data
+        try:
+            return connection.tls.encrypt(data)
+        except OSError:  # the next read reports it
+            return b""
+
+    def _send(
+        self, fd: int, connection: Connection | None, data: bytes | bytearray, largest_packet: int = 0
+    ) -> None:
+        """Send bytes as they are; `largest_packet`: how many of them make no slow reader of the client."""
+        if connection is None or connection.unsent is None:
+            sent = _write(fd, data)
+            if sent == len(data):
+                return
+            connection = connection or self.record(fd)
+            connection.unsent = bytearray(data[sent:])
+            self.counters.unsent_connections += 1
+            self._watch(fd, READ | WRITE)
+            if not connection.is_guest:
+                self.deadlines.set(connection, self._limits.unsent_timeout)
+        else:
+            connection.unsent += data
+        if connection.is_guest:
+            return  # a handshake: the library bounds its size, the login time-out its time
+        connection.largest_packet = max(connection.largest_packet, largest_packet)
+        if len(connection.unsent) > self._limits.unsent_bytes + connection.largest_packet:
+            self._close_slow_reader(connection)
+
+    def flush(self, connection: Connection) -> None:
+        """Write unsent bytes: the kernel has room again."""
+        if connection.unsent is None:
+            return
+        taken = _write(connection.fd, connection.unsent)
+        del connection.unsent[:taken]
+        connection.progress_bytes += taken
+        if connection.unsent:
+            return
+        connection.unsent = None
+        connection.largest_packet = connection.progress_bytes = 0
+        self.counters.unsent_connections -= 1
+        client = self.clients[connection.fd]
+        self._watch(connection.fd, READ)
+        if connection.state is State.CLOSE_QUEUED:
+            self.send_close(connection)
+        elif connection.state is State.FLUSHING:
+            self._half_close(connection)
+        elif isinstance(client, Session):
+            self.deadlines.cancel(connection)
+            self.settle(connection)
+            self._engine.drained(client)
+
+    def unsent_timed_out(self, connection: Connection) -> None:
+        """Cut off a slow reader, or renew its time-out if it has taken `MIN_PROGRESS_BYTES`."""
+        if connection.progress_bytes >= MIN_PROGRESS_BYTES:
+            connection.progress_bytes = 0
+            self.deadlines.set(connection, self._limits.unsent_timeout)
+        else:
+            self._close_slow_reader(connection)
+
+    def _close_slow_reader(self, connection: Connection) -> None:
+        """Close the connection of a slow reader; its unsent bytes are lost."""
+        self.counters.slow_readers += 1
+        if (client := self.clients[connection.fd]) is not None:
+            self._engine.disconnected(client, Code.SLOW_CONSUMER)
+        self.close(connection.fd)
+
+    # Closing
+
+    def close_gracefully(self, fd: int, close_packet: bytes | bytearray) -> None:
+        """Send a last packet; then half-close, drain, close."""
+        if (connection := self.begin_close(fd, close_packet)) is not None:
+            self.send_close(connection)
+
+    def close_after(self, fd: int, last_packet: bytes | bytearray) -> None:
+        """Send the last packet to a client that sends nothing more, and close.
+
+        So no later read finds the end of the input. What the client sends nevertheless is answered by the
+        kernel, with a reset.
+        """
+        connection = self.records.get(fd)
+        if connection is not None and (connection.tls is not None or connection.unsent is not None):
+            self.close_gracefully(fd, last_packet)
+            return
+        data = last_packet
+        if connection is not None and connection.replies is not None:
+            data, connection.replies = connection.replies + last_packet, None
+        sent = _write(fd, data)
+        if sent == len(data):
+            self.close(fd)
+        else:
+            self.close_gracefully(fd, data[sent:])
+
+    def begin_close(self, fd: int, close_packet: bytes | bytearray) -> Connection | None:
+        """Ignore the input of a connection from now on; return it if `send_close` must follow."""
+        connection = self.record(fd)
+        if not (connection.is_guest or connection.state is State.LOGGED_IN):
+            return None
+        self.clients[fd] = None
+        connection.state = State.CLOSE_QUEUED
+        connection.replies = (connection.replies or bytearray()) + close_packet
+        return connection
+
+    def send_close(self, connection: Connection) -> None:
+        """Send the close packet after `begin_close`, and half-close the connection."""
+        if connection.state is not State.CLOSE_QUEUED:
+            return
+        connection.state = State.FLUSHING
+        self._send_replies(connection)
+        if connection.is_closed:
+            return  # too much was unsent already
+        if connection.unsent is not None:
+            self.deadlines.set(connection, self._limits.unsent_timeout)
+        else:
+            self._half_close(connection)
+
+    def _half_close(self, connection: Connection) -> None:
+        connection.state = State.HALF_CLOSED
+        self.deadlines.set(connection, DRAIN_TIMEOUT_S)
+        _end_tls(connection)
+        with suppress(OSError), sockets.borrowed(connection.fd) as sock:
+            sock.shutdown(socket.SHUT_WR)
+
+    def drain(self, connection: Connection) -> None:
+        """Read and drop input; close at its end or when it is too much."""
+        self.send_close(connection)
+        if connection.is_closed:
+            return
+        try:
+            data = os.read(connection.fd, READ_BYTES)  # encrypted or not: it is dropped
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        connection.drained_bytes += len(data)
+        if not data and connection.state is not State.HALF_CLOSED:
+            self._watch(connection.fd, WRITE)  # the client sends nothing more, but still reads
+        elif not data or connection.drained_bytes > MAX_DRAIN_BYTES:
+            self.close(connection.fd)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor and remove all its state."""
+        if (connection := self.records.pop(fd, None)) is not None:
+            self._release(connection)
+        self.clients[fd] = None
+        self.latency_class[fd] = LatencyClass.UNWATCHED
+        self.counters.connections -= 1
+        self.counters.closed += 1
+        os.close(fd)  # which also removes it from its epoll set
+
+    def _release(self, connection: Connection) -> None:
+        """Give up everything that belongs to a connection that is about to be closed."""
+        _end_tls(connection)
+        self.counters.unsent_connections -= connection.unsent is not None
+        self.counters.awaiting_proxy_headers -= connection.header is not None
+        self.deadlines.cancel(connection)
+        self.forget_tls(connection)
+        if connection.address:
+            self.counters.addresses_kept -= 1
+            if self._admission.counts_connections:
+                self._admission.remove_connection(connection.address)
+        connection.state = State.CLOSED
+
+    def forget_tls(self, connection: Connection) -> None:
+        """Treat a connection as a plain one from now on."""
+        if connection.tls is not None:
+            connection.tls = None
+            self.handshaking.pop(connection, None)
+            self.counters.tls_connections -= 1
+
+    def close_all(self) -> None:
+        for fd in range(len(self.clients)):
+            if self.is_open(fd):
+                self.close(fd)
+        for epoll in self.sets:
+            epoll.close()
+
+
+def _write(fd: int, data: bytes | bytearray) -> int:
+    """Return how many bytes the kernel took, or no longer wants: the next read reports a loss."""
+    try:
+        return os.write(fd, data)
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return len(data)
+
+
+def _end_tls(connection: Connection) -> None:
+    """Send TLS's close notification, if nothing is unsent and the kernel takes it."""
+    if connection.tls is not None and connection.unsent is None:
+        _write(connection.fd, connection.tls.end())

@@ -1,20 +1,22 @@
 """The epoll transport: TCP connections in epoll sets, with the same few tasks for 1 or 100,000 of them.
 
 Why not a task per connection: measured at 15,000 connections, such a server costs several times the
-processor time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. A
-connection is a descriptor and a record, and has a buffer only while a frame is incomplete.
+processor time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. An idle
+connection is a descriptor, a session and two bytes (see `connections.py`).
 
 A wake-up costs more than a read: some 0.2 ms of processor time, as much as fifty keepalives. So after a batch
 a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can wait
-depends on what it sends, hence three latency classes (see `connections.py`): connections that have not logged
+depends on what it sends, hence three latency classes: connections that have not logged
 in or have recently sent more than keepalives are served without a pause, keepalives that want an answer
 within 25 ms, the rest within the batching window. That window shortens while some batched connections turn
 out to want answers after all, and while batches have many packets that are more work than keepalives. TLS
-connections are in the same sets once their handshakes are over (see `tls_handshake.py`). One trio task waits
+connections are in the same sets once their handshakes are over (see `guests.py`). One trio task waits
 for each set; tasks do not grow with connections.
 
 The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
-state any more; accepts run in turns of their own. So no event can reach the wrong connection.
+client and no record any more; accepts run in turns of their own. So no event can reach the wrong connection.
+
+Tests: ``tests/transports/test_epoll.py``, ``tests/system/transports/test_epoll.py``
 """
 
 import math
@@ -29,11 +31,12 @@ from presence.common import networks
 from presence.common.clock import Clock
 from presence.core.admission import Admission
 from presence.core.engine import Engine
-from presence.core.registry import ConnectionInfo, Guest, Session
+from presence.core.registry import ConnectionInfo, Session
 from presence.transports import sockets
 from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.acceptor import Acceptor
-from presence.transports.connections import SERVED_CLASSES, Connections, LatencyClass
+from presence.transports.connections import SERVED_CLASSES, Connection, Connections, LatencyClass, State
+from presence.transports.guests import Guests
 from presence.transports.limits import (
     MAX_CONNECTIONS_PER_TURN,
     MAX_LOGINS_PER_TURN,
@@ -101,19 +104,26 @@ class EpollTransport:
         self._short_window_until = -math.inf
         self._connections = Connections(engine, limits, clock, admission)
         self._reader = ConnectionReader(engine, self._connections)
-        self._acceptor = Acceptor(
+        self._guests = Guests(
             engine,
             self,
             self._connections,
             self._reader,
-            listeners,
+            admission=admission,
             tls=tls,
             proxies=proxies,
+        )
+        self._acceptor = Acceptor(
+            self._connections,
+            self._guests,
+            self._reader,
+            listeners,
+            () if tls is None else tls.listeners,
             admission=admission,
             clock=clock,
             rotation=rotation,
         )
-        self._closing: deque[int] = deque()
+        self._closing: deque[Connection] = deque()  # disconnected by the core, the close packet not sent yet
         self._close_begun = trio.Event()
 
     # Tasks: nine and one per listener, whatever the number of connections
@@ -127,12 +137,13 @@ class EpollTransport:
                 nursery.start_soon(self._run_timeouts)
                 nursery.start_soon(self._send_closes)
                 nursery.start_soon(self._reader.run_deferred)
+                nursery.start_soon(self._guests.run)
                 nursery.start_soon(self._acceptor.run)
         finally:
             self._acceptor.close()
             self._connections.close_all()
 
-    async def _serve_set(self, latency_class: int) -> None:
+    async def _serve_set(self, latency_class: LatencyClass) -> None:
         epoll = self._connections.sets[latency_class]
         turn = MAX_LOGINS_PER_TURN if latency_class == LatencyClass.IMMEDIATE else MAX_CONNECTIONS_PER_TURN
         pause_s, costly_reads = self._window_s, 0
@@ -151,7 +162,7 @@ class EpollTransport:
             else:
                 await trio.lowlevel.checkpoint()
 
-    def _window_after(self, latency_class: int, now: float) -> float:
+    def _window_after(self, latency_class: LatencyClass, now: float) -> float:
         """Return the seconds from the start of a batch to the start of the next."""
         if latency_class == LatencyClass.IMMEDIATE:
             return 0.0
@@ -167,10 +178,10 @@ class EpollTransport:
         deadlines = self._connections.deadlines
         while True:
             await deadlines.wait()
-            while fds := deadlines.pop_expired(MAX_TIMEOUTS_PER_TURN):
-                for fd in fds:
-                    with self._acceptor.contained(fd):
-                        self._timed_out(fd)
+            while connections := deadlines.pop_expired(MAX_TIMEOUTS_PER_TURN):
+                for connection in connections:
+                    with self._reader.contained(connection.fd):
+                        self._timed_out(connection)
                 await trio.lowlevel.checkpoint()
 
     async def _send_closes(self) -> None:
@@ -180,8 +191,9 @@ class EpollTransport:
                 self._close_begun = trio.Event()
                 await self._close_begun.wait()
             for _ in range(min(MAX_CLOSES_PER_TURN, len(self._closing))):
-                with self._acceptor.contained(fd := self._closing.popleft()):
-                    self._connections.send_close(fd)
+                connection = self._closing.popleft()
+                with self._reader.contained(connection.fd):
+                    self._connections.send_close(connection)
             await trio.sleep(CLOSE_PAUSE_S)
 
     async def stop_accepting(self) -> None:
@@ -192,35 +204,32 @@ class EpollTransport:
         connections = self._connections
         return replace(
             connections.counters,
-            unsent_connections=len(connections.unsent),
             latency_classes=connections.count_by_latency_class(),
-            tls_connections=len(connections.tls),
             handshakes_underway=len(connections.handshaking),
-            awaiting_proxy_headers=len(self._acceptor.headers.awaited),
-            addresses_kept=len(connections.addresses.known),
         )
 
     # Transport: called by the core
 
     def disconnect(self, handle: int, close_packet: bytes | bytearray) -> None:
         """Ignore input immediately; the last packet follows."""
-        if self._connections.begin_close(handle, close_packet):
-            self._closing.append(handle)
+        if (connection := self._connections.begin_close(handle, close_packet)) is not None:
+            self._closing.append(connection)
             self._close_begun.set()
 
     def send(self, handle: int, data: bytes) -> None:
         self._connections.deliver(handle, data)
 
     def try_send(self, handle: int, data: bytes) -> bool:
-        if handle in self._connections.unsent:
+        connection = self._connections.records.get(handle)
+        if connection is not None and connection.unsent is not None:
             return False
         self.send(handle, data)
         return True
 
     def poll_now(self, handle: int) -> bool:
-        client = self._connections.fd_states[handle]
+        client = self._connections.clients[handle]
         if isinstance(client, Session):
-            with self._acceptor.contained(handle):
+            with self._reader.contained(handle):
                 self._reader.poll(handle, client)
         return True
 
@@ -232,21 +241,21 @@ class EpollTransport:
             return sockets.receive_queue_age_s(sock, now, self._clock)
 
     def certificate(self, handle: int) -> bytes | None:
-        tls = self._connections.tls.get(handle)
-        return None if tls is None else tls.peer_certificate()
+        connection = self._connections.records.get(handle)
+        return None if connection is None or connection.tls is None else connection.tls.peer_certificate()
 
     def connected(self, handle: int) -> ConnectionInfo:
         """Return what operators are shown of a logged-in connection."""
-        connections = self._connections
-        transport = "tls" if handle in connections.tls else "plain"
-        address = connections.addresses.address_of(handle)
-        return ConnectionInfo(transport, address, len(connections.unsent.get(handle, b"")))
+        connection, address = self._connections.records.get(handle), self._connections.address_of(handle)
+        if connection is None:
+            return ConnectionInfo("plain", address, 0)
+        transport = "plain" if connection.tls is None else "tls"
+        return ConnectionInfo(transport, address, len(connection.unsent or b""))
 
-    def _timed_out(self, fd: int) -> None:
-        client = self._connections.fd_states[fd]
-        if isinstance(client, Guest):
-            self._acceptor.login_timed_out(fd, client)
-        elif isinstance(client, Session):
-            self._connections.unsent_timed_out(fd)
-        elif client is not None:
-            self._connections.close(fd)
+    def _timed_out(self, connection: Connection) -> None:
+        if connection.is_guest:
+            self._guests.timed_out(connection)
+        elif connection.state is State.LOGGED_IN:
+            self._connections.unsent_timed_out(connection)
+        elif not connection.is_closed:
+            self._connections.close(connection.fd)

@@ -1,27 +1,18 @@
-"""Connections of proxies until their client is known: the PROXY protocol, version 2.
+"""The PROXY protocol, version 2: a proxy's header names the client of a connection.
 
 After "The PROXY protocol", versions 1 & 2, by Willy Tarreau (HAProxy), section 2.2. A header has 16 bytes (a
 signature, version and command, family and transport, and the length of the rest), then addresses, and after
-them extensions, which are skipped. `missing` and `client` read one, and are pure.
+them extensions, which are skipped. `missing` and `client` read one, and are pure; `guests.py` uses them.
 
 Headers are read only on connections from the networks of proxies. From anywhere else a header is malformed
 input, because a client that could send one could claim any address. From a proxy it is required: without it
 all clients would count as one. The received part of a header is kept in a buffer of at most 536 bytes; what
-follows it stays in the kernel. A separate epoll set watches connections whose header is incomplete.
+follows it stays in the kernel.
+
+Tests: ``tests/transports/test_proxied.py``
 """
 
-import os
-import select
-from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
-
-import structlog
-import trio
-
-from presence.common import networks
-from presence.common.logs import RateLimited
-from presence.transports.limits import MAX_LOGINS_PER_TURN
-from presence.transports.statistics import TransportStatistics
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 FIXED_BYTES = 16
@@ -78,112 +69,3 @@ def client(header: bytes | bytearray) -> str | None:
     if kind == _TCP4:
         return str(IPv4Address(bytes(rest[:4])))
     return str(IPv6Address(bytes(rest[:16]))) if kind == _TCP6 else None
-
-
-class ProxyHeaders:
-    """Connections whose header is incomplete.
-
-    Args:
-        proxies: the networks of proxies.
-        close: closes a connection.
-        resume: called with each connection that has received more.
-        counters: statistics of the transport.
-
-    Attributes:
-        awaited: the received part of each header, by descriptor.
-    """
-
-    def __init__(
-        self,
-        proxies: tuple[networks.Network, ...],
-        close: Callable[[int], None],
-        resume: Callable[[int], None],
-        counters: TransportStatistics,
-    ) -> None:
-        self._proxies = proxies
-        self._close = close
-        self._resume = resume
-        self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self._set = select.epoll() if proxies else None
-        self._watched: set[int] = set()
-        self.awaited: dict[int, bytearray] = {}
-        self._counters = counters
-
-    def expect(self, fd: int, address: str) -> bool:
-        """Await a header if the connection comes from a proxy; return whether it does."""
-        expected = networks.contains(self._proxies, address)
-        if expected:
-            self.awaited[fd] = bytearray()
-        return expected
-
-    async def run(self) -> None:
-        if self._set is None:
-            return
-        while True:
-            events = self._set.poll(0, MAX_LOGINS_PER_TURN)
-            if not events:
-                await trio.lowlevel.wait_readable(self._set.fileno())
-                continue
-            for fd, _mask in events:
-                if fd in self.awaited:
-                    self._resume(fd)
-            await trio.lowlevel.checkpoint()
-
-    def read(self, fd: int) -> str | None:
-        """Read more of a header.
-
-        Returns:
-            The client's address if the header is complete; "" if the peer is the client. None if more must be
-            read, or the connection was closed.
-
-        Raises:
-            OSError: the limit of epoll watches is reached, or there is no memory.
-        """
-        header = self.awaited[fd]
-        try:
-            while wanted := missing(header):
-                if not (data := os.read(fd, wanted)):
-                    self._drop(fd)
-                    return None
-                header += data
-            address = client(header) or ""
-        except BlockingIOError:
-            self._watch(fd)
-            return None
-        except OSError:
-            self._drop(fd)
-            return None
-        except HeaderError as error:
-            self.refuse(fd, str(error))
-            return None
-        self.stop_awaiting(fd)
-        self._counters.proxied += 1
-        return address
-
-    def refuse(self, fd: int, problem: str) -> None:
-        """Close a connection without a packet: a misconfigured proxy could not use one."""
-        self._counters.proxy_headers_refused += 1
-        self._log.warning(
-            "proxy header refused", problem=problem, refused=self._counters.proxy_headers_refused
-        )
-        self._drop(fd)
-
-    def _drop(self, fd: int) -> None:
-        """Close a connection that has ended, as the health checks of proxies do."""
-        self.stop_awaiting(fd)
-        self._close(fd)
-
-    def _watch(self, fd: int) -> None:
-        if self._set is not None and fd not in self._watched:
-            self._set.register(fd, select.EPOLLIN)
-            self._watched.add(fd)
-
-    def stop_awaiting(self, fd: int) -> None:
-        self.awaited.pop(fd, None)
-        if self._set is not None and fd in self._watched:
-            self._watched.discard(fd)
-            self._set.unregister(fd)
-
-    def close(self) -> None:
-        if self._set is not None:
-            self._set.close()

@@ -2,11 +2,15 @@
 
 `ConnectionReader.serve` is the hot path of the server: a keepalive costs one read, two comparisons and its
 place in the batch's list. Everything else goes through `Engine.received`.
+
+Tests: ``tests/transports/test_requests.py``, ``tests/transports/test_epoll.py``
 """
 
 import errno
-import math
 import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 
 import structlog
@@ -19,13 +23,14 @@ from presence.core.registry import Client, Session
 from presence.core.server_protocol import ReadOutcome
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
 from presence.transports.connections import (
-    DEMOTE_AFTER_BEATS,
+    DEMOTE_AFTER_KEEPALIVES,
     READ,
     TLS_READ,
     WRITE,
-    Closing,
+    Connection,
     Connections,
     LatencyClass,
+    State,
 )
 from presence.transports.limits import (
     GUEST_READ_BYTES,
@@ -55,23 +60,30 @@ class ConnectionReader:
         self._engine = engine
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        # By descriptor, in this order: read, with packets still to handle.
-        self._deferred: dict[int, Client] = {}
+        # Read, with packets left for another turn; one that `poll` has resumed stays here, not deferred.
+        self._deferred: deque[Connection] = deque()
         self._has_deferred = trio.Event()
         self.late_answer_seen = False
         self.costly_reads = 0
 
-    def serve(self, events: list[tuple[int, int]], latency_class: int) -> bool:
+    @contextmanager
+    def contained(self, fd: int) -> Iterator[None]:
+        """Let an error in the handling of a connection close only that connection."""
+        try:
+            yield
+        except Exception as error:
+            self.connection_failed(fd, error)
+
+    def serve(self, events: list[tuple[int, int]], latency_class: LatencyClass) -> bool:
         """Read ready connections once each. The first lines of the loop are the hot path of the server.
 
         Returns:
             Whether all were read; if not, the time for a turn was used up, and epoll reports the others
             again.
         """
-        until = perf_counter() + TURN_BUDGET_S
-        connections, read = self._connections, os.read
-        clients, send = connections.fd_states, connections.send
-        tls, read_tls = connections.tls, connections.read_tls
+        ends_at, is_whole = perf_counter() + TURN_BUDGET_S, False
+        connections, read_plain = self._connections, os.read
+        clients, send, read = connections.clients, connections.send, connections.read
         plain: list[Session] = []
         answered: list[Session] = []
         costly_reads = 0
@@ -79,11 +91,10 @@ class ConnectionReader:
         try:
             for fd, mask in events:
                 client = clients[fd]
-                known = mask == READ or mask == TLS_READ  # noqa: PLR1714 - a tuple would cost more
-                if known and isinstance(client, Session) and not client.unhandled:
+                input_only = mask == READ or mask == TLS_READ  # noqa: PLR1714 - a tuple would cost more
+                if input_only and isinstance(client, Session) and not client.unhandled:
                     try:
-                        is_plain = mask == READ
-                        data = read(fd, QUICK_READ_BYTES) if is_plain else read_tls(fd, tls[fd], READ_BYTES)
+                        data = read_plain(fd, QUICK_READ_BYTES) if mask == READ else read(fd, READ_BYTES)
                     except OSError as error:
                         self._read_failed(fd, client, error)
                         continue
@@ -103,18 +114,17 @@ class ConnectionReader:
                 else:
                     costly_reads += 1
                     self.serve_other(fd, mask)
-                if perf_counter() > until:
+                if perf_counter() > ends_at:
                     break
             else:
-                until = math.inf
+                is_whole = True
         except Exception as error:  # the connections after this one are ready in the next turn, too
             self.connection_failed(fd, error)
-        if connections.pending_replies:
-            connections.flush_replies()
+        connections.flush_replies()
         connections.counters.batches += 1
         self._record_keepalives(latency_class, plain, answered)
         self.costly_reads = costly_reads
-        return until == math.inf
+        return is_whole
 
     async def run_deferred(self) -> None:
         """Handle deferred packets, a few per connection in turn; runs until cancelled."""
@@ -122,34 +132,46 @@ class ConnectionReader:
             if not self._deferred:
                 self._has_deferred = trio.Event()
                 await self._has_deferred.wait()
-            until = perf_counter() + TURN_BUDGET_S
-            while self._deferred and perf_counter() < until:
-                fd = next(iter(self._deferred))
-                try:
-                    self._resume(fd)
-                except Exception as error:
-                    self.connection_failed(fd, error)
+            ends_at = perf_counter() + TURN_BUDGET_S
+            while self._deferred and perf_counter() < ends_at:
+                connection = self._deferred.popleft()
+                with self.contained(connection.fd):
+                    self._resume(connection)
             self._connections.flush_replies()
             await trio.lowlevel.checkpoint()
 
-    def _resume(self, fd: int) -> None:
+    def _resume(self, connection: Connection) -> None:
         """Handle some of the deferred packets of a connection."""
-        client = self._deferred.pop(fd)
-        if self._connections.fd_states[fd] is client:
-            self._apply(fd, client, self._engine.resume(client, MAX_PACKETS_PER_SLICE))
+        if not connection.is_deferred or connection.state is not State.LOGGED_IN:
+            return
+        connection.is_deferred = False
+        client = self._connections.clients[connection.fd]
+        if client is not None:
+            outcome = self._engine.resume(client, MAX_PACKETS_PER_SLICE)
+            self._apply(connection.fd, client, outcome)
+        self._connections.settle(connection)
 
-    def poll(self, fd: int, client: Session) -> None:
+    def poll(self, fd: int, session: Session) -> None:
         """Read a connection before its session expires; one complete packet keeps the session alive."""
-        for _ in range(MAX_READS_PER_POLL if fd in self._connections.tls else 1):
-            if fd not in self._deferred and not self.read(fd, client):
+        connection = self._connections.records.get(fd)
+        is_tls = connection is not None and connection.tls is not None
+        for _ in range(MAX_READS_PER_POLL if is_tls else 1):
+            if self._deferred_of(fd) is None and not self.read(fd):
                 break
-            if fd in self._deferred:
-                self._resume(fd)
-            if not client.unhandled or fd in self._deferred:
+            if (deferred := self._deferred_of(fd)) is not None:
+                self._resume(deferred)
+            if not session.unhandled or self._deferred_of(fd) is not None:
                 break
         self._connections.flush_replies()
 
-    def _record_keepalives(self, latency_class: int, plain: list[Session], answered: list[Session]) -> None:
+    def _deferred_of(self, fd: int) -> Connection | None:
+        """Return the record of a connection with packets left for another turn, None for any other."""
+        connection = self._connections.records.get(fd)
+        return connection if connection is not None and connection.is_deferred else None
+
+    def _record_keepalives(
+        self, latency_class: LatencyClass, plain: list[Session], answered: list[Session]
+    ) -> None:
         """Report the keepalives of a batch to the core, with the time after all of it was read."""
         self._engine.keepalives_received(plain)
         if answered:
@@ -158,7 +180,7 @@ class ConnectionReader:
             self._adapt_latency_classes(latency_class, plain, answered)
 
     def _adapt_latency_classes(
-        self, latency_class: int, plain: list[Session], answered: list[Session]
+        self, latency_class: LatencyClass, plain: list[Session], answered: list[Session]
     ) -> None:
         """Move connections to the latency class that their keepalives allow."""
         connections = self._connections
@@ -167,20 +189,20 @@ class ConnectionReader:
             for session in answered:
                 self._reclassify(session, LatencyClass.SHORT)
             return
-        quiet_beats = connections.quiet_beats
+        quiet_keepalives = connections.quiet_keepalives
         if latency_class == LatencyClass.SHORT:
             for session in answered:
                 if session.transport is not None:
-                    quiet_beats[session.handle] = 0
+                    quiet_keepalives[session.handle] = 0
         for session in plain if latency_class == LatencyClass.SHORT else plain + answered:
             if session.transport is None:
                 continue
             fd = session.handle
-            quiet_beats[fd] += 1
-            if quiet_beats[fd] >= DEMOTE_AFTER_BEATS:
-                self._reclassify(session, latency_class + 1)
+            quiet_keepalives[fd] += 1
+            if quiet_keepalives[fd] >= DEMOTE_AFTER_KEEPALIVES:
+                self._reclassify(session, latency_class.slower)
 
-    def _reclassify(self, session: Session, latency_class: int) -> None:
+    def _reclassify(self, session: Session, latency_class: LatencyClass) -> None:
         if session.transport is None:
             return
         fd = session.handle
@@ -191,17 +213,17 @@ class ConnectionReader:
 
     def serve_other(self, fd: int, mask: int) -> None:
         """Handle any event but plain input of a logged-in connection."""
-        if mask & WRITE:
-            self._connections.flush(fd)
-        client = self._connections.fd_states[fd]
-        if client is None or not mask & ~WRITE:
+        connection = self._connections.records.get(fd)
+        if mask & WRITE and connection is not None:
+            self._connections.flush(connection)
+        if not mask & ~WRITE:
             return
-        if isinstance(client, Closing):
-            self._connections.drain(fd, client)
-        else:
-            self.read(fd, client)
+        if self._connections.clients[fd] is not None:
+            self.read(fd)
+        elif connection is not None and not connection.is_closed:
+            self._connections.drain(connection)
 
-    def read(self, fd: int, client: Client) -> bool:
+    def read(self, fd: int) -> bool:
         """Read a connection once, ready or not; answers are queued until `Connections.flush_replies`.
 
         A connection with deferred packets is not read: the kernel keeps its input, and makes the sender wait.
@@ -209,46 +231,45 @@ class ConnectionReader:
         Returns:
             Whether anything was read, and the connection is still open.
         """
-        if fd in self._deferred:
+        client = self._connections.clients[fd]
+        if client is None or self._deferred_of(fd) is not None:
             return False
-        tls = self._connections.tls.get(fd)
-        limit = READ_BYTES if isinstance(client, Session) else GUEST_READ_BYTES
         try:
-            data = os.read(fd, limit) if tls is None else self._connections.read_tls(fd, tls, limit)
+            data = self._connections.read(fd, READ_BYTES if isinstance(client, Session) else GUEST_READ_BYTES)
         except OSError as error:
             self._read_failed(fd, client, error)
             return False
         self._receive(fd, client, data)
-        return self._connections.fd_states[fd] is client
+        return self._connections.clients[fd] is client
 
     def _read_failed(self, fd: int, client: Client, error: OSError) -> None:
         if error.errno not in (errno.EAGAIN, errno.EINTR):
-            self._client_closed(fd, client)
+            self._client_disconnected(fd, client)
 
     def _receive(self, fd: int, client: Client, data: bytes) -> None:
         if not data:
-            self._client_closed(fd, client)
+            self._client_disconnected(fd, client)
         elif len(data) < QUICK_READ_BYTES or not isinstance(client, Session):
             outcome = self._engine.received(client, data, MAX_PACKETS_PER_SLICE)
             self._apply(fd, client, outcome, is_all_read=len(data) < QUICK_READ_BYTES)
         else:
             client.unhandled += data
-            self._defer(fd, client)
+            self._defer(fd)
 
     def _apply(self, fd: int, client: Client, outcome: ReadOutcome, *, is_all_read: bool = False) -> None:
         """Apply the effects of what was read; `is_all_read`: when it was read, nothing more had arrived."""
         if outcome.failure is not None:
             self._log_failure(outcome.failure)
-        if self._connections.fd_states[fd] is not client:
+        if self._connections.clients[fd] is not client:
             return  # an effect of its own packets has closed it: the descriptor may be another's by now
         after = outcome.client
         if isinstance(after, Session) and after is not client and not self._log_in(fd, after):
             return
         if outcome.end_code is not None:
             if outcome.end_code in _LOGOUTS and is_all_read:
-                self._connections.finish(fd, outcome.reply)
+                self._connections.close_after(fd, outcome.reply)
             else:
-                self._connections.hang_up(fd, outcome.reply)
+                self._connections.close_gracefully(fd, outcome.reply)
         elif outcome.reply or outcome.requests:
             if outcome.reply:
                 self._connections.queue_reply(fd, outcome.reply)
@@ -263,12 +284,14 @@ class ConnectionReader:
             failure := self._engine.dispatch_requests(outcome)
         ) is not None:
             self._log_failure(failure)
-        if outcome.unfinished and self._connections.fd_states[fd] is after:
-            self._defer(fd, after)
+        if outcome.unfinished and self._connections.clients[fd] is after:
+            self._defer(fd)
 
-    def _defer(self, fd: int, client: Client) -> None:
+    def _defer(self, fd: int) -> None:
         """Handle the rest of what was read later, after what is deferred already."""
-        self._deferred[fd] = client
+        connection = self._connections.record(fd)
+        connection.is_deferred = True
+        self._deferred.append(connection)
         self._has_deferred.set()
 
     def _log_in(self, fd: int, session: Session) -> bool:
@@ -288,10 +311,10 @@ class ConnectionReader:
     def connection_failed(self, fd: int, error: Exception) -> None:
         """Close a connection because of an error in this server."""
         self._log_failure(error)
-        client = self._connections.fd_states[fd]
+        client = self._connections.clients[fd]
         if isinstance(client, Session):
             self._engine.disconnected(client, Code.SERVER_ERROR)
-        if client is not None:
+        if self._connections.is_open(fd):
             self._connections.close(fd)
 
     def _log_failure(self, error: Exception) -> None:
@@ -299,11 +322,12 @@ class ConnectionReader:
         counters.failures += 1
         self._log.error("connection failed", failures=counters.failures, **fault_fields(error))
 
-    def _client_closed(self, fd: int, client: Client) -> None:
+    def _client_disconnected(self, fd: int, client: Client) -> None:
         """Handle the end of input: the client closed its side or reset the connection."""
         self._engine.disconnected(client)
-        if fd in self._connections.unsent or fd in self._connections.pending_replies:
-            self._connections.hang_up(fd, b"")  # the client may still read what is unsent
+        connection = self._connections.records.get(fd)
+        if connection is not None and (connection.unsent is not None or connection.replies is not None):
+            self._connections.close_gracefully(fd, b"")  # the client may still read what is unsent
         else:
             self._connections.close(fd)
 

@@ -18,7 +18,7 @@ from presence.core.registry import Client, ConnectionInfo
 from presence.core.server_protocol import Event, ReadOutcome, ServerProtocol
 from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer
 from presence.transports import connections, sockets, stream
-from presence.transports.connections import Connections
+from presence.transports.connections import Connection, Connections
 from presence.transports.limits import MAX_PACKETS_PER_SLICE, Limits
 from tests.support.state_table import AT_TRANSPORT, Cell, brief, frames
 from tests.transports.harness import (
@@ -267,8 +267,8 @@ async def test_a_refusal_over_tls_streams_is_read_despite_input_in_flight() -> N
 
 
 async def test_a_close_without_draining_would_lose_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def close_immediately(connections: Connections, fd: int, closing: object) -> None:
-        connections.close(fd)
+    def close_immediately(connections: Connections, connection: Connection) -> None:
+        connections.close(connection.fd)
 
     monkeypatch.setattr(Connections, "_half_close", close_immediately)
     async with serving("epoll") as server:

@@ -20,7 +20,7 @@ from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
 from presence.transports import acceptor
 from presence.transports.acceptor import MAX_ACCEPTS_PER_TURN
-from presence.transports.connections import DEMOTE_AFTER_BEATS, LatencyClass
+from presence.transports.connections import DEMOTE_AFTER_KEEPALIVES, LatencyClass
 from presence.transports.epoll import KERNEL_ERROR_S, pause_after
 from presence.transports.limits import DRAIN_TIMEOUT_S
 from tests.support.desks import NotingDesk
@@ -150,9 +150,10 @@ async def test_repeated_connections_leave_nothing_behind(
             await cycle(batch)
         assert open_descriptors() == before
         connections = server.epoll._connections
-        assert not any(connections.fd_states)
-        assert [*connections.tls, *connections.handshaking, *connections.unsent] == []
+        assert not any(connections.clients)
+        assert [*connections.records, *connections.handshaking] == []
         assert len(connections.deadlines) == 0
+        assert server.counted.tls_connections == server.counted.unsent_connections == 0
         assert server.counted.connections == server.counted.handshakes_underway == len(server.registry) == 0
         assert kind == "epoll" or server.counted.handshakes_failed > 0
 
@@ -229,14 +230,14 @@ async def test_a_connection_that_becomes_quiet_moves_to_slower_classes_step_by_s
         await client.send(protocol.message("bob", "hello"))
         await server.until(lambda: desk.taken)
         assert class_of(server) == LatencyClass.IMMEDIATE, "even without an answer yet"
-        for _ in range(DEMOTE_AFTER_BEATS - 1):
+        for _ in range(DEMOTE_AFTER_KEEPALIVES - 1):
             await client.beat()
         assert class_of(server) == LatencyClass.IMMEDIATE
         await client.beat()
         assert class_of(server) == LatencyClass.SHORT
-        await plain_beats(server, client, DEMOTE_AFTER_BEATS - 1)
+        await plain_beats(server, client, DEMOTE_AFTER_KEEPALIVES - 1)
         await client.beat()  # requests an answer, and so resets the class
-        await plain_beats(server, client, DEMOTE_AFTER_BEATS - 1)
+        await plain_beats(server, client, DEMOTE_AFTER_KEEPALIVES - 1)
         assert class_of(server) == LatencyClass.SHORT
         await plain_beats(server, client, 2)
         assert class_of(server) == LatencyClass.BATCHED
