@@ -22,6 +22,8 @@ What was taken is put back by moving the log's cursor:
 Changes before the *replay end* precede what the outbox may yet get: the retirement waits for them, and in a
 resync its completion. A resync is planned in slices before any of it is sent, because an outage leaves
 hundreds of thousands of changes; its sessions are scanned in slices, because there may be a hundred thousand.
+
+Tests: ``tests/outbox/test_backlog.py``, ``tests/store/test_recovery.py``, ``tests/simulation``.
 """
 
 from collections import deque
@@ -92,8 +94,8 @@ class Restorations:
         self._restoring: dict[str, str] = {}  # by uid the session whose pending end restores
         self._stale: dict[str, set[str]] = {}  # by uid the live sessions that Redis lost and that are stale
 
-    def begin(self) -> None:
-        """Begin a resync after Redis lost data."""
+    def forget_stale(self) -> None:
+        """Forget stale sessions before they are noted anew, because Redis lost data again."""
         self._stale.clear()
 
     def add_stale(self, session: Change) -> None:
@@ -202,7 +204,7 @@ class Backlog:
         self._held.clear()
         self._registrations.clear()
         if lost:
-            self._restorations.begin()
+            self._restorations.forget_stale()
         self._replay_end = len(self.log.changes)
         self._plan = _Plan(iter(self._live(self._shard)), lost, self.log.overflow.skipped_from)
 
@@ -248,24 +250,24 @@ class Backlog:
         if len(scanned) < MAX_SCANNED_PER_CALL:
             self._plan = None
 
-    def take(self, limit: int, *, settled: bool, from_outbox: bool) -> list[Item]:
+    def take(self, limit: int, *, with_ends: bool, with_queued: bool) -> list[Item]:
         """Take the next items, in order for each user.
 
         Args:
             limit: maximum of items.
-            settled: whether ends may be sent; then those that were held back come first.
-            from_outbox: whether changes after the replay end may be sent.
+            with_ends: whether ends may be sent; then what was held back comes first.
+            with_queued: whether changes after the replay end may be sent.
         """
-        if settled and self._held:
+        if with_ends and self._held:
             self._replay_end = max(self._replay_end, self.log.taken)
             self.log.put_back(0)
             self._held.clear()
         items = [self._registrations.popleft() for _ in range(min(limit, len(self._registrations)))]
         self._taken = taken = _Taken([*items], self.log.taken)
         if self._plan is None:
-            end = len(self.log.changes) if from_outbox else self._replay_end
+            end = len(self.log.changes) if with_queued else self._replay_end
             available = max(0, end - taken.start)
-            if settled:
+            if with_ends:
                 changes = self.log.take(min(limit - len(items), available))
                 items += [Item(change, self._restorations.restores(change)) for change in changes]
                 taken.sources = range(taken.start, self.log.taken)

@@ -448,10 +448,10 @@ class ShardWriter:
 
     def _take_items(self, now: float) -> tuple[Item, ...]:
         """Take the items of the next batch, in order for each user."""
-        settled = self.gate.is_open(now)
+        is_open = self.gate.is_open(now)
         # What comes next in the outbox happened after the retirement was due.
-        retires = settled and self._retiring is not None and not self._overflow.is_skipping
-        items = self._backlog.take(self._in_flight.limit, settled=settled, from_outbox=not retires)
+        retires = is_open and self._retiring is not None and not self._overflow.is_skipping
+        items = self._backlog.take(self._in_flight.limit, with_ends=is_open, with_queued=not retires)
         # A registration yields to any session of another node. If no other node is alive, those on record
         # would supersede live ones and disconnect their clients. Then ages decide, as between logins.
         if any(item.change.op is Op.REGISTER for item in items):

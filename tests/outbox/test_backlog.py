@@ -37,15 +37,15 @@ class Shard:
             slices += 1
         return slices
 
-    def items(self, limit: int = 100, *, settled: bool = True, from_outbox: bool = True) -> list[Item]:
-        return self.backlog.take(limit, settled=settled, from_outbox=from_outbox)
+    def items(self, limit: int = 100, *, with_ends: bool = True, with_queued: bool = True) -> list[Item]:
+        return self.backlog.take(limit, with_ends=with_ends, with_queued=with_queued)
 
-    def taken(self, limit: int = 100, *, settled: bool = True) -> list[tuple[Op, str]]:
-        return [(each.change.op, each.change.session) for each in self.items(limit, settled=settled)]
+    def taken(self, limit: int = 100, *, with_ends: bool = True) -> list[tuple[Op, str]]:
+        return [(each.change.op, each.change.session) for each in self.items(limit, with_ends=with_ends)]
 
-    def sent(self, limit: int = 100, *, settled: bool = True) -> list[tuple[Op, str]]:
+    def sent(self, limit: int = 100, *, with_ends: bool = True) -> list[tuple[Op, str]]:
         """Take items and acknowledge them."""
-        taken = self.taken(limit, settled=settled)
+        taken = self.taken(limit, with_ends=with_ends)
         self.backlog.acknowledge()
         return taken
 
@@ -89,10 +89,10 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
     ends = [change(Op.END, f"u{n}", f"s{n}") for n in range(3 * MAX_SCANNED_PER_CALL)]
     shard = Shard([*ends, change(Op.LOGIN, "ada", "a")])
     for _ in range(3):
-        assert shard.taken(settled=False) == []
+        assert shard.taken(with_ends=False) == []
         assert shard.backlog.is_planning, "it has to be called again soon"
         shard.backlog.continue_planning()
-    assert shard.sent(settled=False) == [(Op.LOGIN, "a")]
+    assert shard.sent(with_ends=False) == [(Op.LOGIN, "a")]
     assert not shard.backlog.is_planning
     assert shard.pending == ends
 
@@ -146,7 +146,7 @@ def with_held() -> Shard:
 
 def test_a_login_behind_a_held_end_is_announced_and_stays() -> None:
     shard = with_held()
-    assert shard.sent(3, settled=False) == [UPDATE, (Op.PENDING_LOGIN, "ada-2"), (Op.LOGIN, "bob")]
+    assert shard.sent(3, with_ends=False) == [UPDATE, (Op.PENDING_LOGIN, "ada-2"), (Op.LOGIN, "bob")]
     assert shard.backlog.has_held_changes
     assert [each.session for each in shard.pending] == ["ada", "ada-2", "cy"]
     assert shard.outbox.queued_total == 1
@@ -154,17 +154,17 @@ def test_a_login_behind_a_held_end_is_announced_and_stays() -> None:
 
 def test_held_changes_come_first_once_the_gate_is_open() -> None:
     shard = with_held()
-    shard.sent(3, settled=False)
-    assert [(each.change.op, each.change.session) for each in shard.items(from_outbox=False)] == HELD
+    shard.sent(3, with_ends=False)
+    assert [(each.change.op, each.change.session) for each in shard.items(with_queued=False)] == HELD
     assert not shard.backlog.has_held_changes
     shard.backlog.acknowledge()
     assert shard.sent() == [(Op.LOGIN, "cy")]
     assert shard.backlog.is_empty
 
 
-@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("with_ends", [True, False])
 @pytest.mark.parametrize("fitting", range(5))
-def test_what_does_not_fit_comes_next_and_in_order(fitting: int, settled: bool) -> None:
+def test_what_does_not_fit_comes_next_and_in_order(fitting: int, with_ends: bool) -> None:
     """Two registrations, then changes of which some are held back."""
     live = [change(Op.REGISTER, "dee", "dee"), change(Op.REGISTER, "eve", "eve")]
 
@@ -172,17 +172,17 @@ def test_what_does_not_fit_comes_next_and_in_order(fitting: int, settled: bool) 
         shard = with_held()
         shard.live = live
         shard.resync()
-        sent = shard.taken(5, settled=settled)
+        sent = shard.taken(5, with_ends=with_ends)
         assert len(sent) == 5
         if cut:
             shard.backlog.cut(fitting)
             sent = sent[:fitting]
             assert shard.backlog.is_replaying
         shard.backlog.acknowledge()
-        while more := shard.sent(2, settled=settled):
+        while more := shard.sent(2, with_ends=with_ends):
             sent += more
-        held_count = 0 if settled else 2
-        assert shard.backlog.has_held_changes == (not settled)
+        held_count = 0 if with_ends else 2
+        assert shard.backlog.has_held_changes == (not with_ends)
         assert len(shard.pending) == held_count
         return sent
 
@@ -191,18 +191,18 @@ def test_what_does_not_fit_comes_next_and_in_order(fitting: int, settled: bool) 
 
 def test_a_change_before_a_held_end_is_not_held_when_it_is_taken_again() -> None:
     shard = Shard([change(Op.LOGIN, "ada", "ada"), change(Op.END, "ada", "ada")])
-    assert shard.taken(settled=False) == [(Op.LOGIN, "ada")]
+    assert shard.taken(with_ends=False) == [(Op.LOGIN, "ada")]
     shard.backlog.cut(0)
     assert not shard.backlog.has_held_changes
-    assert shard.taken(settled=False) == [(Op.LOGIN, "ada")]
+    assert shard.taken(with_ends=False) == [(Op.LOGIN, "ada")]
 
 
-@pytest.mark.parametrize("settled", [True, False])
-def test_a_resync_puts_back_what_is_in_flight_and_what_is_held(settled: bool) -> None:
+@pytest.mark.parametrize("with_ends", [True, False])
+def test_a_resync_puts_back_what_is_in_flight_and_what_is_held(with_ends: bool) -> None:
     shard = with_held()
     before = [*shard.pending]
-    shard.sent(1, settled=settled)
-    shard.taken(2, settled=settled)
+    shard.sent(1, with_ends=with_ends)
+    shard.taken(2, with_ends=with_ends)
     shard.resync()
     assert shard.pending == before[1:], "all that was not acknowledged, in order"
     assert not shard.backlog.has_held_changes

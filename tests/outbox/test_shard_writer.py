@@ -1,0 +1,228 @@
+"""The phases of a shard's generation, and what a writer sends in each; the rest is in `tests/store`."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from presence.core.changes import Change, Op
+from presence.outbox.overflow import RESYNC_PAUSE_S
+from presence.outbox.queue import Outbox
+from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus, Superseded
+from presence.outbox.shard_writer import MAX_SILENCE_MS, NEXT_PHASE, Phase, PhaseEvent, ShardWriter
+from presence.outbox.steps import Batch, Counter, Retirement
+
+HISTORY = "the history of Redis"
+
+
+def change(op: Op, uid: str, at: float = 0.0) -> Change:
+    return Change(op, uid, "", f"s-{uid}", 2, at, 1000, 1000, 30_000)
+
+
+class Driven:
+    """A writer and a Redis of which a test decides the answers."""
+
+    def __init__(self, live: Iterable[Change] = (), max_items: int = 100) -> None:
+        self.outbox = Outbox(lambda _uid: 0, 1, max_items=max_items)
+        self.now = 1000.0
+        self.writer = ShardWriter(0, "a", self.outbox, lambda _shard: live)
+        self.applied: list[CounterSnapshot] = []  # latest first
+
+    def step(self) -> Batch | Retirement | None:
+        self.writer.prepare_step(self.now)
+        while (step := self.writer.next_step(self.now)) is None and self.writer.is_planning:
+            self.writer.prepare_step(self.now)
+        return step
+
+    def batch(self) -> Batch:
+        step = self.step()
+        assert isinstance(step, Batch)
+        return step
+
+    def accept(self, history: str = HISTORY) -> Batch | Retirement:
+        """Accept the next step."""
+        step = self.step()
+        assert step is not None
+        opened = Opened(tuple(self.applied), {}) if isinstance(step, Batch) and step.opening else None
+        self.writer.accept_reply(step, Reply(ReplyStatus.OK, history, opened=opened))
+        if isinstance(step, Batch):
+            self.applied.insert(0, CounterSnapshot(step.counter))
+        return step
+
+    def refuse(self, status: ReplyStatus, fitting: int = 0) -> None:
+        self.writer.accept_reply(self.batch(), Reply(status, HISTORY, fitting=fitting))
+
+    def complete(self) -> None:
+        while self.step() is not None:
+            self.accept()
+        assert self.writer.phase is Phase.COMPLETE
+
+    def probe(self, *, fenced: bool = False, now_ms: int = 1000, counter: Counter | None = None) -> None:
+        counter = counter or self.applied[0].counter
+        self.writer.accept_probe(Probe(0, HISTORY, fenced, counter, "0-0", {}, 0, (), now_ms), self.now)
+
+
+def opening(driven: Driven) -> bool:
+    return driven.batch().opening is not None
+
+
+def reached(phase: Phase) -> Driven:
+    """A writer in a phase; a login is pending in each but COMPLETE."""
+    driven = Driven()
+    if phase is Phase.FENCED:
+        driven.refuse(ReplyStatus.FENCED)
+    elif phase is not Phase.CLOSED:
+        driven.outbox.append(change(Op.LOGIN, "ann"))
+        driven.accept()
+        if phase is Phase.COMPLETE:
+            driven.complete()
+    assert driven.writer.phase is phase
+    return driven
+
+
+EVENTS: dict[PhaseEvent, Callable[[Driven], object]] = {
+    PhaseEvent.OPENED: Driven.accept,
+    PhaseEvent.COMPLETED: Driven.accept,
+    PhaseEvent.LEFT: lambda driven: driven.writer.resync(),
+    PhaseEvent.FENCED: lambda driven: driven.probe(fenced=True, counter=Counter("a", 1, 1)),
+    PhaseEvent.RENAMED: lambda driven: driven.writer.rename("a2"),
+}
+
+
+@pytest.mark.parametrize("event", PhaseEvent)
+@pytest.mark.parametrize("phase", Phase)
+def test_each_event_leads_to_the_phase_of_the_table(phase: Phase, event: PhaseEvent) -> None:
+    driven = reached(phase)
+    if EVENTS[event] is not Driven.accept or (phase, event) in NEXT_PHASE:
+        EVENTS[event](driven)
+    else:
+        assert driven.step() is None or opening(driven) == (phase is Phase.CLOSED), "it cannot happen"
+    assert driven.writer.phase is NEXT_PHASE.get((phase, event), phase)
+
+
+def test_the_first_batches_open_register_and_complete() -> None:
+    driven = Driven([change(Op.REGISTER, "bob")])
+    driven.outbox.append(change(Op.LOGIN, "ann"))
+    assert driven.batch().opening is not None
+    driven.accept()
+    batch = driven.batch()
+    assert [(item.change.op, item.change.uid) for item in batch.items] == [
+        (Op.REGISTER, "bob"),
+        (Op.LOGIN, "ann"),
+    ]
+    assert (batch.counter, batch.complete) == (Counter("a", 1, 2), True)
+
+
+def test_a_step_is_the_same_until_it_is_answered() -> None:
+    driven = reached(Phase.RESYNCING)
+    assert driven.step() == driven.step()
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_unconfirmed_batch_is_sent_again_unless_it_was_applied(applied: bool) -> None:
+    driven = reached(Phase.COMPLETE)
+    driven.outbox.append(change(Op.END, "ann"))
+    lost = driven.batch()
+    driven.writer.answer_lost()
+    driven.writer.resync()
+    if applied:
+        driven.applied.insert(0, CounterSnapshot(lost.counter, (Superseded("ann", "", "s"),)))
+    step = driven.batch()
+    reply = Reply(ReplyStatus.OK, HISTORY, opened=Opened(tuple(driven.applied), {}))
+    assert bool(driven.writer.accept_reply(step, reply)) == applied
+    assert driven.outbox.pending == (not applied)
+    assert [item.change.op for item in driven.batch().items] == ([] if applied else [Op.END])
+
+
+def test_a_heavy_batch_is_sent_in_parts_under_numbers_in_order() -> None:
+    driven = reached(Phase.COMPLETE)
+    driven.outbox.extend(change(Op.LOGIN, f"u{number}") for number in range(4))
+    before = driven.batch().counter
+    driven.refuse(ReplyStatus.HEAVY, fitting=1)
+    assert driven.batch().counter == before
+    sent = [driven.accept() for _ in range(3)]
+    uids = [[item.change.uid for item in step.items] for step in sent if isinstance(step, Batch)]
+    assert uids == [["u0"], ["u1", "u2"], ["u3"]]
+    assert [step.counter.n - before.n for step in sent] == [0, 1, 2]
+
+
+def test_a_heavy_batch_that_redis_may_yet_get_begins_a_new_generation() -> None:
+    driven = reached(Phase.COMPLETE)
+    driven.outbox.extend([change(Op.LOGIN, "u1"), change(Op.LOGIN, "u2")])
+    driven.batch()
+    driven.writer.answer_lost()
+    driven.refuse(ReplyStatus.HEAVY, fitting=1)
+    assert opening(driven)
+
+
+def test_skipped_changes_are_reported_by_an_opening_after_all_others_are_written() -> None:
+    driven = Driven(max_items=1)
+    driven.complete()
+    driven.outbox.extend(change(Op.LOGIN, uid) for uid in ("written", "skipped", "skipped"))
+    assert [item.change.uid for item in driven.batch().items] == ["written"]
+    driven.accept()
+    assert driven.writer.wakes_at(driven.now) == driven.now + RESYNC_PAUSE_S
+    driven.now += RESYNC_PAUSE_S
+    first = driven.batch().opening
+    driven.writer.resync()  # as if it were refused
+    second = driven.batch().opening
+    assert first is not None
+    assert first.skipped is not None
+    assert second is not None
+    assert (first.skipped.number, second.skipped) == (2, first.skipped)
+    driven.complete()
+    assert not driven.writer.wakes_at(driven.now)
+
+
+def test_a_retirement_precedes_what_the_outbox_gets_after_it_is_due() -> None:
+    driven = reached(Phase.COMPLETE)
+    driven.writer.resync()
+    driven.accept()
+    while isinstance(step := driven.step(), Batch):
+        driven.accept()
+        driven.outbox.append(change(Op.LOGIN, "late"))
+    assert isinstance(step, Retirement)
+    driven.accept()
+    assert [item.change.uid for item in driven.batch().items] == ["late"]
+    driven.accept()
+    assert driven.writer.is_idle(driven.now)
+
+
+def test_an_interrupted_resync_after_a_loss_is_continued_as_one() -> None:
+    driven = reached(Phase.COMPLETE)
+    driven.outbox.append(change(Op.END, "ann"))
+    driven.applied.clear()  # Redis lost all
+    driven.writer.resync()
+    for _ in range(2):
+        driven.accept()
+        assert [item.restores for item in driven.batch().items] == [True]
+        driven.writer.resync()
+    assert driven.writer.rollbacks == 1
+
+
+def test_a_renamed_node_is_lost_until_its_sessions_are_registered() -> None:
+    driven = reached(Phase.FENCED)
+    assert driven.step() is None
+    driven.writer.rename("a2")
+    assert driven.writer.lost_to_fence
+    driven.complete()
+    assert not driven.writer.lost_to_fence
+    driven.writer.resync()
+    assert not driven.writer.lost_to_fence
+
+
+@pytest.mark.parametrize(("later_ms", "phase"), [(0, Phase.COMPLETE), (1, Phase.FENCED)])
+def test_a_long_silence_counts_as_a_fence(later_ms: int, phase: Phase) -> None:
+    driven = reached(Phase.COMPLETE)
+    driven.probe(now_ms=1000)
+    driven.probe(now_ms=1000 + MAX_SILENCE_MS + later_ms)
+    assert driven.writer.phase is phase
+
+
+def test_a_batch_says_how_late_it_is_at_least_by_the_shards_clock() -> None:
+    driven = reached(Phase.COMPLETE)
+    driven.probe(now_ms=5_000_000)
+    driven.outbox.append(change(Op.LOGIN, "bob"))
+    driven.now += 2
+    assert driven.batch().sent_ms == 5_002_000
+    driven.writer.resync()
+    assert driven.batch().sent_ms == 0, "another server may have another clock"
