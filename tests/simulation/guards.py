@@ -221,7 +221,7 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/changes",
-                "    emit_if_shown_changed(uid, record, before, device, present.session, at_ms)\n",
+                "    emit_if_shown_changed(change, record, before)\n",
                 "",
             ),
         ),
@@ -231,7 +231,7 @@ GUARDS: Final = (
         "invisible-as-before-the-login",
         (
             SourceChange(
-                "lib/events",
+                "lib/shown_state",
                 "local public = status == 'invisible' and public_of_offline(uid) or nil",
                 "local public = status == 'invisible' and '' or nil",
             ),
@@ -240,7 +240,11 @@ GUARDS: Final = (
     ),
     Guard(
         "invisible-after-the-end",
-        (SourceChange("lib/events", " .. (public and ' ' .. (public ~= '' and public or '-') or '')", ""),),
+        (
+            SourceChange(
+                "lib/shown_state", " .. (public and ' ' .. (public ~= '' and public or '-') or '')", ""
+            ),
+        ),
         seed=1,
     ),
     Guard(
@@ -264,7 +268,7 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/changes",
-                "      emit_device(uid, record, device, present, code, reason, last_seen_ms, at_ms)\n",
+                "    if not record.sessions[device] then emit_device(change, record, present) end\n",
                 "",
             ),
         ),

@@ -160,6 +160,8 @@ local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, 
   pending_logins[uid], has_pending_logins = cjson.encode(logins), true
 end
 
+local generation_prefix = digits(generation) .. ' '  -- of the values of the index
+
 local crowded = {}  -- users with another session than before, in order, and by uid the classes of these sessions
 
 local function note_another_session(uid, class)
@@ -216,7 +218,8 @@ local function enforce_session_limits()
   end
 end
 
-local function add_session(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms, profile)
+local function add_session(op, change, age_ms, idle_timeout_ms, profile)
+  local uid, device, session = change.uid, change.device, change.session
   local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
   local recorded_ms = login_ms
   if has_pending_logins == nil then has_pending_logins = redis.call('EXISTS', pending_logins_key(node)) == 1 end
@@ -252,34 +255,34 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
   if left_id then  -- unreadable: the user was online, and stays it
     record = {id = left_id, since_ms = tonumber(left_ms or string.match(left_id, '^%d+')), sessions = {[device] = entry}}
   elseif not record then
-    local id, public = go_online(uid, device, session, code, reason, at_ms, status_of(entry), entry.meta, entry.private,
-      entry.address, entry.class, device_events and devices_text({[device] = entry}) or nil)
-    record = {id = id, since_ms = tonumber(at_ms), sessions = {[device] = entry}, public = public}
+    local id, public = go_online(change, profile ~= '' and entry, device_events and devices_text({[device] = entry}))
+    record = {id = id, since_ms = tonumber(change.at_ms), sessions = {[device] = entry}, public = public}
   else
-    local before = {shown(record)}
-    local shows_otherwise = not present or present.session ~= session or status_of(present) ~= status_of(entry)
-      or present.meta ~= entry.meta or present.private ~= entry.private
+    local before = shown(record)
     record.sessions[device] = entry
-    if shows_otherwise then emit_if_shown_changed(uid, record, before, device, session, at_ms) end
-    if not present then emit_device(uid, record, device, entry, code, reason, at_ms, at_ms) end
+    if not present or present.session ~= session or not show_the_same(present, entry) then
+      emit_if_shown_changed(change, record, before)
+    end
+    if not present then
+      change.last_seen_ms = change.at_ms
+      emit_device(change, record, entry)
+    end
     if next(record.sessions, next(record.sessions)) then note_another_session(uid, entry.class) end
   end
   write_record(uid, record)
-  set_owned(node, field, digits(generation) .. ' ' .. session)
+  set_owned(node, field, generation_prefix .. session)
 end
 
 -- Changes the profile and the idle time-out of a session in the record.
-local function update(uid, device, session, at_ms, idle_timeout_ms, profile)
-  local record = read_record(uid)
-  local present = record and record.sessions[device]
-  if not present or present.session ~= session then return end
-  local before = {shown(record)}
-  present.away, present.status, forms[present] = nil, nil, nil
-  for _, name in ipairs(TEXTS) do present[name] = nil end
-  show_as(present, profile)
+local function update(change, idle_timeout_ms, profile)
+  local record = read_record(change.uid)
+  local present = record and record.sessions[change.device]
+  if not present or present.session ~= change.session then return end
+  local shown_before = shown(record)
+  local before = show_instead(present, profile)
   present.idle_timeout_ms = idle_timeout_ms
-  emit_if_shown_changed(uid, record, before, device, session, at_ms)
-  write_record(uid, record)
+  emit_if_shown_changed(change, record, shown_before == present and before or shown_before)
+  write_record(change.uid, record)
 end
 
 -- Whether the index has a session of the calling node.
@@ -288,7 +291,8 @@ local function owns(field, session)
   return string.match(redis.call('HGET', sessions_key(node), field) or '', '^%d+ (.*)$') == session
 end
 
-local function end_session(op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms, grace_ms)
+local function end_session(op, change, age_ms)
+  local uid, device, session = change.uid, change.device, change.session
   local text = records[uid] == nil and record_text(uid)
   local since_id, since_ms, its_device, its_session, its_node
   if text and #nodes_with_pending_logins() == 0 then
@@ -297,33 +301,31 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   if since_id and #since_ms <= EXACT_DIGITS then
     if its_device == device and its_session == session then
       set_owned(its_node, uid .. ' ' .. device, false)
-      go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+      go_offline(change, since_id, since_ms)
       return
     end
   end
   local record = read_record(uid)
   local present = record and record.sessions[device]
   if present and present.session == session then
-    remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms, grace_ms)
-  elseif not record and owns(uid .. ' ' .. device, session)
-      and end_without_record(uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms) then
+    remove_session(change, record, now_ms - age_ms)
+  elseif not record and owns(uid .. ' ' .. device, session) and end_without_record(change) then
     set_owned(node, uid .. ' ' .. device, false)
   elseif record then  -- of other sessions: after damage the index may have this one yet
     if owns(uid .. ' ' .. device, session) then set_owned(node, uid .. ' ' .. device, false) end
   elseif op == 'restore' then
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
-    since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
-    since_id = go_online(uid, device, session, CODES.returned, 'returned', since_ms, 'online')
-    record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
     local ended = {session = session, node = node, generation = generation, login_ms = now_ms - age_ms}
+    since_ms = tonumber(change.last_seen_ms) < tonumber(change.at_ms) and change.last_seen_ms or change.at_ms
+    since_id = go_online({uid = uid, device = device, session = session, code = CODES.returned, reason = 'returned',
+      at_ms = since_ms})
+    record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
     if hand_to_pending_login(record, uid, device, ended, now_ms - age_ms) then
-      emit_if_shown_changed(uid, record, {'online'}, device, session, at_ms)
-      if not record.sessions[device] then
-        emit_device(uid, record, device, {session = session}, code, reason, last_seen_ms, at_ms)
-      end
+      emit_if_shown_changed(change, record, ended)
+      if not record.sessions[device] then emit_device(change, record, ended) end
       write_record(uid, record)
     else
-      go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+      go_offline(change, since_id, since_ms)
     end
   end
 end
@@ -359,17 +361,24 @@ if fitting < #uids then
   return refuse('heavy', generation, items_before)
 end
 read_watchers(uids)
+local change = {}  -- the one at hand, see lib/shown_state.lua; a table for each would take a tenth of a transition's time
 for i = 1, #items, ITEM_VALUES do
-  local op, uid, device, session = items[i], items[i + 1], items[i + 2], items[i + 3]
-  local code, at_ms, seventh, eighth, ninth = items[i + 4], items[i + 5], items[i + 6], items[i + 7], items[i + 8]
+  local op, code = items[i], items[i + 4]
+  change.uid, change.device, change.session, change.code = items[i + 1], items[i + 2], items[i + 3], code
+  change.reason, change.at_ms = reasons[code], items[i + 5]
   if op == 'end' or op == 'restore' then
-    end_session(op, uid, device, session, code, reasons[code], at_ms, seventh, eighth, ninth)
-  elseif op == 'hold' then
-    add_pending_login(uid, device, session, seventh, eighth, ninth)
-  elseif op == 'update' then
-    update(uid, device, session, at_ms, eighth, ninth)
+    local last_seen_ms, age_ms, grace_ms = items[i + 6], items[i + 7], items[i + 8]
+    change.last_seen_ms, change.grace_ms = last_seen_ms, grace_ms ~= '' and grace_ms
+    end_session(op, change, age_ms)
   else
-    add_session(op, uid, device, session, code, reasons[code], at_ms, seventh, eighth, ninth)
+    local age_ms, idle_timeout_ms, profile = items[i + 6], items[i + 7], items[i + 8]
+    if op == 'hold' then
+      add_pending_login(change.uid, change.device, change.session, age_ms, idle_timeout_ms, profile)
+    elseif op == 'update' then
+      update(change, idle_timeout_ms, profile)
+    else
+      add_session(op, change, age_ms, idle_timeout_ms, profile)
+    end
   end
 end
 if #crowded > 0 then enforce_session_limits() end
@@ -382,15 +391,7 @@ end
 write_peer_traces()
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = event_counts}
-if opens then
-  local flat, others = redis.call('HGETALL', peer_traces_key), {}  -- as they are after this call
-  for id, text in pairs(peer_traces) do others[id] = text end
-  for i = 1, #flat, 2 do
-    if others[flat[i]] then flat[i + 1], others[flat[i]] = others[flat[i]], nil end
-  end
-  for id, text in pairs(others) do flat[#flat + 1], flat[#flat + 2] = id, text end
-  reply.traces, reply.trail = flat, batch_history
-end
+if opens then reply.traces, reply.trail = all_peer_traces(), batch_history end
 local packed = cmsgpack.pack(reply)
 will('HSET', node_key, 'gen', generation, 'n', n, 'reply', packed)
 return carry_out_changes() or {packed, replication_id}

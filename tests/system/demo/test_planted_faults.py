@@ -10,7 +10,7 @@ from presence.loadtest.judge import EventDeadlines
 from presence.store.embedded import EmbeddedRedis
 from tests.support.script_texts import SourceChange, changed
 
-BEFORE = "  if highest_id == '' then\n    add_effect("
+BEFORE = "  local command = highest_id == ''\n"
 ADD = "add_effect({'XADD', events_key, take_id(), 'v', '1', 'type', type, ...})"
 SHORT = {
     "IDLE_TIMEOUT_S": 1.0,
@@ -26,7 +26,7 @@ SHORT = {
     ("fault", "words"),
     [
         ("", "events match the clients"),
-        ("if code == '201' then return take_id() end", "no offline event in time"),
+        ("if code == '201' then return take_id(), {} end", "no offline event in time"),
         (f"if code == '201' then {ADD} end", "two offline events in a row"),
         (f"if code == '1' then {ADD} end", "two online events in a row"),
     ],

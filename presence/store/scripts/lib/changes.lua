@@ -94,7 +94,8 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
         if login[1] ~= gone then
           local successor = record.sessions[gone]
           record.sessions[gone] = successor or gone_entry  -- it is on record until its own event
-          emit_device(uid, record, login[1], entry, CODES.login, 'login', digits(now_ms), digits(now_ms))
+          emit_device({uid = uid, device = login[1], session = entry.session, code = CODES.login, reason = 'login',
+            last_seen_ms = digits(now_ms), at_ms = digits(now_ms)}, record, entry)
           record.sessions[gone] = successor
         end
         set_owned(id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
@@ -104,33 +105,31 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
   return next(record.sessions) ~= nil
 end
 
--- Removes a session from a record; writes an offline event if it was the last of the user.
-local function remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms, grace_ms)
+-- Removes the session of a change from a record; writes an offline event if it was the last of the user.
+local function remove_session(change, record, ended_ms)
+  local uid, device = change.uid, change.device
   local present = record.sessions[device]
   local may_stay = next(record.sessions, next(record.sessions)) or #nodes_with_pending_logins() > 0
-  local before = may_stay and {shown(record)}
+  local before = may_stay and shown(record)
   record.sessions[device] = nil
   set_owned(present.node, uid .. ' ' .. device, false)
   if next(record.sessions) or hand_to_pending_login(record, uid, device, present, ended_ms) then
-    emit_if_shown_changed(uid, record, before, device, present.session, at_ms)
-    if not record.sessions[device] then
-      emit_device(uid, record, device, present, code, reason, last_seen_ms, at_ms)
-    end
+    emit_if_shown_changed(change, record, before)
+    if not record.sessions[device] then emit_device(change, record, present) end
     write_record(uid, record)
   else
-    go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms,
-      grace_ms, record.public, text_or_nil(present.meta), text_or_nil(present.private), text_or_nil(present.address),
-      text_or_nil(present.class))
+    go_offline(change, record.id, digits(record.since_ms), present, record.public)
   end
 end
 
--- Ends a user whose record is lost or unreadable, although the index has a session of it: so the user was online, and what
--- is left of the record may say since when. Their other sessions, if any, are registered again by their nodes. Returns
--- whether it did.
-local function end_without_record(uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+-- Ends the user of a change whose record is lost or unreadable, although the index has a session of it: so the user was
+-- online, and what is left of the record may say since when. Their other sessions, if any, are registered again by their
+-- nodes. Returns whether it did.
+local function end_without_record(change)
+  local uid = change.uid
   if read_record(uid) or written[uid] ~= nil then return false end
   local since_id, since_ms = remains_of_record(uid)
-  go_offline(since_id or '0-0', since_ms or last_seen_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
+  go_offline(change, since_id or '0-0', since_ms or change.last_seen_ms)
   return true
 end
 
@@ -168,7 +167,9 @@ local function keeps_pending_logins()
     removed[#removed + 1] = uid
   end
   local before, gone = redis.call('HLEN', pending_logins_key(node)), 0
-  for _, uid in ipairs(before > 0 and removed or {}) do gone = gone + redis.call('HEXISTS', pending_logins_key(node), uid) end
+  for _, uid in ipairs(before > 0 and removed or {}) do
+    gone = gone + redis.call('HEXISTS', pending_logins_key(node), uid)
+  end
   return before > gone
 end
 

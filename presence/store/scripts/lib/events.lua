@@ -68,7 +68,9 @@ end
 -- the reply, also of the stored one, so that the caller's node counts each entry once.
 local event_counts, count_places = {}, {}  -- the places by type and code
 
--- Adds an entry, and counts it; returns its id. The first one of a call trims the stream.
+-- Adds an entry, and counts it; returns its id, and its command. Further arguments: names and values of the rest of its
+-- fields; a table of them would take a tenth of the time of a transition. Numbers are digits, because Redis converts those
+-- of Lua slowly. The first entry of a call trims the stream.
 local function add_entry(type, code, ...)
   local places = count_places[type]
   if not places then
@@ -82,12 +84,11 @@ local function add_entry(type, code, ...)
     places[code] = at
   end
   event_counts[at] = event_counts[at] + 1
-  if highest_id == '' then
-    add_effect({'XADD', events_key, 'MAXLEN', '~', stream_maxlen, take_id(), 'v', '1', 'type', type, ...})
-  else
-    add_effect({'XADD', events_key, take_id(), 'v', '1', 'type', type, ...})
-  end
-  return highest_id
+  local command = highest_id == ''
+    and {'XADD', events_key, 'MAXLEN', '~', stream_maxlen, take_id(), 'v', '1', 'type', type, ...}
+    or {'XADD', events_key, take_id(), 'v', '1', 'type', type, ...}
+  add_effect(command)
+  return highest_id, command
 end
 
 -- How many connections listen to the channels of all events, and to the prefix of users' channels.
@@ -140,94 +141,28 @@ local function with(name, value, ...)
   return ...
 end
 
--- The fields of an event for a session that has set them; most sessions have set none.
-local function said(meta, private, address, class, devices)
-  if meta then return 'meta', meta, said(nil, private, address, class, devices) end
-  if private then return 'private', private, said(nil, nil, address, class, devices) end
-  if address then return 'address', address, said(nil, nil, nil, class, devices) end
-  if class then return 'class', class, said(nil, nil, nil, nil, devices) end
-  if devices then return 'devices', devices end
-end
-
 -- Two fields of the events of an invisible user, before others. `public`: see lib/shown_state.lua; nil: not invisible.
-local function invisible_fields(public, ...)
+local function with_public(public, ...)
   if public then return 'invisible', '1', 'public', public, ... end
   return ...
 end
 
--- Returns the status in events, where an invisible user is online.
-local function said_status(status)
-  return status == 'invisible' and 'online' or status
-end
-
--- The fields of an online event for sessions that are not plain.
-local function show_fields(status, public, ...)
-  if status == 'online' or status == 'invisible' then return invisible_fields(public, said(...)) end
-  return 'status', status, invisible_fields(public, said(...))
-end
-
--- Returns what clients are shown of an offline user who comes as invisible: how they left when they were visible.
-local function public_of_offline(uid)
-  local text, last_seen_ms = left[uid], seen[uid]
-  if text == nil then
-    text, last_seen_ms = redis.call('HGET', left_key, uid), redis.call('ZSCORE', seen_key, uid)
+-- Returns the JSON of an entry, in which numbers are numbers, and of two more fields.
+local function published(id, command, status, status_ms)
+  local entry = {id = id}
+  for i = command[3] == 'MAXLEN' and 7 or 4, #command, 2 do
+    local name, value = command[i], command[i + 1]
+    entry[name] = (name == 'v' or name == 'code' or string.sub(name, -3) == '_ms') and tonumber(value) or value
   end
-  if not text or not last_seen_ms then return '' end
-  local public = string.match(text, '^%S+ %S+ %S+ (.*)$')
-  if not public then
-    local code, id, ms = string.match(text, '^(%d+) (%d+%-%d+) (%-?%d+)$')
-    if not code then return '' end
-    public = table.concat({code, id, digits(string.match(id, '^%d+') + ms), digits(tonumber(last_seen_ms))}, ' ')
-  end
-  local public_ms = tonumber(string.match(public, '(%d+)$'))
-  return public_ms and public_ms >= now_ms - seen_retention_ms and public or ''
+  if status then entry.status, entry.status_ms = status, tonumber(status_ms) end
+  return cjson.encode(entry)
 end
 
--- Writes an entry about a user; returns its id. The code and the times are digits, because Redis converts Lua numbers to
--- text slowly. Publishing it as JSON costs as much as the entry, so it is published only to channels with subscribers.
--- `channel`: of all events of the type, or nil; the channel of the user also gets `status` and its start `status_ms`.
--- Further arguments are optional names and values.
-local function emit(channel, type, code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, status, status_ms,
-    ...)
-  local id = add_entry(type, code, 'uid', uid, 'code', code, 'reason', reason, 'node', node, 'session', session,
-    'device', device, 'since_ms', since_ms, 'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
-  channel = channel and has_subscribers(channel) and channel
-  if not (channel or is_watched(uid)) then return id end
-  local entry, more = {v = 1, id = id, type = type, uid = uid, code = tonumber(code), reason = reason, node = node,
-    session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
-    at_ms = tonumber(at_ms)}, {...}
-  for i = 1, #more, 2 do entry[more[i]] = more[i] == 'grace_ms' and tonumber(more[i + 1]) or more[i + 1] end
-  if channel then will('PUBLISH', channel, cjson.encode(entry)) end
-  if watched[uid] then
-    entry.status, entry.status_ms = status, tonumber(status_ms)
-    will('PUBLISH', user_prefix .. uid, cjson.encode(entry))
-  end
-  return id
-end
-
--- Writes the online event of a user; returns its entry id and, of an invisible user, `public` of the record. From
--- `status` on: the profile of the session, and its `devices_text`.
-local function go_online(uid, device, session, code, reason, at_ms, status, ...)
-  local public = status == 'invisible' and public_of_offline(uid) or nil
-  seen[uid], left[uid] = false, false
-  local id = emit(online_channel, 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms, status, at_ms,
-    show_fields(status, public, ...))
-  return id, public
-end
-
--- Writes the offline event of a user whose online event was entry `since_id`. `grace_ms`: digits of the grace of the lost
--- connection if it was lengthened, otherwise "" or nil. After it: `public` of the record, and the TEXTS of the session.
-local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms, public,
-    ...)
-  -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
-  -- A difference converts digits faster than `tonumber`.
-  if last_seen_ms - since_ms < 0 then last_seen_ms = since_ms end
-  if at_ms - last_seen_ms < 0 then at_ms = last_seen_ms end
-  records[uid], written[uid], seen[uid] = false, false, last_seen_ms
-  local id = emit(offline_channel, 'offline', code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, 'offline', at_ms,
-    'since_id', since_id, with('grace_ms', grace_ms ~= '' and grace_ms, invisible_fields(public, said(...))))
-  left[uid] = code .. ' ' .. id .. ' ' .. digits(at_ms - top_ms)
-    .. (public and ' ' .. (public ~= '' and public or '-') or '')
+-- Publishes an entry about a user to the channels that have subscribers: that of all events of the type, if it is not nil,
+-- and that of the user, which is also told their status and its start. It costs as much as to write the entry.
+local function publish(uid, id, command, channel, status, status_ms)
+  if channel and has_subscribers(channel) then will('PUBLISH', channel, published(id, command)) end
+  if is_watched(uid) then will('PUBLISH', user_prefix .. uid, published(id, command, status, status_ms)) end
 end
 
 -- Carries out all effects; returns an error reply if one was refused.

@@ -1,20 +1,23 @@
 -- Goes through the sessions that a node owns, and ends them.
 
+local change = {code = CODES.node_down, reason = 'node_down'}  -- of the session at hand; see lib/shown_state.lua
+
 -- Ends the session that a node owns under a field, "<uid> <device>", if the record still has that session, node and
 -- generation; returns whether it did. `latest_ms`: latest time at which it can have been seen; 0: unknown.
 local function end_owned(of_node, field, uid, device, owned_generation, session, latest_ms)
   local record = read_record(uid)
   local present = record and record.sessions[device]
+  if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
+  change.uid, change.device, change.session = uid, device, session
   if not (present and present.session == session and present.node == of_node
       and present.generation == owned_generation) then
     set_owned(of_node, field, false)
-    local last_seen_ms = digits(latest_ms == 0 and now_ms or math.min(latest_ms, now_ms))
-    return end_without_record(uid, device, session, CODES.node_down, 'node_down', digits(now_ms), last_seen_ms)
+    change.at_ms, change.last_seen_ms = digits(now_ms), digits(latest_ms)
+    return end_without_record(change)
   end
-  if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
   local last_seen_ms = math.max(record.since_ms, latest_ms)
-  remove_session(record, uid, device, CODES.node_down, 'node_down', digits(math.max(now_ms, last_seen_ms)),
-    digits(last_seen_ms), now_ms)
+  change.at_ms, change.last_seen_ms = digits(math.max(now_ms, last_seen_ms)), digits(last_seen_ms)
+  remove_session(change, record, now_ms)
   return true
 end
 

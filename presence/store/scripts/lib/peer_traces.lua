@@ -16,6 +16,17 @@ local function fence(id)
   set_peer_trace(id, count(counter[1]), count(counter[2]), true)
 end
 
+-- Returns the summaries of all nodes, flat, as they are after this call.
+local function all_peer_traces()
+  local flat, others = redis.call('HGETALL', peer_traces_key), {}
+  for id, text in pairs(peer_traces) do others[id] = text end
+  for i = 1, #flat, 2 do
+    if others[flat[i]] then flat[i + 1], others[flat[i]] = others[flat[i]], nil end
+  end
+  for id, text in pairs(others) do flat[#flat + 1], flat[#flat + 2] = id, text end
+  return flat
+end
+
 local function write_peer_traces()
   for id, text in pairs(peer_traces) do will('HSET', peer_traces_key, id, text) end
 end

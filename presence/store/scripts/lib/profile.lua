@@ -3,8 +3,6 @@
 local STATUSES = {a = 'away', b = 'busy', d = 'dnd', i = 'invisible'}
 local RANKS = {invisible = 5, dnd = 4, busy = 3, online = 2, away = 1}  -- the highest one takes precedence
 
-local TEXTS = {'meta', 'private', 'address', 'class'}
-
 -- Sets the profile of a session, which has none yet, from its text: "" is plain, otherwise the letter of the status,
 -- followed by its TEXTS with a NUL between two; empty ones at the end are left out.
 local function show_as(session, profile)
@@ -22,11 +20,37 @@ local function status_of(session)
   return session.away == true and 'away' or RANKS[session.status] and session.status or 'online'
 end
 
+-- Returns the status in events, where an invisible user is online.
+local function said_status(status)
+  return status == 'invisible' and 'online' or status
+end
+
 local function is_plain_session(session)
-  return session.away == nil and session.status == nil and session.meta == nil and session.private == nil
-    and session.address == nil and session.class == nil
+  for i = 1, #TEXTS do
+    if session[TEXTS[i]] ~= nil then return false end
+  end
+  return session.away == nil and session.status == nil
 end
 
 local function text_or_nil(value)
   return type(value) == 'string' and value or nil
 end
+
+-- Names and values of those TEXTS from one to another that a session has, before other arguments; nil has none.
+local function with_texts(session, first, last, ...)
+  if not session then return ... end
+  for i = last, first, -1 do
+    local text = session[TEXTS[i]]
+    if text and type(text) == 'string' then return with_texts(session, first, i - 1, TEXTS[i], text, ...) end
+  end
+  return ...
+end
+
+-- Whether two sessions show the same status and SHOWN_TEXTS.
+local function show_the_same(session, other)
+  for i = 1, SHOWN_TEXTS do
+    if text_or_nil(session[TEXTS[i]]) ~= text_or_nil(other[TEXTS[i]]) then return false end
+  end
+  return status_of(session) == status_of(other)
+end
+

@@ -1,5 +1,9 @@
 -- Records of users: as read by this call, and as it will write them.
 
+-- Texts of a session in its record, and under the same names in its events.
+local TEXTS = {'meta', 'private', 'address', 'class'}
+local SHOWN_TEXTS = 2  -- the first ones: its client may change them; the others are facts of its login
+
 local function is_session(value)
   return type(value) == 'table' and type(value.session) == 'string' and type(value.node) == 'string'
     and is_number(value.login_ms) and is_number(value.arrived_ms) and is_count(value.generation)
