@@ -44,7 +44,7 @@ _PASSING: Final = frozenset(
         "NOSCRIPT",  # flushed again between loading and calling
         "OOM",
         "READONLY",
-        "REPEAT",  # a script of ours: see lib/events.lua
+        "REPEAT",  # a script of ours: see lib/entries.lua
         "TRYAGAIN",  # a slot is being moved, and the keys are on both servers
         "UNBLOCKED",  # it became a replica while a call waited there
         "UNKILLABLE",  # a script that has written runs for too long

@@ -166,7 +166,7 @@ _LETTERS: Final = {
 
 
 def _packed_profile(profile: Profile) -> str:
-    """Return a profile for `show_as` of lib/shown_state.lua; a JSON text holds no NUL."""
+    """Return a profile for `show_as` of lib/profile.lua; a JSON text holds no NUL."""
     if profile == PLAIN:
         return ""
     texts = "\0".join(profile[1:]).rstrip("\0")

@@ -231,7 +231,7 @@ GUARDS: Final = (
         "invisible-as-before-the-login",
         (
             SourceChange(
-                "lib/shown_state",
+                "lib/events",
                 "local public = status == 'invisible' and public_of_offline(uid) or nil",
                 "local public = status == 'invisible' and '' or nil",
             ),
@@ -240,11 +240,7 @@ GUARDS: Final = (
     ),
     Guard(
         "invisible-after-the-end",
-        (
-            SourceChange(
-                "lib/shown_state", " .. (public and ' ' .. (public ~= '' and public or '-') or '')", ""
-            ),
-        ),
+        (SourceChange("lib/events", " .. (public and ' ' .. (public ~= '' and public or '-') or '')", ""),),
         seed=1,
     ),
     Guard(

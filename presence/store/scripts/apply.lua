@@ -1,4 +1,4 @@
--- requires: effects shard peer_traces record_cache notices events profile shown_state changes
+-- requires: effects shard peer_traces record_cache notices entries profile shown_state events changes
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
@@ -361,7 +361,7 @@ if fitting < #uids then
   return refuse('heavy', generation, items_before)
 end
 read_watchers(uids)
-local change = {}  -- the one at hand, see lib/shown_state.lua; a table for each would take a tenth of a transition's time
+local change = {}  -- the one at hand, see lib/events.lua; a table for each would take a tenth of a transition's time
 for i = 1, #items, ITEM_VALUES do
   local op, code = items[i], items[i + 4]
   change.uid, change.device, change.session, change.code = items[i + 1], items[i + 2], items[i + 3], code

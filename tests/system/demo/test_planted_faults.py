@@ -38,7 +38,7 @@ def test_a_lost_or_doubled_event_fails_the_demo(
     for name, value in SHORT.items():
         monkeypatch.setattr(demo, name, value)
     console = Console(file=io.StringIO())
-    with changed(SourceChange("lib/events", BEFORE, f"  {fault}\n{BEFORE}")):
+    with changed(SourceChange("lib/entries", BEFORE, f"  {fault}\n{BEFORE}")):
         matches = demo.run(redis_server, "p", seconds=5.0, clients=20, console=console, no_admin=True)
     assert isinstance(console.file, io.StringIO)
     assert words in console.file.getvalue()

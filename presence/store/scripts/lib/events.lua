@@ -1,139 +1,8 @@
--- Entries of the stream, and their publication.
-
--- Prefix of the channels of users: of the same database as the channel of online events, with the shard's tag.
-local user_prefix = string.sub(online_channel, 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}') .. ':user:'
+-- Events of users. A *change* of a session causes them; it has the fields uid, device, session, code, reason, at_ms,
+-- last_seen_ms and, of the end of a lost connection whose grace was lengthened, grace_ms. All but the names are digits.
 
 -- Of the events that scripts decide on, by reason.
 local CODES = {login = '1', returned = '2', away = '3', back = '4', updated = '5', logout = '100', node_down = '402'}
-
-local known_digits = {}  -- items of a batch share many times
-local function digits(number)
-  local text = known_digits[number]
-  if not text then
-    text = string.format('%.0f', number)
-    known_digits[number] = text
-  end
-  return text
-end
-
-local highest_id = ''  -- of the entries of this call
-
-local top_ms, top_n  -- the parts of the highest entry id, with the entries that this call will add
-local top_prefix
-
-local function raise_top(id)
-  local ms, n = string.match(id, '^(%d+)-(%d+)$')
-  ms, n = tonumber(ms or 0), tonumber(n or 0)
-  if ms >= EXACT - 1 then error('the last id of ' .. events_key .. ' is too high to continue') end
-  if not top_ms or ms > top_ms or (ms == top_ms and n > top_n) then top_ms, top_n, top_prefix = ms, n, nil end
-end
-
--- Makes ids of entries continue above one that a node has seen, whatever the clock and data of this server.
-local function raise_floor(wanted)
-  raise_top(last_id())
-  local ms, n = top_ms, top_n
-  raise_top(wanted)
-  if top_ms == ms and top_n == n then return end
-  will('XADD', events_key, wanted, 'v', 1, 'type', 'floor')
-  will('XDEL', events_key, wanted)
-  will('HSET', meta_key, 'floor', wanted)
-end
-
--- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
---
--- The last id of the stream is read from all its information, which takes as long as some transitions. Where this user may
--- read backwards, it is enough to ask for an entry that the clock has not passed; `floor` of `meta` has an id that the
--- stream has reached without such an entry.
-local function take_id()
-  if not top_ms and redis.acl_check_cmd and redis.acl_check_cmd('XREVRANGE', events_key) then
-    raise_top(floor or '')
-    local later = redis.call('XREVRANGE', events_key, '+', digits(now_ms), 'COUNT', '1')[1]
-    if later then raise_top(later[1]) end
-  elseif not top_ms then
-    raise_top(last_id())
-  end
-  if top_ms < now_ms then
-    top_ms, top_n, top_prefix = now_ms, 0, nil
-  elseif top_n < EXACT - 1 then
-    top_n = top_n + 1
-  else
-    top_ms, top_n, top_prefix = top_ms + 1, 0, nil
-  end
-  top_prefix = top_prefix or digits(top_ms) .. '-'
-  highest_id = top_prefix .. (top_n < 1e14 and top_n or digits(top_n))
-  return highest_id
-end
-
--- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It is part of
--- the reply, also of the stored one, so that the caller's node counts each entry once.
-local event_counts, count_places = {}, {}  -- the places by type and code
-
--- Adds an entry, and counts it; returns its id, and its command. Further arguments: names and values of the rest of its
--- fields; a table of them would take a tenth of the time of a transition. Numbers are digits, because Redis converts those
--- of Lua slowly. The first entry of a call trims the stream.
-local function add_entry(type, code, ...)
-  local places = count_places[type]
-  if not places then
-    places = {}
-    count_places[type] = places
-  end
-  local at = places[code]
-  if not at then
-    at = #event_counts + 3
-    event_counts[at - 2], event_counts[at - 1], event_counts[at] = type, code, 0
-    places[code] = at
-  end
-  event_counts[at] = event_counts[at] + 1
-  local command = highest_id == ''
-    and {'XADD', events_key, 'MAXLEN', '~', stream_maxlen, take_id(), 'v', '1', 'type', type, ...}
-    or {'XADD', events_key, take_id(), 'v', '1', 'type', type, ...}
-  add_effect(command)
-  return highest_id, command
-end
-
--- How many connections listen to the channels of all events, and to the prefix of users' channels.
-local listeners
-local function read_listeners()
-  local found = redis.call('PUBSUB', 'NUMSUB', online_channel, offline_channel, user_prefix)
-  listeners = {[online_channel] = found[2], [offline_channel] = found[4], [user_prefix] = found[6]}
-  return listeners
-end
-
--- Whether a channel may have subscribers. This server does not know those at replicas and at other nodes of a cluster.
-local may_have_others
-local function has_subscribers(channel)
-  if may_have_others == nil then
-    local cluster = redis.acl_check_cmd and replication_info or redis.call('INFO', 'cluster')
-    may_have_others = not string.find(replication_info, 'connected_slaves:0', 1, true)
-      or not string.find(cluster, 'cluster_enabled:0', 1, true)
-      or redis.call('PUBSUB', 'NUMPAT') > 0
-  end
-  return may_have_others or (listeners or read_listeners())[channel] > 0
-end
-
--- The same for the channels of users. Only nodes whose clients watch a user subscribe there, each at the server of the
--- shard, so this server knows. Such a node also subscribes to the prefix itself as a channel: so one command tells most
--- calls that no user is watched.
-local watched = {}  -- uid -> whether the channel has subscribers
-local has_watchers
-
--- Reads the subscriber counts of several users.
-local function read_watchers(uids)
-  if has_watchers == nil then has_watchers = (listeners or read_listeners())[user_prefix] > 0 end
-  if not has_watchers then return end
-  for first = 1, #uids, VALUES_A_CALL do
-    local last, channels = math.min(first + VALUES_A_CALL - 1, #uids), {}
-    for i = first, last do channels[i - first + 1] = user_prefix .. uids[i] end
-    local found = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
-    for i = first, last do watched[uids[i]] = found[2 * (i - first + 1)] > 0 end
-  end
-end
-
-local function is_watched(uid)
-  if has_watchers == false then return false end
-  if watched[uid] == nil then read_watchers({uid}) end
-  return watched[uid]
-end
 
 -- A name and a value, where there is one, before other arguments.
 local function with(name, value, ...)
@@ -147,32 +16,105 @@ local function with_public(public, ...)
   return ...
 end
 
--- Returns the JSON of an entry, in which numbers are numbers, and of two more fields.
-local function published(id, command, status, status_ms)
-  local entry = {id = id}
-  for i = command[3] == 'MAXLEN' and 7 or 4, #command, 2 do
-    local name, value = command[i], command[i + 1]
-    entry[name] = (name == 'v' or name == 'code' or string.sub(name, -3) == '_ms') and tonumber(value) or value
+-- Returns what clients are shown of an offline user who comes as invisible: how they left when they were visible.
+local function public_of_offline(uid)
+  local text, last_seen_ms = left[uid], seen[uid]
+  if text == nil then
+    text, last_seen_ms = redis.call('HGET', left_key, uid), redis.call('ZSCORE', seen_key, uid)
   end
-  if status then entry.status, entry.status_ms = status, tonumber(status_ms) end
-  return cjson.encode(entry)
+  if not text or not last_seen_ms then return '' end
+  local public = string.match(text, '^%S+ %S+ %S+ (.*)$')
+  if not public then
+    local code, id, ms = string.match(text, '^(%d+) (%d+%-%d+) (%-?%d+)$')
+    if not code then return '' end
+    public = table.concat({code, id, digits(string.match(id, '^%d+') + ms), digits(tonumber(last_seen_ms))}, ' ')
+  end
+  local public_ms = tonumber(string.match(public, '(%d+)$'))
+  return public_ms and public_ms >= now_ms - seen_retention_ms and public or ''
 end
 
--- Publishes an entry about a user to the channels that have subscribers: that of all events of the type, if it is not nil,
--- and that of the user, which is also told their status and its start. It costs as much as to write the entry.
-local function publish(uid, id, command, channel, status, status_ms)
-  if channel and has_subscribers(channel) then will('PUBLISH', channel, published(id, command)) end
-  if is_watched(uid) then will('PUBLISH', user_prefix .. uid, published(id, command, status, status_ms)) end
+-- Writes the online event of a user; returns its entry id and, of an invisible user, `public` of the record. `session`: the
+-- one that has come; nil: a plain one. `devices`: their JSON, see `devices_text`, or false.
+local function go_online(change, session, devices)
+  local uid, at_ms, status = change.uid, change.at_ms, session and status_of(session) or 'online'
+  local public = status == 'invisible' and public_of_offline(uid) or nil
+  seen[uid], left[uid] = false, false
+  local id, command = add_entry('online', change.code, 'uid', uid, 'code', change.code, 'reason', change.reason,
+    'node', node, 'session', change.session, 'device', change.device, 'since_ms', at_ms, 'last_seen_ms', at_ms,
+    'at_ms', at_ms,
+    with('status', said_status(status) ~= 'online' and status, with_public(public,
+      with_texts(session, 1, #TEXTS, with('devices', devices)))))
+  publish(uid, id, command, online_channel, status, at_ms)
+  return id, public
 end
 
--- Carries out all effects; returns an error reply if one was refused.
-local function carry_out_changes()
-  local problem, at = carry_out(meta_key,
-    {online_channel, offline_channel, control_prefix .. node, user_prefix})
-  if at == 1 and effects[1][1] == 'XADD' and string.find(problem.err, 'equal or smaller', 1, true) then
-    local deleted = last_id()  -- by hand: nothing has shown this id to this call, and nothing was written yet
-    redis.call('HSET', meta_key, 'floor', deleted)
-    return redis.error_reply('REPEAT this call: entry ' .. deleted .. ' was deleted from ' .. events_key)
+-- Writes the offline event of a user, who was online since `since_ms` (digits) with the entry `since_id`. `session`: the one
+-- that has gone; nil: a plain one. `public`: of the record.
+local function go_offline(change, since_id, since_ms, session, public)
+  local uid, code, at_ms, last_seen_ms = change.uid, change.code, change.at_ms, change.last_seen_ms
+  -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
+  -- A difference converts digits faster than `tonumber`.
+  if last_seen_ms - since_ms < 0 then last_seen_ms = since_ms end
+  if at_ms - last_seen_ms < 0 then at_ms = last_seen_ms end
+  records[uid], written[uid], seen[uid] = false, false, last_seen_ms
+  local id, command = add_entry('offline', code, 'uid', uid, 'code', code, 'reason', change.reason,
+    'node', node, 'session', change.session, 'device', change.device, 'since_ms', since_ms, 'last_seen_ms', last_seen_ms,
+    'at_ms', at_ms, 'since_id', since_id,
+    with('grace_ms', change.grace_ms, with_public(public, with_texts(session, 1, #TEXTS))))
+  publish(uid, id, command, offline_channel, 'offline', at_ms)
+  left[uid] = code .. ' ' .. id .. ' ' .. digits(at_ms - top_ms)
+    .. (public and ' ' .. (public ~= '' and public or '-') or '')
+end
+
+-- The last fields of an event of a user who stays online, of whom a session is shown, before other arguments. `public`: what
+-- it says of an invisible user.
+local function state_fields(record, session, status_ms, public, ...)
+  local status = status_of(session)
+  return 'since_id', record.id, 'status', said_status(status), 'status_ms', status_ms,
+    with('invisible', status == 'invisible' and '1', with('public', public, with_texts(session, 1, SHOWN_TEXTS, ...)))
+end
+
+local function status_start(record)
+  return digits(record.state and record.state.since_ms or record.since_ms)
+end
+
+-- Writes an event if what is shown of a user who stays online has changed; it becomes the latest entry of the user's state.
+-- `before`: the session that was shown. That of the change may be gone.
+local function emit_if_shown_changed(change, record, before)
+  local session, at_ms = shown(record), change.at_ms
+  if show_the_same(session, before) then return end
+  local status, status_before, status_ms = status_of(session), status_of(before), at_ms
+  local type, reason = 'update', 'updated'
+  if status == status_before then
+    status_ms = status_start(record)
+  elseif status == 'invisible' or status_before == 'invisible' then
+    record.public = status == 'invisible' and table.concat({CODES.logout, '*', at_ms, at_ms}, ' ') or nil
+  elseif status == 'away' then
+    type, reason = 'away', 'away'
+  elseif status_before == 'away' then
+    type, reason = 'away', 'back'
   end
-  return problem
+  local uid, code = change.uid, CODES[reason]
+  local id, command = add_entry(type, code, 'uid', uid, 'code', code, 'reason', reason,
+    'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
+    'last_seen_ms', at_ms, 'at_ms', at_ms,
+    state_fields(record, session, status_ms, record.public or status_before == 'invisible' and CODES.login,
+      with('devices', device_events and devices_text(record.sessions))))
+  publish(uid, id, command, nil, status, status_ms)
+  record.state = {id = id, since_ms = tonumber(status_ms)}
+  if record.public then record.public = string.gsub(record.public, '%*', id) end
+end
+
+-- Writes an event for a device of a user who stays online: it has come, or has gone. `session` is that of the device. The
+-- event has the user's state as above, and becomes its latest entry.
+local function emit_device(change, record, session)
+  if not device_events then return end
+  local shown_session, status_ms = shown(record), status_start(record)
+  local id, command = add_entry('device', change.code, 'uid', change.uid, 'code', change.code, 'reason', change.reason,
+    'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
+    'last_seen_ms', change.last_seen_ms, 'at_ms', change.at_ms,
+    state_fields(record, shown_session, status_ms, record.public,
+      with_texts(session, SHOWN_TEXTS + 1, #TEXTS, with('devices', devices_text(record.sessions)))))
+  publish(change.uid, id, command, nil, status_of(shown_session), status_ms)
+  record.state = {id = id, since_ms = tonumber(status_ms)}
 end

@@ -1,6 +1,6 @@
 -- Goes through the sessions that a node owns, and ends them.
 
-local change = {code = CODES.node_down, reason = 'node_down'}  -- of the session at hand; see lib/shown_state.lua
+local change = {code = CODES.node_down, reason = 'node_down'}  -- of the session at hand; see lib/events.lua
 
 -- Ends the session that a node owns under a field, "<uid> <device>", if the record still has that session, node and
 -- generation; returns whether it did. `latest_ms`: latest time at which it can have been seen; 0: unknown.
