@@ -33,7 +33,9 @@ from presence.store.redis_client import CALL_TIMEOUT_S, open_client
 
 T = TypeVar("T")
 
-_REQUIRES: Final = re.compile(r"-- requires:((?: \w+)+)\n")  # the first line of a script of one shard
+# The first line of a script of one shard, and of a shared part, names the shared parts whose locals it uses.
+# The lines `-- provides:` of a shared part name those of its locals that others use; a test compares them.
+_REQUIRES: Final = re.compile(r"-- requires:((?: \w+)+)\n")
 
 
 def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
@@ -76,14 +78,14 @@ def source(name: str) -> str:
 
 
 def parts_before(name: str) -> tuple[str, ...]:
-    """Return the shared parts of a script: those its first line requires, or those of its folder."""
-    if required := _REQUIRES.match(_TEXTS[name]):
-        return tuple(f"lib/{part}" for part in required[1].split())
-    folder, is_below, _ = name.rpartition("/")
-    if not is_below:
-        return ()
-    preludes = ("timers", "followups") if folder == "followups" else (folder,)
-    return ("lib/effects", "lib/raised_errors", *(f"{each}/prelude" for each in preludes))
+    """Return the shared parts of a script, each after those it requires; in a folder, those of the folder."""
+    folder, _, _ = name.rpartition("/")
+    if folder not in {"", "lib"}:
+        preludes = ("timers", "followups") if folder == "followups" else (folder,)
+        return ("lib/effects", "lib/raised_errors", *(f"{each}/prelude" for each in preludes))
+    required = _REQUIRES.match(_TEXTS[name])
+    parts = [f"lib/{part}" for part in required[1].split()] if required else []
+    return tuple(dict.fromkeys(each for part in parts for each in (*parts_before(part), part)))
 
 
 @cache

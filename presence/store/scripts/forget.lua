@@ -1,4 +1,4 @@
--- requires: effects shard peer_traces record_cache session_index
+-- requires: effects shard record_cache session_index
 -- Erases when offline users were last seen, and how they went offline.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua (ARGV is not used: the caller is no node). ARGV

@@ -1,4 +1,4 @@
--- requires: effects shard peer_traces record_cache session_index notices
+-- requires: effects shard record_cache session_index notices
 -- Notifies the nodes of a user's sessions to end them.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are used: the caller is no node). ARGV

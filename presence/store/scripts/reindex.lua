@@ -1,4 +1,4 @@
--- requires: effects shard refuse_outdated peer_traces record_cache session_index
+-- requires: effects shard refuse_outdated record_cache session_index
 -- Restores the index of sessions by node for some of the users online: one bounded call of a walk over all of them.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV

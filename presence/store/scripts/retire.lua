@@ -1,4 +1,4 @@
--- requires: effects shard refuse_outdated peer_traces record_cache notices entries profile shown_state events changes owned_sessions
+-- requires: effects shard refuse_outdated entries changes owned_sessions
 -- Ends the sessions that previous generations of the node still own, whose end was skipped or lost, and removes
 -- pending logins that came back with lost writes of Redis. One bounded call of several.
 --

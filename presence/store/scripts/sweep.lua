@@ -1,4 +1,4 @@
--- requires: effects shard refuse_outdated peer_traces record_cache notices entries profile shown_state events changes owned_sessions
+-- requires: effects shard refuse_outdated record_cache entries changes owned_sessions
 -- Ends the sessions that a fenced node owns in one shard. One bounded call of several.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV

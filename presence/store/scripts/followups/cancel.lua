@@ -5,9 +5,11 @@
 --   3... uids; of an id its user
 -- Returns MessagePack: ["ok", number of deleted follow-ups].
 
+local wanted_id, uids = ARGV[2], {unpack(ARGV, 3)}
+
 local n = 0
-for i = 3, #ARGV do
-  n = n + delete_followups(ARGV[i], function(id) return ARGV[2] == '' or id == ARGV[2] end)
+for _, uid in ipairs(uids) do
+  n = n + delete_followups(uid, function(id) return wanted_id == '' or id == wanted_id end)
 end
 add_count('cancelled', n)
 write_followups()

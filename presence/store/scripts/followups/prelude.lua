@@ -1,3 +1,7 @@
+-- provides: ARMED BASE_ID BYTES CODE DELAY DUE NAME OFFLINE_ID OFFLINE_MS PAYLOAD REASON SEEN UID add_followup added_bytes
+-- provides: delete_followup delete_followups digits events_key followup_bytes followups_key ids_of is_after is_changed
+-- provides: memory_of ms_of online_key read_followup read_ids_ahead recounts seen_key set_due state_key stream_info
+-- provides: write_followups
 -- Shared by all scripts of follow-ups; put before each of them, after timers/prelude.lua.
 --
 -- The follow-ups of a shard are a queue as in timers/prelude.lua, but its events are not handed out: a due follow-up goes

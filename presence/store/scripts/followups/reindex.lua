@@ -8,7 +8,9 @@
 --   2 cursor of HSCAN, "0" first   3 approximate number of follow-ups to read
 -- Returns MessagePack: [cursor, number of follow-ups restored, bytes by which the share was too low, `recounts` of `state`].
 
-local scan = redis.call('HSCAN', work_key, ARGV[2], 'COUNT', ARGV[3])
+local cursor, followups_to_read = ARGV[2], ARGV[3]
+
+local scan = redis.call('HSCAN', work_key, cursor, 'COUNT', followups_to_read)
 local restored, found_bytes, counted_bytes = 0, 0, followup_bytes()
 for i = 1, #scan[2], 2 do
   local id = scan[2][i]

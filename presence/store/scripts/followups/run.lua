@@ -26,12 +26,15 @@ local SEEN_SLACK_MS = 3600000
 local SEEN_A_CALL = 200
 local CHANGES_A_CALL = 500  -- planned and cancelled, after which a call ends: some 10 ms; the last user may exceed it
 
-local scheduler, lease_ms = ARGV[2], tonumber(ARGV[3])
+local scheduler, lease_ms, own_rules, had_cursor = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] ~= ''
+local max_events, max_delivered, stream_maxlen = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local max_followups, max_bytes = tonumber(ARGV[9]), tonumber(ARGV[10])
+
 local state = redis.call('HMGET', state_key, 'runner', 'until_ms', 'cursor', 'added', 'rules', 'scan', 'floor_ms', 'start')
 local left_ms = (tonumber(state[2] or '') or 0) - now_ms
 
 -- Also while another scheduler is active: it may have no rules of its own, and then uses these.
-if ARGV[4] ~= '' and ARGV[4] ~= state[5] then will('HSET', state_key, 'rules', ARGV[4]) end
+if own_rules ~= '' and own_rules ~= state[5] then will('HSET', state_key, 'rules', own_rules) end
 
 if state[1] and state[1] ~= scheduler and left_ms > 0 and left_ms <= lease_ms then
   raise(carry_out(state_key, {}))
@@ -42,7 +45,7 @@ end
 -- refused.
 will('HSET', state_key, 'runner', scheduler, 'until_ms', digits(now_ms + lease_ms))
 
-local packed_rules = ARGV[4] ~= '' and ARGV[4] or state[5]
+local packed_rules = own_rules ~= '' and own_rules or state[5]
 local rules = packed_rules and cmsgpack.unpack(packed_rules) or {}
 for _, rule in ipairs(rules) do
   local wanted = {}
@@ -50,8 +53,7 @@ for _, rule in ipairs(rules) do
   rule.applies_to = #rule[3] == 0 and function() return true end or function(reason) return wanted[reason] end
 end
 
-local pending, pending_max = redis.call('HLEN', work_key), tonumber(ARGV[9])
-local bytes_before, bytes_max = followup_bytes(), tonumber(ARGV[10])
+local pending, bytes_before = redis.call('HLEN', work_key), followup_bytes()
 local tally = {planned = 0, cancelled = 0, delivered = 0, dropped = 0, refused = 0, gaps = 0}
 
 -- Plans the follow-ups of a user who went offline. `reason`: nil if it is unknown.
@@ -69,7 +71,7 @@ local function plan(uid, last_seen_ms, event_id, start_ms, reason, code)
   for _, rule in ipairs(rules) do
     local id = rule[1] .. ':' .. uid .. ':' .. digits(last_seen_ms)
     if rule.applies_to(reason) and not read_followup(id) then
-      if pending < pending_max and bytes_before + added_bytes + memory_of(id, rule[4]) <= bytes_max then
+      if pending < max_followups and bytes_before + added_bytes + memory_of(id, rule[4]) <= max_bytes then
         pending = pending + 1
         add_followup(id, {start_ms + rule[2], 0, rule[4], uid, rule[1], rule[2], event_id, reason or '', code, offline_id,
           offline_ms, last_seen_ms})
@@ -127,7 +129,7 @@ if not cursor then
   cursor, added = info.last, info.added
   local start, start_added = string.match(state[8] or '', '^(%d+%-%d+) (%d*)$')
   if start and not is_after(start, info.last) then cursor, added = start, tonumber(start_added) end
-  if ARGV[5] ~= '' then
+  if had_cursor then
     cursor, added = '0-0', info.added and info.added - info.length
     tally.gaps = 1
   end
@@ -143,7 +145,7 @@ local function is_at_limit()
   return tally.planned + tally.cancelled >= CHANGES_A_CALL
 end
 
-local limit = tonumber(ARGV[6])
+local limit = max_events
 local entries = redis.call('XRANGE', events_key, '(' .. cursor, '+', 'COUNT', limit)
 local uids = {}
 for i, entry in ipairs(entries) do
@@ -193,7 +195,7 @@ local function deliver(followup, id)
   local uid, seen_ms = followup[UID], followup[SEEN]
   local score = seen_ms ~= 0 and redis.call('ZSCORE', seen_key, uid)
   if redis.call('HEXISTS', online_key, uid) == 1 or (score and tonumber(score) ~= seen_ms) then return 0 end
-  will('XADD', followups_key, 'MAXLEN', '~', ARGV[8], '*', 'v', '1', 'id', id, 'name', followup[NAME], 'uid', uid,
+  will('XADD', followups_key, 'MAXLEN', '~', stream_maxlen, '*', 'v', '1', 'id', id, 'name', followup[NAME], 'uid', uid,
     'reason', followup[REASON], 'code', digits(followup[CODE]), 'offline_id', followup[OFFLINE_ID],
     'offline_at_ms', digits(followup[OFFLINE_MS]), 'last_seen_ms', digits(seen_ms), 'due_ms', digits(followup[DUE]),
     'at_ms', digits(now_ms), 'payload', followup[PAYLOAD])
@@ -202,8 +204,7 @@ end
 
 local next_ms = -1
 if is_caught_up and not scan then
-  local due_max = tonumber(ARGV[7])
-  local due = redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now_ms), 'LIMIT', 0, due_max)
+  local due = redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now_ms), 'LIMIT', 0, max_delivered)
   for _, id in ipairs(due) do
     local followup = read_followup(id)
     local is_due = followup and not is_changed[id]  -- otherwise this call has just planned it again
@@ -214,7 +215,7 @@ if is_caught_up and not scan then
     end
     if is_due or not followup then delete_followup(id) end  -- also a damaged one, or one that its user's ids lack
   end
-  is_more = is_more or #due == due_max
+  is_more = is_more or #due == max_delivered
 end
 
 local stored_state = {'cursor', cursor, 'floor_ms', digits(floor_ms or 0)}

@@ -1,3 +1,6 @@
+-- requires: effects shard record_cache notices entries profile shown_state events
+-- provides: PLAIN_RECORD end_without_record hand_to_pending_login nodes_with_pending_logins pending_logins
+-- provides: read_pending_logins remove_session set_owned trim_seen write_back write_record
 -- Removes sessions from records, moves pending logins into them, and writes all changes at the end of a call.
 
 -- Pattern of a record with one plain session; captures id, since_ms, device, session, node. Nearly all users have such a

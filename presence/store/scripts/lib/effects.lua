@@ -1,3 +1,4 @@
+-- provides: add_effect carry_out effect_count effects finish_former floor will
 -- The writes of a call. A script computes everything first, collects its writes here with `will`, and ends with
 -- `carry_out`; so an error while it computes leaves nothing behind, and a retry begins anew.
 --

@@ -1,3 +1,5 @@
+-- requires: effects shard record_cache
+-- provides: add_entry carry_out_changes digits event_counts highest_id publish raise_floor read_watchers top_ms
 -- Entries of the stream, and their publication.
 
 -- Prefix of the channels of users: of the same database as the channel of online events, with the shard's tag.

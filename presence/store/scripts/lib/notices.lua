@@ -1,3 +1,5 @@
+-- requires: effects shard
+-- provides: notify write_notices
 -- Notices to nodes about their sessions.
 
 -- Queues a notice to a node about one of its sessions; see `write_notices`.

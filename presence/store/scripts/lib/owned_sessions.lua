@@ -1,3 +1,5 @@
+-- requires: effects shard record_cache entries events changes
+-- provides: count_names drop_pending_logins end_owned scan_owned
 -- Goes through the sessions that a node owns, and ends them.
 
 local change = {code = CODES.node_down, reason = 'node_down'}  -- of the session at hand; see lib/events.lua

@@ -1,3 +1,5 @@
+-- requires: effects shard
+-- provides: all_peer_traces fence set_peer_trace write_peer_traces
 -- Fences, and the summaries of nodes.
 
 local peer_traces = {}  -- node id -> its summary as this call will write it

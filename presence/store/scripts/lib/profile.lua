@@ -1,3 +1,5 @@
+-- requires: record_cache
+-- provides: RANKS is_plain_session said_status show_as show_the_same status_of text_or_nil with_texts
 -- What a session shows. In a record `away` is true, or `status` is another one; without them it is online.
 
 local STATUSES = {a = 'away', b = 'busy', d = 'dnd', i = 'invisible'}

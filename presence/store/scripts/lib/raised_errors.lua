@@ -1,3 +1,5 @@
+-- requires: effects
+-- provides: carry_out_all raise
 -- The end of a call of the scripts of timers, follow-ups and wheels, whose errors are raised. Put after lib/effects.lua. No
 -- such script reads what it is about to write.
 

@@ -1,3 +1,6 @@
+-- requires: shard
+-- provides: RECORD_BYTES SHOWN_TEXTS TEXTS VALUES_A_CALL is_session left owned read read_ahead read_record record_text
+-- provides: records remains_of_record seen written
 -- Records of users: as read by this call, and as it will write them.
 
 -- Texts of a session in its record, and under the same names in its events.

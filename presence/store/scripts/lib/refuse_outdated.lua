@@ -1,3 +1,5 @@
+-- requires: shard
+-- provides: refuse_outdated
 -- The refusal of scripts that only the node of a generation may call.
 
 -- Returns a refusal if the caller is no longer the node of its generation, otherwise nil. Order as in apply.

@@ -1,3 +1,5 @@
+-- requires: effects shard peer_traces record_cache
+-- provides: is_indexable restore_index
 -- The index of sessions by node: `<node>:sessions` and `traces`, which lead a sweep to the sessions of a node.
 
 -- Whether names are such that a field of the index can be taken apart again.

@@ -1,3 +1,7 @@
+-- provides: EXACT absent_key answer_with control_prefix count decoded device_events events_key fenced_now generation
+-- provides: is_count is_fenced is_number last_id left_key meta_key node node_key node_prefix now_ms offline_channel
+-- provides: online_channel online_key opened_under peer_traces_key pending_logins_key pending_nodes_key refuse
+-- provides: replication_id replication_info seen_key seen_retention_ms sessions_key stream_maxlen
 -- Shared by all scripts of one shard. The first line of a script names the parts of this folder put before it.
 --
 -- KEYS (one hash slot: all carry the shard's tag)

@@ -1,3 +1,5 @@
+-- requires: record_cache profile
+-- provides: devices_text is_before show_instead shown
 -- What a user shows to others: the status and `meta` of the session that takes precedence.
 --
 -- One invisible session makes its user invisible. Clients are shown such a user as offline since then or, who came as

@@ -4,8 +4,8 @@
 --   2 number to skip   3 maximum number to list
 -- Returns ["ok", [id, due_ms, attempt, payload, died_ms, of the next...]]; fewer if the reply is large.
 
-local first = tonumber(ARGV[2])
-local scored = redis.call('ZRANGE', dead_key, first, first + ARGV[3] - 1, 'WITHSCORES')
+local first, limit = tonumber(ARGV[2]), ARGV[3]
+local scored = redis.call('ZRANGE', dead_key, first, first + limit - 1, 'WITHSCORES')
 local rows, bytes = {}, 0
 for i = 1, #scored, 2 do
   if bytes >= BYTES_A_CALL then break end

@@ -1,3 +1,8 @@
+-- provides: BYTES_A_CALL GIVEN_BACK READ_AHEAD SLOTS_A_CALL add_count add_member add_to_index allow_without_memory begin
+-- provides: claimed_entry commit counts_key cursor_of dead_key delete_entry due_key examined given_back hand_out
+-- provides: hand_out_again handed_out index_of leased_key make_dead_letter note_claim now_ceil_ms now_ms read_entry
+-- provides: read_index remove_from_index remove_member ring store_entry unpack_entry whole will_in_slices work_key
+-- provides: write_back
 -- Shared by all scripts of one timer; put before each of them.
 --
 -- KEYS (one hash slot: all carry the timer's tag)

@@ -5,15 +5,16 @@
 -- Returns ["ok", 1], or ["ok", 0] if it no longer belongs to the caller.
 
 begin()
-local id, due_ms, attempt = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, due_ms, attempt, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local max_attempts = tonumber(ARGV[6])
 allow_without_memory()
 local packed, lease_end_ms = redis.call('HGET', work_key, id), redis.call('ZSCORE', leased_key, id)
 local entry = claimed_entry(packed, lease_end_ms, due_ms, attempt)
 if entry then
-  if attempt - given_back(entry) >= tonumber(ARGV[6]) then
+  if attempt - given_back(entry) >= max_attempts then
     make_dead_letter(id)
   else
-    add_member(leased_key, now_ceil_ms + ARGV[5], id)
+    add_member(leased_key, now_ceil_ms + pause_ms, id)
   end
   commit()
 end

@@ -9,6 +9,7 @@
 -- lost, and is put into the next slot. After the loss of the hand that walk is quick.
 -- Returns [1 if more may be due, else 0, uid, ms last seen, ms of the tick, ms of now, uid ...], earliest ticks first.
 
+local code, reason = ARGV[FIRST_OWN], ARGV[FIRST_OWN + 1]
 local limit, slots_left = tonumber(ARGV[FIRST_OWN + 2]), tonumber(ARGV[FIRST_OWN + 3])
 local reply, expired = {0}, {}
 if not hand and redis.call('HLEN', users_key) == 0 then return reply end
@@ -16,7 +17,7 @@ if not hand and redis.call('HLEN', users_key) == 0 then return reply end
 local function expire_user(uid, value, tick)
   local stored_tick, last_seen_ms, since_id = parse_user(value)
   if stored_tick ~= digits(tick) then return end  -- damaged: the user's slot, if any, is the one in the hash
-  go_offline(uid, ARGV[FIRST_OWN], ARGV[FIRST_OWN + 1], last_seen_ms, since_id)
+  go_offline(uid, code, reason, last_seen_ms, since_id)
   expired[#expired + 1] = uid
   for _, each in ipairs({uid, last_seen_ms, digits(tick * tick_ms), now_digits}) do reply[#reply + 1] = each end
 end

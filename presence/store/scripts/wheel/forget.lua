@@ -5,7 +5,7 @@
 --   8... uids, each once
 -- Returns the uids that were online.
 
-local uids = {unpack(ARGV, FIRST_OWN + 2)}
+local code, reason, uids = ARGV[FIRST_OWN], ARGV[FIRST_OWN + 1], {unpack(ARGV, FIRST_OWN + 2)}
 local removed, leaving = {}, {}
 local values = read_users(uids)
 for i, value in ipairs(values) do
@@ -19,7 +19,7 @@ for i, value in ipairs(values) do
   local tick, last_seen_ms, since_id = parse_user(value)
   if tick then
     removed[#removed + 1] = uids[i]
-    go_offline(uids[i], ARGV[FIRST_OWN], ARGV[FIRST_OWN + 1], last_seen_ms, since_id)
+    go_offline(uids[i], code, reason, last_seen_ms, since_id)
   end
 end
 remove_from_slots(leaving)

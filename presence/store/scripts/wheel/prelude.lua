@@ -1,3 +1,6 @@
+-- provides: FIRST_OWN VALUES_A_CALL append_to begin_search commit digits go_offline go_online hand idle_ms now_digits
+-- provides: now_ms parse_user read_users refusal_of refuse_slot refuse_slots remove_from_slots slot_prefix tick_ms
+-- provides: users_key wheel_key whole_digits will_in_slices
 -- Shared by all scripts of a presence wheel: the users online, by the ticks at which their idle time-outs end. One wheel
 -- per shard; the Python half is presence/timers/redis_wheel.py.
 --

@@ -1,0 +1,48 @@
+"""The shared parts of scripts say which names they take from others, and which they give."""
+
+import re
+
+import pytest
+
+from presence.store import script_runner
+from tests.support.lua_names import declares, free_names
+
+TEXTS = script_runner._TEXTS
+PARTS = sorted(name for name in TEXTS if name.startswith("lib/") or name.endswith("/prelude"))
+WITH_PARTS = sorted(name for name in TEXTS if script_runner.parts_before(name))
+
+
+def provided(name: str) -> list[str]:
+    return " ".join(re.findall(r"^-- provides: (.*)$", TEXTS[name], re.MULTILINE)).split()
+
+
+def required(name: str) -> list[str]:
+    found = re.match(r"-- requires: (.*)\n", TEXTS[name])
+    return [f"lib/{part}" for part in found[1].split()] if found else []
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_each_name_that_a_script_uses_is_its_own_or_provided_by_what_it_requires(name: str) -> None:
+    sources = required(name) or script_runner.parts_before(name)
+    assert free_names(TEXTS[name]) <= {each for part in sources for each in provided(part)}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_provided_name_is_a_local_that_others_use(name: str) -> None:
+    assert [each for each in provided(name) if not declares(TEXTS[name], each)] == []
+    users = [other for other in WITH_PARTS if name in script_runner.parts_before(other)]
+    assert sorted(provided(name)) == sorted(
+        set().union(*map(free_names, map(TEXTS.get, users))) & set(provided(name))
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(TEXTS) if required(name)])
+def test_each_required_part_is_used(name: str) -> None:
+    names = free_names(TEXTS[name])
+    assert [part for part in required(name) if names.isdisjoint(provided(part))] == []
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_each_argument_becomes_a_local_where_it_is_read(name: str) -> None:
+    lines = [line for line in TEXTS[name].splitlines() if re.search(r"\bARGV\b", line.partition("--")[0])]
+    assert [line for line in lines if not line.startswith("local ") or "redis." in line] == []
