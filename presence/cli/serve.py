@@ -126,10 +126,10 @@ def _serve(loaded: Loaded, load_again: Load, notifier: Notifier) -> int:
                 signals = Signals(
                     writer,
                     reread,
-                    admin_process.reload if admin_process else lambda: None,
-                    notifier,
-                    supervise if embedded or admin_process else None,
-                    announcement,
+                    reload_others=admin_process.reload if admin_process else lambda: None,
+                    notifier=notifier,
+                    supervise_others=supervise if embedded or admin_process else None,
+                    announce=announcement,
                 )
                 stats_socket = admin_process.line() if admin_process else None
                 status = run(settings, redis_url, signals, stats_socket=stats_socket)

@@ -7,7 +7,7 @@ nothing of this, such as redis-py, needs only sockets that do so (`presence/stor
 
 This half belongs to the call, and knows no event loop; `presence.common.runtime.LoopCaller` is the other.
 
-Tests: `tests/store/test_loop_socket.py`, `tests/server/test_control.py`.
+Tests: `tests/store/test_loop_socket.py`, `tests/server/test_control_listener.py`.
 """
 
 from collections.abc import Callable

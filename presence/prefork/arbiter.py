@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -132,32 +132,52 @@ class SignalPipe:
         return b""
 
 
-@dataclass(eq=False, repr=False)
 class Arbiter:
-    """Supervises N worker processes."""
+    """Supervises worker processes.
 
-    number: InitVar[int]  # how many
-    work: Work  # run in each worker process
-    _: KW_ONLY
-    ready_line: str  # printed once, when all workers are ready for the first time
-    drain_timeout_s: float  # how long workers may take to stop
-    writer: DirectWriter  # of the log, for `ready_line`
-    # run in a child at SIGHUP, may block or fail; None: SIGHUP is not handled
-    reread: Callable[[], None] | None = None
-    # called at SIGHUP, before the workers reload; never raises
-    reload_others: Callable[[], None] = lambda: None
-    notifier: Notifier = SILENT  # to the service manager
-    # how long the event loop of a worker may hang; infinity: not watched
-    hang_timeout_s: float = math.inf
-    # supervises other children: called whenever a child exits, until the stop; returns the seconds until the
-    # next call at the latest, None: no limit; `CannotContinue` stops everything, with status 1
-    supervise_others: Callable[[], float | None] = lambda: None
-    # called before `ready_line` is printed; never raises
-    announce: Callable[[], None] = lambda: None
+    Args:
+        number: how many.
+        work: run in each worker process.
+        ready_line: printed once, when all workers are ready for the first time.
+        drain_timeout_s: how long workers may take to stop.
+        writer: of the log, for `ready_line`.
+        reread: run in a child at SIGHUP, may block or fail; None: SIGHUP is not handled.
+        reload_others: called at SIGHUP, before the workers reload; never raises.
+        notifier: to the service manager.
+        hang_timeout_s: how long the event loop of a worker may hang; infinity: not watched.
+        supervise_others: supervises other children: called whenever a child exits, until the stop; returns
+            the seconds until the next call at the latest, None: no limit; `CannotContinue` stops everything,
+            with status 1.
+        announce: called before `ready_line` is printed; never raises.
+    """
 
-    def __post_init__(self, number: int) -> None:
-        self._check_interval_s = interval_s(self.hang_timeout_s) if self.hang_timeout_s < math.inf else None
-        self._watchdog = Watchdog(self.notifier)
+    def __init__(
+        self,
+        number: int,
+        work: Work,
+        *,
+        ready_line: str,
+        drain_timeout_s: float,
+        writer: DirectWriter,
+        reread: Callable[[], None] | None = None,
+        reload_others: Callable[[], None] = lambda: None,
+        notifier: Notifier = SILENT,
+        hang_timeout_s: float = math.inf,
+        supervise_others: Callable[[], float | None] = lambda: None,
+        announce: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._work = work
+        self._ready_line = ready_line
+        self._drain_timeout_s = drain_timeout_s
+        self._writer = writer
+        self._reread_settings = reread
+        self._reload_others = reload_others
+        self._notifier = notifier
+        self._hang_timeout_s = hang_timeout_s
+        self._check_others = supervise_others
+        self._announce = announce
+        self._check_interval_s = interval_s(hang_timeout_s) if hang_timeout_s < math.inf else None
+        self._watchdog = Watchdog(notifier)
         self._workers = [WorkerSlot(n) for n in range(1, number + 1)]
         self._selector = selectors.DefaultSelector()
         self._to_restart: deque[WorkerSlot] = deque()
@@ -173,7 +193,7 @@ class Arbiter:
 
     def run(self) -> int:
         """Run until a stop signal arrives or a worker cannot start; return the exit status."""
-        with SignalPipe(self._selector, reloads=self.reread is not None) as signal_pipe:
+        with SignalPipe(self._selector, reloads=self._reread_settings is not None) as signal_pipe:
             try:
                 self._supervise(signal_pipe)
             finally:
@@ -207,7 +227,7 @@ class Arbiter:
         if self._stopping:
             return None
         try:
-            return self.supervise_others()
+            return self._check_others()
         except CannotContinue:  # it has been logged
             self._status = FAILED
             self._stop()
@@ -265,7 +285,7 @@ class Arbiter:
         each.pid, each.pipe, each.started_at = pid, ours, time.monotonic()
         each.is_ready = each.is_hung = False
         each.kill_at = math.inf
-        each.watch = SilenceWatch(self.hang_timeout_s, each.started_at)
+        each.watch = SilenceWatch(self._hang_timeout_s, each.started_at)
         log.info("worker started", worker=each.number, pid=pid)
 
     def _postpone_start(self, each: WorkerSlot, error: OSError) -> None:
@@ -283,7 +303,7 @@ class Arbiter:
         try:
             ours.close()
             self._detach()
-            status = self.work(number, theirs, not self._all_were_ready)
+            status = self._work(number, theirs, not self._all_were_ready)
         finally:
             os._exit(status)  # also ends threads that are stuck
 
@@ -294,7 +314,7 @@ class Arbiter:
         for number in HANDLED:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        if self.reread is not None:
+        if self._reread_settings is not None:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it handles it; its files are read later
         # The pipe of a sibling must close when the parent dies, not when this process does.
         for each in self._slots:
@@ -322,9 +342,9 @@ class Arbiter:
                 self._hand_over(each)
             if not self._all_were_ready and all(other.is_ready for other in self._workers):
                 self._all_were_ready = True
-                self.announce()
-                self.writer.raw_line(self.ready_line)
-                self.notifier.ready(self.ready_line)
+                self._announce()
+                self._writer.raw_line(self._ready_line)
+                self._notifier.ready(self._ready_line)
 
     def _abort_hung(self) -> None:
         """Read heartbeats, and abort workers whose event loop hangs; a stop has a time-out of its own."""
@@ -357,9 +377,9 @@ class Arbiter:
                 self._rereader = 0
                 if status := os.waitstatus_to_exitcode(code):
                     log.error("settings not reread", **exit_fields(status))
-                if self._rereads_again and self.reread is not None and not self._stopping:
+                if self._rereads_again and self._reread_settings is not None and not self._stopping:
                     self._rereads_again = False
-                    self._reread(self.reread)
+                    self._reread(self._reread_settings)
 
     def _on_exit(self, each: WorkerSlot, status: int) -> None:
         """Handle the exit of a process; `status` is negative if a signal killed it."""
@@ -437,7 +457,7 @@ class Arbiter:
         self._successor = None
         successor.kill_at = math.inf
         if before.pid:
-            before.kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
+            before.kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
             before.kill_event = STOP_TIMED_OUT
             before.send(control_pipe.RETIRE)
             self._draining.append(before)
@@ -448,15 +468,15 @@ class Arbiter:
         self._restart_began_at = None
 
     def _reload(self) -> None:
-        if self.reread is not None and not self._stopping:
+        if self._reread_settings is not None and not self._stopping:
             if self._all_were_ready:  # a service manager expects a reload only of a service that is ready
-                self.notifier.reloading()
-            self._reread(self.reread)
-            self.reload_others()
+                self._notifier.reloading()
+            self._reread(self._reread_settings)
+            self._reload_others()
             for each in self._slots:
                 each.send(control_pipe.RELOAD)
             if self._all_were_ready:
-                self.notifier.ready(self.ready_line)
+                self._notifier.ready(self._ready_line)
 
     def _reread(self, reread: Callable[[], None]) -> None:
         """Reread the settings in a child, which the kernel ends if that takes too long."""
@@ -490,8 +510,8 @@ class Arbiter:
         command = control_pipe.END if self._stopping else control_pipe.DRAIN
         if not self._stopping:
             self._stopping = True
-            self._kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
-            self.notifier.stopping("draining")
+            self._kill_at = time.monotonic() + self._drain_timeout_s + STOP_MARGIN_S
+            self._notifier.stopping("draining")
             log.info("stopping", workers=sum(bool(each.pid) for each in self._slots))
         else:
             log.warning("second signal received, exiting immediately")

@@ -8,7 +8,6 @@ an unchanged table costs one short answer. While Redis is away, the bans known s
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -43,19 +42,23 @@ class BanSource(Protocol):
         """Close the connections."""
 
 
-@dataclass(eq=False, repr=False)
 class BanEnforcer:
-    """Reads the table of bans, and applies it to a node."""
+    """Reads the table of bans, and applies it to a node.
 
-    node: Node
-    source: BanSource  # used by this enforcer only
-    clock: Clock  # monotonic time
-    runtime: Runtime
+    Args:
+        node: calls `refresh_soon` when it has come into the table of leases.
+        source: used by this enforcer only.
+        clock: monotonic time.
+        runtime: where its task runs.
+    """
 
-    def __post_init__(self) -> None:
-        self._redis = self.runtime.loop_caller()
-        self._changed = self.runtime.wake_event()
-        self.node.cluster.on_entered = self.refresh_soon
+    def __init__(self, node: Node, source: BanSource, clock: Clock, runtime: Runtime) -> None:
+        self._node = node
+        self._source = source
+        self._clock = clock
+        self._runtime = runtime
+        self._redis = runtime.loop_caller()
+        self._changed = runtime.wake_event()
         self._version: bytes | None = None  # None: the table was never read
         self._pause_s = 0.0  # until the next read, unless a change is announced
         self._outage = Outage(
@@ -67,15 +70,16 @@ class BanEnforcer:
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
         )
+        node.cluster.on_entered = self.refresh_soon
 
     async def run(self) -> None:
         """Follow the table until cancelled."""
         while True:
             await self._changed.wait(self._pause_s)
-            begun = self.clock.now()
+            begun = self._clock.now()
             await self.refresh()
-            took_s = self.clock.now() - begun
-            await self.runtime.sleep(min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, IDLE_FACTOR * took_s)))
+            took_s = self._clock.now() - begun
+            await self._runtime.sleep(min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, IDLE_FACTOR * took_s)))
 
     def refresh_soon(self) -> None:
         """Have the table read again, because it may have changed."""
@@ -83,13 +87,13 @@ class BanEnforcer:
 
     async def refresh(self) -> None:
         """Read the table if it has changed; after a failure the bans stay as they are."""
-        policy = self.node.engine.login_policy
-        known, version, now = policy.bans, self._version, self.clock.now
+        policy = self._node.engine.login_policy
+        known, version, now = policy.bans, self._version, self._clock.now
         try:
-            found = await self._redis.call(lambda: _read(self.source, version, known, now))
+            found = await self._redis.call(lambda: _read(self._source, version, known, now))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
-                self.node.faults.record("control channel", error)
+                self._node.faults.record("control channel", error)
             self._pause_s = self._outage.failed("read", error)
             return
         self._outage.worked("read")
@@ -100,8 +104,8 @@ class BanEnforcer:
         self._version = found.version
         for first in range(0, len(found.bans), MAX_BANS_PER_TURN):
             for each in found.bans.all[first : first + MAX_BANS_PER_TURN]:
-                self.node.enforce_ban(each)
-            await self.runtime.sleep(0)
+                self._node.enforce_ban(each)
+            await self._runtime.sleep(0)
 
 
 class _Found(NamedTuple):

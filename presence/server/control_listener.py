@@ -9,7 +9,6 @@ dozen deliveries. Questions of operators also arrive here; `presence.server.ques
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -48,19 +47,32 @@ class ControlSubscription(Protocol):
         """Close the connection, if there is one."""
 
 
-@dataclass(eq=False, repr=False)
 class ControlListener:
-    """Listens to the channel of a node, and follows changes of its id."""
+    """Listens to the channel of a node, and follows changes of its id.
 
-    node: Node
-    channel: ControlSubscription  # used by this listener only
-    deliver: Callable[[Sequence[Delivery]], object]  # takes messages for sessions of this node
-    on_questions: Callable[[Sequence[Question]], object] = lambda _: None  # takes questions of operators
-    on_bans: Callable[[], object] = lambda: None  # called when the table of bans may have changed
+    Args:
+        node: gets notices, erasures and news of bans.
+        channel: used by this listener only.
+        deliver: takes messages for sessions of this node.
+        on_questions: takes questions of operators.
+        on_bans: called when the table of bans may have changed.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        node: Node,
+        channel: ControlSubscription,
+        deliver: Callable[[Sequence[Delivery]], object],
+        on_questions: Callable[[Sequence[Question]], object] = lambda _: None,
+        on_bans: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._node = node
+        self._channel = channel
+        self._deliver = deliver
+        self._on_questions = on_questions
+        self._on_bans = on_bans
         self._redis = LoopCaller()
-        self._listening = trio.CancelScope()
+        self._listening = trio.CancelScope()  # under the node's present id
         self._running = trio.CancelScope()
         self._outage = Outage(
             _log,
@@ -82,7 +94,7 @@ class ControlListener:
                         with trio.CancelScope() as self._listening:
                             await self._listen()
         finally:
-            self.channel.close()
+            self._channel.close()
 
     def stop(self) -> None:
         """Stop listening, so that senders of messages get an error: no session is left to deliver to."""
@@ -90,38 +102,38 @@ class ControlListener:
 
     async def _follow_id(self) -> None:
         while True:
-            await self.node.renamed.wait(math.inf)
+            await self._node.renamed.wait(math.inf)
             self._listening.cancel()
 
     async def _listen(self) -> None:
         """Subscribe and dispatch what arrives until a call fails; then wait for the backoff."""
         try:
-            node = self.node.relay.node
-            await self._redis.call(lambda: self.channel.subscribe(node))
+            node = self._node.relay.node
+            await self._redis.call(lambda: self._channel.subscribe(node))
             self._outage.worked("listen")
-            self.on_bans()
+            self._on_bans()
             while True:
-                await self._dispatch(await self._redis.call(self.channel.next))
+                await self._dispatch(await self._redis.call(self._channel.next))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
-                self.node.faults.record("control channel", error)
+                self._node.faults.record("control channel", error)
             await trio.sleep(self._outage.failed("listen", error))
 
     async def _dispatch(self, received: list[ControlMessage]) -> None:
         """Apply notices, pass on questions, and deliver messages in slices; then let more messages gather."""
-        faults = self.node.faults
-        self.node.apply_notices([each for each in received if isinstance(each, NodeNotice)])
+        faults = self._node.faults
+        self._node.apply_notices([each for each in received if isinstance(each, NodeNotice)])
         if erasures := [each for each in received if isinstance(each, Erasure)]:
-            self.node.log_erasures(erasures)
+            self._node.log_erasures(erasures)
         if notices := [each for each in received if isinstance(each, BanNotice)]:
-            self.node.log_bans(notices)
-            self.on_bans()
+            self._node.log_bans(notices)
+            self._on_bans()
         with faults.contained(QUESTION_WORK):
-            self.on_questions([each for each in received if isinstance(each, Question)])
+            self._on_questions([each for each in received if isinstance(each, Question)])
         deliveries = [each for each in received if isinstance(each, Delivery)]
         for start in range(0, len(deliveries), MAX_DELIVERIES_PER_TURN):
             with faults.contained("delivery"):
-                self.deliver(deliveries[start : start + MAX_DELIVERIES_PER_TURN])
+                self._deliver(deliveries[start : start + MAX_DELIVERIES_PER_TURN])
             with trio.CancelScope(shield=True):  # a change of the node's id must lose none
                 await trio.lowlevel.checkpoint()
         if deliveries:

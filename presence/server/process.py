@@ -7,7 +7,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -51,32 +50,50 @@ class Lifecycle(Protocol):
         """
 
 
-@dataclass(eq=False, repr=False)
 class Signals:
-    """The lifecycle of a single server: signals stop and reload it, ``ready HOST:PORT`` is logged."""
+    """The lifecycle of a single server: signals stop and reload it, ``ready HOST:PORT`` is logged.
 
-    writer: LogWriter  # of the log
-    reread: Callable[[], None]  # run in a thread at SIGHUP, may block or fail
-    # called at SIGHUP, before the server reloads; never raises
-    reload_others: Callable[[], None] = lambda: None
-    notifier: Notifier = SILENT  # to the service manager
-    # called every `SUPERVISE_INTERVAL_S`, or after the seconds that it returns if they are fewer, until the
-    # server stops; None: there are no other processes; `CannotContinue` stops the server
-    supervise_others: Callable[[], float | None] | None = None
-    # called with host and port before the line ``ready``; never raises
-    announce: Callable[[str, int], None] = lambda _host, _port: None
+    Args:
+        writer: of the log.
+        reread: run in a thread at SIGHUP, may block or fail.
+        reload_others: called at SIGHUP, before the server reloads; never raises.
+        notifier: to the service manager.
+        supervise_others: called every `SUPERVISE_INTERVAL_S`, or after the seconds that it returns if they
+            are fewer, until the server stops; `CannotContinue` stops the server. None: there are no other
+            processes.
+        announce: called with host and port before the line ``ready``; never raises.
 
-    def __post_init__(self) -> None:
-        self.has_failed = False  # whether another process that the server needs cannot be started
-        self._address = ""  # "" until ready
+    Attributes:
+        has_failed: whether another process that the server needs cannot be started.
+    """
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        reread: Callable[[], None],
+        *,
+        reload_others: Callable[[], None] = lambda: None,
+        notifier: Notifier = SILENT,
+        supervise_others: Callable[[], float | None] | None = None,
+        announce: Callable[[str, int], None] = lambda _host, _port: None,
+    ) -> None:
+        self._writer = writer
+        self._reread_settings = reread
+        self._reload_others = reload_others
+        self._notifier = notifier
+        self._supervise = supervise_others  # None from the stop on
+        self._announce = announce
+        self._address = ""  # the line ``ready``; "" until it was logged
         self._thread = AbandonableThread()  # for a settings file on a dead disk
-        self._is_rereading = self._rereads_again = False
+        self._is_rereading = False
+        self._rereads_again = False  # whether it was asked to while one was under way
+        self.has_failed = False
 
     def send_ready(self, host: str, port: int) -> None:
-        self.announce(host, port)
+        self._announce(host, port)
         self._address = ready_line(host, port)
-        self.writer.raw_line(self._address)
-        self.notifier.ready(self._address)
+        self._writer.raw_line(self._address)
+        self._notifier.ready(self._address)
 
     @asynccontextmanager
     async def stop_requests(
@@ -92,14 +109,14 @@ class Signals:
 
     async def _notify_watchdog(self) -> None:
         """Ping the service manager's watchdog from this event loop."""
-        watchdog = Watchdog(self.notifier)
+        watchdog = Watchdog(self._notifier)
         while (pause_s := watchdog.notify()) is not None:  # noqa: ASYNC110 - paced by time
             await trio.sleep(pause_s)
 
     async def _supervise_others(self) -> None:
-        while self.supervise_others is not None:
+        while self._supervise is not None:
             try:
-                due_s = self.supervise_others()
+                due_s = self._supervise()
             except CannotContinue:  # it has been logged
                 self.has_failed = True
                 signal.raise_signal(signal.SIGTERM)  # drains as on request
@@ -118,7 +135,7 @@ class Signals:
 
     async def _reread_once(self) -> None:
         try:
-            await self._thread.call(self.reread)
+            await self._thread.call(self._reread_settings)
         except ThreadTimeout as error:
             log.error("settings not reread", error=str(error))  # noqa: TRY400 - the error is complete
         except Exception as error:
@@ -132,15 +149,15 @@ class Signals:
                 log.warning("rolling restart ignored", reason="needs --workers 2 or more")
             elif number == signal.SIGHUP:
                 if self._address:  # a service manager expects a reload only of a service that is ready
-                    self.notifier.reloading()
+                    self._notifier.reloading()
                 nursery.start_soon(self._reread)
-                self.reload_others()
+                self._reload_others()
                 reload()
                 if self._address:
-                    self.notifier.ready(self._address)
+                    self._notifier.ready(self._address)
             else:
-                self.supervise_others = None  # a process that exits from now on is not restarted
-                self.notifier.stopping("draining")
+                self._supervise = None  # a process that exits from now on is not restarted
+                self._notifier.stopping("draining")
                 yield
 
 
