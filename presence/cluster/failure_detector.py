@@ -71,22 +71,28 @@ class PeerNode:
         return self.row.text if self.row else ""
 
 
-@dataclass(eq=False, repr=False)
 class FailureDetector:
-    """All other nodes, and which steps against them are due."""
+    """All other nodes, and which steps against them are due.
 
-    lease_s: float  # silence after which a node is fenced
-    # T. A node that is silent for lease + T is dead; a shard is swept no sooner than T after the fence was
-    # seen there
-    idle_timeout_s: float
-    contact: ContactClock  # this node's own contact with Redis
+    Args:
+        lease_s: silence after which a node is fenced.
+        idle_timeout_s: T. A node that is silent for lease + T is dead; a shard is swept no sooner than T
+            after the fence was seen there.
+        contact: this node's own contact with Redis.
 
-    def __post_init__(self) -> None:
+    Attributes:
+        peers: the other nodes, by id.
+    """
+
+    def __init__(self, lease_s: float, idle_timeout_s: float, contact: ContactClock) -> None:
+        self._lease_s = lease_s
+        self._idle_timeout_s = idle_timeout_s
+        self._contact = contact
         self.peers: dict[str, PeerNode] = {}
 
     def observe(self, rows: Mapping[str, LeaseRow], traced: Iterable[str], own: str) -> None:
         """Update from the rows of the lease table and the nodes with traces in shards; `own` is this node."""
-        now = self.contact.time()
+        now = self._contact.time()
         ids = {*rows, *traced} - {own}
         for node in [*self.peers]:
             if node not in ids:
@@ -102,7 +108,7 @@ class FailureDetector:
 
     def row_claimed(self, node: PeerNode, row: LeaseRow) -> None:
         """Record that this node has replaced another's row."""
-        node.row, node.sweeper_since = row, self.contact.time()
+        node.row, node.sweeper_since = row, self._contact.time()
 
     def is_alive(self, node: str) -> bool:
         """Whether a node may be alive; assumed of an unknown one."""
@@ -110,34 +116,34 @@ class FailureDetector:
         if known is None:
             return True
         has_dead_marker = known.row is not None and known.row.sweeper
-        return not has_dead_marker and self.silence_s(known) < self.lease_s
+        return not has_dead_marker and self.silence_s(known) < self._lease_s
 
     def lease_holders(self) -> set[str]:
         return {node for node, each in self.peers.items() if each.row and self.is_alive(node)}
 
     def silence_s(self, node: PeerNode) -> float:
         """Return for how long a node's counter has not changed, in seconds of contact."""
-        return self.contact.time() - node.since
+        return self._contact.time() - node.since
 
     def may_act(self) -> bool:
         """Whether this node's own contact has lasted long enough to act against others."""
-        return self.contact.unbroken_s >= self.lease_s
+        return self._contact.unbroken_s >= self._lease_s
 
     def expired(self) -> list[PeerNode]:
         """Return the nodes whose lease has expired."""
-        return [each for each in self.peers.values() if self.silence_s(each) >= self.lease_s]
+        return [each for each in self.peers.values() if self.silence_s(each) >= self._lease_s]
 
     def is_dead(self, node: PeerNode) -> bool:
         """Whether a node was silent long enough for its sessions to be swept."""
-        return self.silence_s(node) >= self.lease_s + self.idle_timeout_s
+        return self.silence_s(node) >= self._lease_s + self._idle_timeout_s
 
     def is_unowned(self, node: PeerNode) -> bool:
         """Whether the sweeper named by a dead node's marker has stopped."""
-        return self.contact.time() - node.sweeper_since >= self.lease_s
+        return self._contact.time() - node.sweeper_since >= self._lease_s
 
     def fence_seen(self, node: PeerNode, shard: int, rollbacks: int) -> None:
-        now = self.contact.time()
-        node.shards.setdefault(shard, ShardSweep(now, rollbacks, now + self.idle_timeout_s))
+        now = self._contact.time()
+        node.shards.setdefault(shard, ShardSweep(now, rollbacks, now + self._idle_timeout_s))
 
     def forget_lost_fences(self, shard: int, rollbacks: int) -> None:
         """Forget the fences that a shard may have lost: another node may have set them anew since."""
@@ -148,18 +154,18 @@ class FailureDetector:
     def due_sweep(self, node: PeerNode, shard: int) -> ShardSweep | None:
         """Return the sweep of a node in a shard if its next call may be made."""
         sweep = node.shards.get(shard)
-        return sweep if sweep and not sweep.done and self.contact.time() >= sweep.due_at else None
+        return sweep if sweep and not sweep.done and self._contact.time() >= sweep.due_at else None
 
     def waited_s(self, sweep: ShardSweep) -> float:
         """Return the seconds of contact since the fence was first seen."""
-        return self.contact.time() - sweep.fenced_at
+        return self._contact.time() - sweep.fenced_at
 
     def sweep_answered(self, node: PeerNode, shard: int, reply: Reply) -> None:
-        sweep, now = node.shards[shard], self.contact.time()
+        sweep, now = node.shards[shard], self._contact.time()
         if reply.status is ReplyStatus.UNFENCED:  # Redis lost the fence: start over
             del node.shards[shard]
         elif reply.status is not ReplyStatus.OK:  # this node needs a resync, which its relay will find out
-            sweep.due_at = now + self.lease_s
+            sweep.due_at = now + self._lease_s
         elif reply.done:
             sweep.done = True
         else:
@@ -175,10 +181,10 @@ class FailureDetector:
 
     def next_due_s(self) -> float:
         """Return the seconds until the next step against a silent node is due; infinity if none is."""
-        now = self.contact.time()
+        now = self._contact.time()
         moments = []
         for each in self.peers.values():
-            moments += [each.since + self.lease_s, each.since + self.lease_s + self.idle_timeout_s]
+            moments += [each.since + self._lease_s, each.since + self._lease_s + self._idle_timeout_s]
             moments += [sweep.due_at for sweep in each.shards.values() if not sweep.done]
         return min((moment - now for moment in moments if moment > now), default=math.inf)
 

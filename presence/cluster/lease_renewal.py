@@ -1,4 +1,4 @@
-"""Cluster membership: the task that keeps this node's lease, and has dead nodes fenced and swept.
+"""The task that renews this node's lease, and has dead nodes fenced and swept.
 
 At a fixed interval, and only from a healthy event loop, it renews the lease and reads those of all nodes.
 A node whose counter has not changed for
@@ -17,7 +17,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -40,46 +40,58 @@ HEALTH_POLL_INTERVAL_S: Final = 0.02  # after a pause: until connections were re
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(eq=False, repr=False)
 class LeaseRenewal:
-    """Keeps this node's lease, and fences and sweeps others.
+    """Keeps this node's lease, and has others fenced and swept.
+
+    Args:
+        relay: has this node's id, and its state in each shard.
+        table: the leases.
+        store: for fences and sweeps; another connection than the relay's.
+        lease_s: see the module.
+        idle_timeout_s: T.
+        is_healthy: whether connections are read and the ticker runs. If not, the lease must expire.
+        describe: returns the statistics of this node for `presence nodes`; JSON values.
+        clock: monotonic seconds.
+        runtime: where its task runs.
+        latencies: observes the duration of calls; None: nothing does.
 
     Attributes:
-        detector: the other nodes as this one sees them.
         on_entered: called when this node has come into the table of leases, at the start or because Redis had
             lost it: what was announced to the nodes in the table before then was not announced to this one.
     """
 
-    relay: Relay  # has this node's id, and its state in each shard
-    table: LeaseTable  # the leases
-    store: Store  # for fences and sweeps; another connection than the relay's
-    _: KW_ONLY
-    lease_s: InitVar[float]  # see the module
-    idle_timeout_s: InitVar[float]  # T
-    # whether connections are read and the tick runs; the lease of a node that hangs must expire
-    is_healthy: Callable[[], bool]
-    # returns the statistics of this node for `presence nodes`; JSON values
-    describe: Callable[[], dict[str, Any]]
-    clock: Callable[[], float] = time.monotonic  # monotonic seconds
-    runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    latencies: InitVar[LatencyHistograms | None] = None  # observes the duration of calls
-
-    def __post_init__(
-        self, lease_s: float, idle_timeout_s: float, latencies: LatencyHistograms | None
+    def __init__(
+        self,
+        relay: Relay,
+        table: LeaseTable,
+        store: Store,
+        *,
+        lease_s: float,
+        idle_timeout_s: float,
+        is_healthy: Callable[[], bool],
+        describe: Callable[[], dict[str, Any]],
+        clock: Callable[[], float] = time.monotonic,
+        runtime: Runtime | None = None,
+        latencies: LatencyHistograms | None = None,
     ) -> None:
-        self._renew_interval_s = lease_s / RENEWALS_PER_LEASE
+        runtime = runtime or TrioRuntime()
+        self._relay = relay
+        self._table = table
+        self._is_healthy = is_healthy
+        self._describe = describe
+        self._clock = clock
+        self._runtime = runtime
         self._caller = TimedCaller(
-            self.runtime.loop_caller(),
-            (latencies or LatencyHistograms()).redis_call,
-            self.clock,
+            runtime.loop_caller(), (latencies or LatencyHistograms()).redis_call, clock
         )
-        self._wake_event = self.runtime.wake_event()
+        self._wake_event = runtime.wake_event()
         self.on_entered: Callable[[], None] = lambda: None
-        self._contact = ContactClock(2 * self._renew_interval_s)
-        self.detector = FailureDetector(lease_s, idle_timeout_s, self._contact)
+        self._renewal_interval_s = lease_s / RENEWALS_PER_LEASE
         self._next_renewal = -math.inf
+        self._contact = ContactClock(2 * self._renewal_interval_s)
+        self._detector = FailureDetector(lease_s, idle_timeout_s, self._contact)
         self._leaves_at_ms = self._left_behind = 0  # once it leaves
-        self._has_left = self.runtime.wake_event()
+        self._has_left = runtime.wake_event()
         # The relay logs that Redis is unreachable.
         self._outage = Outage(
             _log,
@@ -92,16 +104,16 @@ class LeaseRenewal:
         )
         self._counters = ClusterStatistics()
         self._sweeper = Sweeper(
-            self.relay,
-            self.detector,
-            self.table,
-            self.store,
+            relay,
+            self._detector,
+            table,
+            store,
             caller=self._caller,
             counters=self._counters,
             lease_ms=round(lease_s * 1000),
-            is_renewal_due=lambda: self.clock() >= self._next_renewal,
-            clock=self.clock,
-            runtime=self.runtime,
+            is_renewal_due=lambda: clock() >= self._next_renewal,
+            clock=clock,
+            runtime=runtime,
         )
 
     async def start(self) -> None:
@@ -115,8 +127,8 @@ class LeaseRenewal:
     async def run(self) -> None:
         """Renew the lease and act on other nodes, until cancelled or until this node has left."""
         while True:
-            if not self.is_healthy():
-                await self.runtime.sleep(HEALTH_POLL_INTERVAL_S)
+            if not self._is_healthy():
+                await self._runtime.sleep(HEALTH_POLL_INTERVAL_S)
                 continue
             try:
                 if self._leaves_at_ms:
@@ -128,7 +140,7 @@ class LeaseRenewal:
                 await self._pause(error)
             else:
                 self._outage.worked("beat")
-                due_s = min(self._next_renewal - self.clock(), self.detector.next_due_s())
+                due_s = min(self._next_renewal - self._clock(), self._detector.next_due_s())
                 await self._wake_event.wait(due_s)
 
     async def leave(self, at_ms: int, sessions: int, timeout_s: float) -> None:
@@ -145,11 +157,11 @@ class LeaseRenewal:
         await self._has_left.wait(timeout_s)
 
     async def _leave(self) -> None:
-        me = self.relay.node
+        me = self._relay.node
         if await self._renew():
             row = LeaseRow(str(self._counters.renewals), str(self._counters.renewals))
             left = row.left_at(self._leaves_at_ms)
-            await self._caller.call(lambda: self.table.claim(me, row.text, left.text))
+            await self._caller.call(lambda: self._table.claim(me, row.text, left.text))
         self._has_left.set()
 
     def run_soon(self) -> None:
@@ -158,41 +170,41 @@ class LeaseRenewal:
 
     def is_alive(self, node: str) -> bool:
         """Whether another node may be alive."""
-        return self.detector.is_alive(node)
+        return self._detector.is_alive(node)
 
     def lease_holders(self) -> set[str]:
-        return self.detector.lease_holders() - self.relay.former_ids
+        return self._detector.lease_holders() - self._relay.former_ids
 
     async def _renew(self) -> bool:
         """Renew the lease; False: this id was declared dead."""
-        me = self.relay.node
+        me = self._relay.node
         self._counters.renewals += 1
-        description = self.describe()
+        description = self._describe()
         if self._leaves_at_ms:
             description |= {"left_ms": self._leaves_at_ms, "sessions": self._left_behind}
         counter, stats = self._counters.renewals, json.dumps(description)
         sweeping = self._sweeping(me)
-        self._next_renewal = self.clock() + self._renew_interval_s
-        rows = await self._caller.call(lambda: self.table.renew(me, counter, stats, sweeping))
+        self._next_renewal = self._clock() + self._renewal_interval_s
+        rows = await self._caller.call(lambda: self._table.renew(me, counter, stats, sweeping))
         if rows is None:
-            self.relay.mark_fenced(me)
+            self._relay.mark_fenced(me)
             self._wake_event.set()  # enter the table under the new id immediately
             return False
         if rows[me].is_new:
             self.on_entered()
-        self._counters.renewed_at = self.clock()
+        self._counters.renewed_at = self._clock()
         self._contact.answered(self._counters.renewed_at)
-        traced = {node for writer in self.relay.writers for node in writer.gate.peers.traces}
-        self.detector.observe(rows, traced, self.relay.node)
+        traced = {node for writer in self._relay.writers for node in writer.gate.peers.traces}
+        self._detector.observe(rows, traced, self._relay.node)
         return True
 
     def _sweeping(self, me: str) -> list[str]:
-        return [each.node for each in self.detector.peers.values() if each.row and each.row.sweeper == me]
+        return [each.node for each in self._detector.peers.values() if each.row and each.row.sweeper == me]
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
         self._counters.errors += 1
         self._counters.last_error = str(error)
-        await self.runtime.sleep(self._outage.failed("beat", error))
+        await self._runtime.sleep(self._outage.failed("beat", error))
 
     def statistics(self) -> ClusterStatistics:
-        return replace(self._counters, nodes=len(self.detector.peers))
+        return replace(self._counters, nodes=len(self._detector.peers))

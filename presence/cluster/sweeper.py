@@ -1,4 +1,4 @@
-"""Fencing and sweeping of nodes whose lease has expired; the head of `membership.py` has the rules.
+"""Fencing and sweeping of nodes whose lease has expired; the head of `lease_renewal.py` has the rules.
 
 The sessions of a dead node end in bounded calls, with pauses of at least `SWEEP_PAUSE_S` between them, and as
 long as the last call took: half of Redis' time at most. A sweep is interrupted when a renewal is due.
@@ -12,7 +12,6 @@ again is fenced and swept like any other.
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import structlog
@@ -37,14 +36,17 @@ MAX_FENCES_PER_CALL: Final = 64  # some milliseconds of Redis: many dead nodes m
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(eq=False, repr=False)
 class ReindexingWalk:
-    """The place of a walk over the users online of all shards, one shard after the other."""
+    """The place of a walk over the users online of all shards, one shard after the other.
 
-    shards: int
+    Attributes:
+        shard, cursor: where the next call continues.
+    """
 
-    def __post_init__(self) -> None:
-        self.shard, self.cursor = 0, "0"
+    def __init__(self, shards: int) -> None:
+        self._shards = shards
+        self.shard = 0
+        self.cursor = "0"
         self._found: set[str] = set()  # unreadable in the present walk over the present shard
         # By shard, users whose records were unreadable in the last walk, and those who were reported.
         self._unreadable: dict[int, set[str]] = {}
@@ -67,40 +69,63 @@ class ReindexingWalk:
         return sorted(new)
 
     def skip_shard(self) -> None:
-        self.shard, self.cursor, self._found = (self.shard + 1) % self.shards, "0", set()
+        self.shard, self.cursor, self._found = (self.shard + 1) % self._shards, "0", set()
 
 
-@dataclass(eq=False, repr=False)
 class Sweeper:
-    """Fences nodes whose lease has expired, and sweeps those that are dead."""
+    """Fences nodes whose lease has expired, and sweeps those that are dead.
 
-    relay: Relay  # has this node's id, and its state in each shard
-    detector: FailureDetector  # the other nodes as this one sees them
-    table: LeaseTable  # the leases
-    store: Store  # for fences and sweeps; another connection than the relay's
-    _: KW_ONLY
-    caller: TimedCaller  # calls Redis
-    counters: ClusterStatistics
-    lease_ms: int
-    is_renewal_due: Callable[[], bool]  # ends the present work
-    clock: Callable[[], float]  # monotonic seconds
-    runtime: Runtime
+    Args:
+        relay: has this node's id, and its state in each shard.
+        detector: the other nodes as this one sees them.
+        table: the leases.
+        store: for fences and sweeps; another connection than the relay's.
+        caller: calls Redis.
+        counters: counts what this sweeper does.
+        lease_ms: duration of a lease.
+        is_renewal_due: whether the present work must end.
+        clock: monotonic seconds.
+        runtime: where its task runs.
+    """
 
-    def __post_init__(self) -> None:
-        self._walk = ReindexingWalk(len(self.relay.writers))
+    def __init__(
+        self,
+        relay: Relay,
+        detector: FailureDetector,
+        table: LeaseTable,
+        store: Store,
+        *,
+        caller: TimedCaller,
+        counters: ClusterStatistics,
+        lease_ms: int,
+        is_renewal_due: Callable[[], bool],
+        clock: Callable[[], float],
+        runtime: Runtime,
+    ) -> None:
+        self._relay = relay
+        self._detector = detector
+        self._table = table
+        self._store = store
+        self._caller = caller
+        self._counters = counters
+        self._lease_ms = lease_ms
+        self._is_renewal_due = is_renewal_due
+        self._clock = clock
+        self._runtime = runtime
+        self._walk = ReindexingWalk(len(relay.writers))
         self._reindexed_at = -math.inf
 
     async def act_on_expired(self) -> None:
         """Fence, claim and sweep nodes whose lease has expired, until the next renewal is due."""
-        for writer in self.relay.writers:
-            self.detector.forget_lost_fences(writer.shard, writer.rollbacks)
-        if not self.detector.may_act():
+        for writer in self._relay.writers:
+            self._detector.forget_lost_fences(writer.shard, writer.rollbacks)
+        if not self._detector.may_act():
             return
-        expired = self.detector.expired()
+        expired = self._detector.expired()
         await self._fence(expired)
         claimed = []
-        for each in filter(self.detector.is_dead, expired):
-            if self.is_renewal_due():
+        for each in filter(self._detector.is_dead, expired):
+            if self._is_renewal_due():
                 return
             if await self._claim(each):
                 claimed.append(each)
@@ -109,13 +134,13 @@ class Sweeper:
 
     async def _reindex(self) -> None:
         """Make the next call of the walk over the users online, if it is due and this node's task."""
-        now, node = self.clock(), self.relay.node
-        is_due = now - self._reindexed_at >= REINDEX_INTERVAL_S and not self.is_renewal_due()
-        if not is_due or any(other < node for other in self.detector.lease_holders()):
+        now, node = self._clock(), self._relay.node
+        is_due = now - self._reindexed_at >= REINDEX_INTERVAL_S and not self._is_renewal_due()
+        if not is_due or any(other < node for other in self._detector.lease_holders()):
             return
         self._reindexed_at = now
-        writer = self.relay.writers[self._walk.shard]
-        if not self.relay.is_reachable(writer) or not writer.is_settled(now):
+        writer = self._relay.writers[self._walk.shard]
+        if not self._relay.is_reachable(writer) or not writer.is_settled(now):
             self._walk.skip_shard()
             return
 
@@ -123,7 +148,7 @@ class Sweeper:
             if reply.status is not ReplyStatus.OK:
                 return  # this node needs a resync, which its relay will find out
             if reply.restored:
-                self.counters.reindexed_sessions += reply.restored
+                self._counters.reindexed_sessions += reply.restored
                 _log.error("index of sessions restored", shard=writer.shard, sessions=reply.restored)
             if damaged := self._walk.answered(reply.cursor, reply.damaged):
                 _log.error("records unreadable in Redis", shard=writer.shard, uids=damaged)
@@ -136,7 +161,7 @@ class Sweeper:
 
     async def _fence(self, expired: Sequence[PeerNode]) -> None:
         """Fence nodes in each shard in which they are not known to be fenced."""
-        now, steps = self.clock(), []
+        now, steps = self._clock(), []
         by_id = {each.node: each for each in expired}
         for each in expired:
             writers = [w for w in self._reachable() if w.shard not in each.shards and w.is_settled(now)]
@@ -146,31 +171,31 @@ class Sweeper:
             if isinstance(step, Fencing) and reply.status is ReplyStatus.OK:
                 silent = by_id[step.other]
                 if not silent.shards:
-                    self.counters.fenced += 1
+                    self._counters.fenced += 1
                     if silent.has_left:
                         _log.info("lease of departed node expired", peer=silent.node)
                     else:
                         _log.warning("node lease expired, fencing it", peer=silent.node)
-                self.detector.fence_seen(silent, step.shard, self.relay.writers[step.shard].rollbacks)
+                self._detector.fence_seen(silent, step.shard, self._relay.writers[step.shard].rollbacks)
 
         for first in range(0, len(steps), MAX_FENCES_PER_CALL):
-            if first and self.is_renewal_due():
+            if first and self._is_renewal_due():
                 return
             await self._perform(steps[first : first + MAX_FENCES_PER_CALL], on_reply)
 
     async def _claim(self, each: PeerNode) -> bool:
         """Make this node the sweeper of a dead one, if it is not yet; return whether it is."""
-        me, row = self.relay.node, each.row
+        me, row = self._relay.node, each.row
         if row and row.sweeper == me:
             return True
-        if row and row.sweeper and not self.detector.is_unowned(each):
+        if row and row.sweeper and not self._detector.is_unowned(each):
             return False
         if not self._can_sweep(each):
             return False  # a sweeper that has to wait would keep all other nodes from sweeping
         wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
-        if not await self.caller.call(lambda: self.table.claim(each.node, each.text, wanted.text)):
+        if not await self._caller.call(lambda: self._table.claim(each.node, each.text, wanted.text)):
             return False
-        self.counters.certificates += 1
+        self._counters.certificates += 1
         before = row.sweeper if row else ""
         if before:
             each.ended = None
@@ -178,29 +203,29 @@ class Sweeper:
             _log.info("sweeping sessions of departed node", peer=each.node, previous_sweeper=before)
         else:
             _log.warning("node declared dead, sweeping its sessions", peer=each.node, previous_sweeper=before)
-        self.detector.row_claimed(each, wanted)
+        self._detector.row_claimed(each, wanted)
         return True
 
     def _can_sweep(self, each: PeerNode) -> bool:
         """Whether the other node is fenced in all reachable shards, and no resync of this one is running."""
-        now, writers = self.clock(), self._reachable()
+        now, writers = self._clock(), self._reachable()
         return bool(writers) and all(w.shard in each.shards and w.is_settled(now) for w in writers)
 
     def _reachable(self) -> list[ShardWriter]:
         """Return the writers of reachable shards; an unreachable one does not delay the sweep of others."""
-        return [writer for writer in self.relay.writers if self.relay.is_reachable(writer)]
+        return [writer for writer in self._relay.writers if self._relay.is_reachable(writer)]
 
     async def _sweep(self, claimed: list[PeerNode]) -> None:
         """Sweep dead nodes in turn, as far as calls are due, until the next renewal is due."""
         failure: StoreError | None = None
-        while claimed and not self.is_renewal_due():
-            begun, each = self.clock(), claimed.pop(0)
+        while claimed and not self._is_renewal_due():
+            begun, each = self._clock(), claimed.pop(0)
             try:
                 if await self._sweep_once(each):
                     claimed.append(each)
             except StoreError as error:  # of this node; it must not delay the others
                 failure = error
-            await self.runtime.sleep(max(SWEEP_PAUSE_S, self.clock() - begun))
+            await self._runtime.sleep(max(SWEEP_PAUSE_S, self._clock() - begun))
         if failure is not None:
             raise failure
 
@@ -208,22 +233,22 @@ class Sweeper:
         """Make one call per shard, or remove a node that was swept; return whether more may be due."""
 
         def on_reply(step: Step, reply: Reply) -> None:
-            self.counters.swept_sessions += reply.ended
+            self._counters.swept_sessions += reply.ended
             if each.ended is not None:
                 each.ended += reply.ended
             each.offline += sum(count.n for count in reply.event_counts if count.type == "offline")
-            self.relay.transitions.count_events(reply.event_counts)
-            self.detector.sweep_answered(each, step.shard, reply)
+            self._relay.transitions.count_events(reply.event_counts)
+            self._detector.sweep_answered(each, step.shard, reply)
 
         if steps := self._next_sweeps(each):
             await self._perform(steps, on_reply)
             return True
-        if not self.detector.is_swept(each, len(self.relay.writers)):
+        if not self._detector.is_swept(each, len(self._relay.writers)):
             return False
-        stats = await self.caller.call(lambda: self.table.remove(each.node, each.text))
+        stats = await self._caller.call(lambda: self._table.remove(each.node, each.text))
         if stats is not None:
-            self.counters.swept += 1
-            for writer in self.relay.writers:
+            self._counters.swept += 1
+            for writer in self._relay.writers:
                 writer.gate.peers.forget(each.node)
             event = "sweep of departed node finished" if each.has_left else "sweep of dead node finished"
             _log.info(
@@ -233,13 +258,13 @@ class Sweeper:
 
     def _next_sweeps(self, each: PeerNode) -> list[Step]:
         end_ms = each.row.lease_end_ms if each.row else 0
-        latest_ms = max(0, end_ms - self.lease_ms)
-        now = self.clock()
+        latest_ms = max(0, end_ms - self._lease_ms)
+        now = self._clock()
         steps: list[Step] = []
         for writer in self._reachable():
-            sweep = self.detector.due_sweep(each, writer.shard)
+            sweep = self._detector.due_sweep(each, writer.shard)
             if sweep is not None and writer.is_settled(now):
-                waited_ms = int(self.detector.waited_s(sweep) * 1000)
+                waited_ms = int(self._detector.waited_s(sweep) * 1000)
                 steps.append(writer.sweep_step(each.node, sweep.cursor, waited_ms, latest_ms))
         return steps
 
@@ -250,7 +275,7 @@ class Sweeper:
             StoreError: one or more were refused.
             StoreUnavailable: none was answered.
         """
-        answers = await self.caller.call(lambda: self.store.apply(steps))
+        answers = await self._caller.call(lambda: self._store.apply(steps))
         failures = [answer for answer in answers if not isinstance(answer, Reply)]
         for step, answer in zip(steps, answers, strict=True):
             if isinstance(answer, Reply):
