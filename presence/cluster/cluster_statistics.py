@@ -1,4 +1,7 @@
-"""What a node counts of leases, fences and sweeps."""
+"""What a node counts of leases, fences and sweeps.
+
+Tests: `tests/cluster/test_lease_renewal.py`.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""Rows of the lease table, and the interface of the table; imports no Redis client."""
+"""Rows of the lease table, and the interface of the table; imports no Redis client.
+
+Tests: `tests/store/test_lease_table.py`, `tests/cluster/test_failure_detector.py`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Messages between nodes, and the bus that carries them; independent of Redis."""
+"""Messages between nodes, and the bus that carries them; independent of Redis.
+
+Tests: `tests/messaging/test_router.py`, `tests/store/test_deliveries.py`.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias

@@ -9,6 +9,9 @@ and this process exchange. SIGUSR2 starts a rolling restart: for one worker afte
 started, and once it is ready the old worker drains. A successor that does not become ready aborts the rolling
 restart, and the remaining workers stay. SIGHUP makes all workers reload their files, and a short-lived child
 reread the settings: a dead disk or an error there concerns that child alone.
+
+Tests: `tests/admin/test_launcher.py`, `tests/server/test_embedded_supervisor.py`,
+`tests/system/end_to_end/test_workers.py`.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""How clients are asked to leave a stopping server: when to return, and the goodbye that says so."""
+"""How clients are asked to leave a stopping server: when to return, and the goodbye that says so.
+
+Tests: `tests/server/test_serve.py`, `tests/system/end_to_end/test_serve.py`.
+"""
 
 import random
 from collections.abc import Callable

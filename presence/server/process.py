@@ -1,4 +1,7 @@
-"""One server in this process: open file limit, memory, signals, exit status."""
+"""One server in this process: open file limit, memory, signals, exit status.
+
+Tests: `tests/server/test_serve.py`, `tests/cli/test_serve.py`.
+"""
 
 import faulthandler
 import gc

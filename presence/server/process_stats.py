@@ -1,6 +1,8 @@
 """Resource usage of this process: memory, descriptors, processor time.
 
 The cost of a report does not depend on the number of connections: descriptors are listed at most once.
+
+Tests: `tests/common/test_files.py`, `tests/server/test_server.py`.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Whether a worker can serve clients, as operators and other nodes see it."""
+"""Whether a worker can serve clients, as operators and other nodes see it.
+
+Tests: `tests/server/test_node.py`, `tests/admin/test_http.py`.
+"""
 
 from enum import Enum
 

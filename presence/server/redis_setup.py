@@ -1,4 +1,7 @@
-"""What a server needs before it serves: clients of Redis as the settings ask, and a Redis that answers."""
+"""What a server needs before it serves: clients of Redis as the settings ask, and a Redis that answers.
+
+Tests: `tests/server/test_serve.py`, `tests/system/end_to_end/test_permissions.py`.
+"""
 
 from functools import partial
 from typing import Final

@@ -1,4 +1,7 @@
-"""The figures of one server, assembled for the log, the admin process and other nodes."""
+"""The figures of one server, assembled for the log, the admin process and other nodes.
+
+Tests: `tests/server/test_server.py`, `tests/admin/test_prometheus.py`.
+"""
 
 import os
 import socket

@@ -4,6 +4,8 @@ Each worker is a server process of its own; the kernel distributes connections a
 (`SO_REUSEPORT`), in rotation (see `presence.transports.accept_rotation`). The supervisor reserves the
 addresses with sockets that are bound and never listen, and handles no connection. The users of a worker that
 dies do not go offline: they log in again at another one.
+
+Tests: `tests/server/test_reload.py`, `tests/system/end_to_end/test_workers.py`.
 """
 
 import secrets

@@ -4,6 +4,8 @@ The map of slots is read when it is first needed, and again after any sign that 
 call, a lost connection. The server asked for the map may not know yet of a slot that moved, so a MOVED answer
 takes precedence over the map, until that server fails or says otherwise. Nothing is retried here and no call
 is redirected: that is the caller's decision.
+
+Tests: `tests/system/store/test_routes.py`.
 """
 
 import random

@@ -2,6 +2,8 @@
 
 Questions are in `presence.store.questions`; notices to a single node, which scripts write, in
 `presence.store.script_arguments`.
+
+Tests: `tests/store/test_ban_table.py`, `tests/cli/test_forget.py`, `tests/server/test_control_listener.py`.
 """
 
 import json

@@ -5,6 +5,8 @@ there is a listener for each server that has keys, and `pop_missed` says when so
 
 The setting needed is ``notify-keyspace-events`` with ``K`` (a channel for each key: with one for each kind of
 event, ``E``, every subscriber would receive the expirations of all other keys) and ``x`` or ``A``.
+
+Tests: `tests/timers/test_expiry_timer.py`.
 """
 
 import math

@@ -2,6 +2,8 @@
 
 Whether a lease has expired is decided by the clock of the Redis that keeps it. The nodes themselves use their
 own clocks and the counters, see `presence.cluster.lease_renewal`.
+
+Tests: `tests/cli/test_nodes.py`.
 """
 
 import json

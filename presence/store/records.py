@@ -1,4 +1,7 @@
-"""The records of users, as readers see them."""
+"""The records of users, as readers see them.
+
+Tests: `tests/store/test_rules.py`, `tests/subscriber/test_reader.py`.
+"""
 
 import json
 import math

@@ -3,6 +3,8 @@
 Clients are plain redis-py ones, in a cluster one for each primary. They follow no redirection: a caller that
 reads page by page has to know that another server takes over, because the cursor of one means nothing to
 another.
+
+Tests: `tests/subscriber/test_redis_connections.py`, `tests/system/store/test_access.py`.
 """
 
 import threading

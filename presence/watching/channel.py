@@ -1,4 +1,7 @@
-"""The port to Redis that watches need: where shards are, and one channel to each server that has some."""
+"""The port to Redis that watches need: where shards are, and one channel to each server that has some.
+
+Tests: `tests/watching/test_shard_placement.py`, `tests/store/test_watch_connection.py`.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 A watch waits for the states of some users. It is answered in its turn when all are known, refused when it
 times out before, and dropped when its session disconnects. Users that the session unwatches meanwhile are in
 the answer all the same, but are not watched.
+
+Tests: `tests/watching/test_service.py`.
 """
 
 import math

@@ -1,6 +1,8 @@
 """Queries: gathered for a moment, and answered by one read of Redis for all of them.
 
 Each query gets an answer within `QUERY_TIMEOUT_S`, if only that Redis is unreachable.
+
+Tests: `tests/watching/test_service.py`.
 """
 
 from collections import deque

@@ -12,6 +12,8 @@ on this connection comes before its answer, and is ignored. A failure of the ser
 all shards; an answer that refuses one shard loses that one.
 
 The watch ends when the last shard has left; then nothing wakes up any more.
+
+Tests: `tests/watching/test_service.py`, `tests/watching/test_shard_placement.py`.
 """
 
 import math

@@ -5,6 +5,8 @@ other, over a channel that the shards of a server share. In turn it recovers wha
 reads the records of newly watched users, and compares the known states of `MAX_USERS_PER_COMPARISON` users
 per second with their records, each user at most every `COMPARE_CYCLE_S`: a safety net below published events,
 which are delivered at most once.
+
+Tests: `tests/watching/test_service.py`, `tests/watching/test_shard_placement.py`.
 """
 
 import math
