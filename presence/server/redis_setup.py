@@ -22,7 +22,7 @@ from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.watch_connection import WatchServers
 from presence.store.watch_reads import StoredStates
-from presence.watching.service import Watching
+from presence.watching.watch_service import Watching
 
 REDIS_TIMEOUT_S: Final = 5.0  # while Redis loads its data; a server has to be ready or fail within 10 s
 RETRY_INTERVAL_S: Final = 0.25

@@ -31,8 +31,8 @@ from presence.server.node import Node, Stores
 from presence.server.question_responder import AnswerFunctions, QuestionResponder
 from presence.server.readiness import Readiness
 from presence.server.request_router import RequestRouter
+from presence.server.server_statistics import ServerStatistics, ServerTransport
 from presence.server.session_report import SessionReporter
-from presence.server.statistics import ServerStatistics, ServerTransport
 from presence.server.stats_socket import RequestHandlers, StatsResponder
 from presence.store.answers import AnswerKeys
 from presence.store.ban_table import BanTable
@@ -45,7 +45,7 @@ from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
-from presence.watching.service import Watching
+from presence.watching.watch_service import Watching
 
 REPORT_INTERVAL_S: Final = 60.0
 BATCH_WINDOW_S: Final = 0.1  # of keepalives without a reply: a wake-up costs as much CPU as fifty of them

@@ -4,7 +4,7 @@ A watch waits for the states of some users. It is answered in its turn when all 
 times out before, and dropped when its session disconnects. Users that the session unwatches meanwhile are in
 the answer all the same, but are not watched.
 
-Tests: `tests/watching/test_service.py`.
+Tests: `tests/watching/test_watch_service.py`.
 """
 
 import math

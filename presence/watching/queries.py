@@ -2,7 +2,7 @@
 
 Each query gets an answer within `QUERY_TIMEOUT_S`, if only that Redis is unreachable.
 
-Tests: `tests/watching/test_service.py`.
+Tests: `tests/watching/test_watch_service.py`.
 """
 
 from collections import deque

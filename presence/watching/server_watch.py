@@ -13,7 +13,7 @@ all shards; an answer that refuses one shard loses that one.
 
 The watch ends when the last shard has left; then nothing wakes up any more.
 
-Tests: `tests/watching/test_service.py`, `tests/watching/test_shard_placement.py`.
+Tests: `tests/watching/test_watch_service.py`, `tests/watching/test_shard_placement.py`.
 """
 
 import math

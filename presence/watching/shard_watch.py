@@ -6,7 +6,7 @@ reads the records of newly watched users, and compares the known states of `MAX_
 per second with their records, each user at most every `COMPARE_CYCLE_S`: a safety net below published events,
 which are delivered at most once.
 
-Tests: `tests/watching/test_service.py`, `tests/watching/test_shard_placement.py`.
+Tests: `tests/watching/test_watch_service.py`, `tests/watching/test_shard_placement.py`.
 """
 
 import math
@@ -19,8 +19,8 @@ import trio
 
 from presence.common.faults import Faults
 from presence.watching.channel import ChannelMessage, ServerChannel, Subscribed, Unsubscribed
+from presence.watching.shard_view import ShardView, ViewPhase
 from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent
-from presence.watching.view import ShardView, ViewPhase
 
 MAX_USERS_PER_SNAPSHOT: Final = 500  # in one transaction: a millisecond of Redis
 COMPARE_INTERVAL_S: Final = 1.0

@@ -3,7 +3,7 @@
 A watch counts from the change number at which it was answered: a watch answered after a change includes that
 change already. An entry costs some 200 bytes, both directions together.
 
-Tests: `tests/watching/test_service.py`, `tests/watching/test_pushes.py`.
+Tests: `tests/watching/test_watch_service.py`, `tests/watching/test_push_queue.py`.
 """
 
 from collections.abc import Iterable

@@ -9,7 +9,7 @@ from presence.common.faults import Faults
 from presence.core.registry import Session
 from presence.core.requests import MessageRequest, QueryRequest, Request
 from presence.server.request_router import RequestRouter
-from presence.watching.service import Watching
+from presence.watching.watch_service import Watching
 
 MESSAGE, QUERY = MessageRequest(1, "bob", "hi"), QueryRequest(2, ["bob"])
 ANN = cast(Session, object())

@@ -5,7 +5,7 @@ import pytest
 from tests.client.test_resubscription_model import TestWatching
 from tests.core.test_engine_model import test_the_core_fits_its_model
 from tests.core.test_wheel import TestWheelAgainstDict
-from tests.watching.test_view_model import TestViews
+from tests.watching.test_shard_view_model import TestViews
 
 pytestmark = pytest.mark.nightly
 

@@ -10,11 +10,11 @@ from trio.testing import MockClock
 from presence.common.faults import Faults
 from presence.core.requests import QueryRequest
 from presence.protocol import Code, Kind, Packet
-from presence.watching.service import WATCH_TIMEOUT_S
 from presence.watching.user_states import ShardSnapshot, WatchedState
+from presence.watching.watch_service import WATCH_TIMEOUT_S
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel
-from tests.watching.test_service import Node, Records, running, written
+from tests.watching.test_watch_service import Node, Records, running, written
 
 
 def codes(packets: list[Packet]) -> list[tuple[int | None, int | None]]:

@@ -12,7 +12,7 @@ from presence.watching.server_watch import CHECK_INTERVAL_S
 from presence.watching.shard_watch import LINGER_S
 from presence.watching.user_states import EntryId
 from tests.watching.shard import MemoryChannel, MemoryServers, Shard
-from tests.watching.test_service import Node, running, written
+from tests.watching.test_watch_service import Node, running, written
 
 RETRY_S = 2.0  # above every pause between two attempts
 

@@ -40,7 +40,7 @@ from presence.store.ban_table import MAX_BANS, MAX_REASON_CHARS
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from presence.watching import pushes
+from presence.watching import push_queue
 from presence.watching.pending_watches import MAX_PENDING_BYTES as MAX_PENDING_WATCH_BYTES
 from presence.watching.pending_watches import (
     PendingWatch,
@@ -48,10 +48,10 @@ from presence.watching.pending_watches import (
     RequestTimeouts,
     bytes_of_watch,
 )
-from presence.watching.pushes import Pushes
+from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries
+from presence.watching.shard_view import ShardView
 from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
-from presence.watching.view import ShardView
 from presence.watching.watches import Watches, WatchQuota
 from tests.docs.pages import pages
 from tests.store.driving import Hand, end, login
@@ -198,18 +198,18 @@ def _pending_queries(users: int) -> float:
 def queued_pushes() -> float:
     """Return the bytes of a full queue, and of as many packets as connections may wait for."""
     watches, watcher = Watches(), session()[0]
-    queue = Pushes(watches, Faults(lambda _session: None), lambda _uid: None)
+    queue = PushQueue(watches, Faults(lambda _session: None), lambda _uid: None)
     queue.with_devices.add(watcher)
     devices = tuple(WatchedDevice(device(number), "online", number, "", "") for number in range(4))
     with pytest.MonkeyPatch.context() as patch, grown() as bytes_kept:
-        patch.setattr(pushes, "MAX_QUEUED_BYTES", pushes.MAX_QUEUED_BYTES // SHARE)
-        for number in range(pushes.MAX_QUEUED_CHANGES):
+        patch.setattr(push_queue, "MAX_QUEUED_BYTES", push_queue.MAX_QUEUED_BYTES // SHARE)
+        for number in range(push_queue.MAX_QUEUED_CHANGES):
             change = entry(uid(number), number)
             watches.add(watcher, [change.uid], 0)
             queue.push(change._replace(state=change.state._replace(devices=devices)))
             if queue.statistics().late:
                 watches.remove(watcher)
-                return bytes_kept() * SHARE + pushes.MAX_DEFERRED_BYTES
+                return bytes_kept() * SHARE + push_queue.MAX_DEFERRED_BYTES
     raise AssertionError("the bound in bytes was not reached")
 
 

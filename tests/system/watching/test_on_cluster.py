@@ -14,7 +14,7 @@ from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.watch_connection import WatchServers
 from presence.store.watch_reads import StoredStates
-from presence.watching.service import Watching
+from presence.watching.watch_service import Watching
 from tests.store.driving import Hand, end, login
 from tests.support.redis_cluster import Cluster
 from tests.watching.fakes import Line, session

@@ -8,11 +8,11 @@
 | an event arrives | the state changes, if the entry id is above all that is known of the user |
 | the connection is lost | all are to be subscribed to again, and the stream is read from where it broke off |
 
-Events of a user who is not known yet, or that arrive while the stream is read again, are held: the newest of
-each user. Whom a change concerns follows from the states before and after it, and not from its last event: an
-event of a device may follow a missed or held one that changed the status. A change is returned to be pushed
-only if its id is above everything known of the user, so each watcher sees strictly rising ids. A read can
-also reveal a missed event, because the record has an entry id.
+Events of a user who is not known yet, or that arrive while the stream is read again, are deferred: the newest
+of each user. Whom a change concerns follows from the states before and after it, and not from its last event:
+an event of a device may follow a missed or deferred one that changed the status. A change is returned to be
+pushed only if its id is above everything known of the user, so each watcher sees strictly rising ids. A read
+can also reveal a missed event, because the record has an entry id.
 
 A read counts only for users whose subscription was active from its start to its end. It uses another
 connection, so it may be older than a subscription confirmed meanwhile, and events between the two would be
@@ -56,16 +56,16 @@ class _UserSubscription(Enum):
 class _User:
     """What is known of a user."""
 
-    __slots__ = ("absent_since", "as_of", "connection", "held_event", "state", "subscription", "wanted")
+    __slots__ = ("absent_since", "as_of", "connection", "deferred_event", "state", "subscription", "wanted")
 
     def __init__(self, connection: int) -> None:
         self.wanted = True
-        # Number of the connection that `subscription` and `held_event` belong to, see `ShardView._user`.
+        # Number of the connection that `subscription` and `deferred_event` belong to, see `ShardView._user`.
         self.connection = connection
         self.subscription = _UserSubscription.NONE
         self.state: WatchedState | None = None  # None until read
         self.as_of = NO_ENTRY  # the highest entry id that `state` surely includes
-        self.held_event: UserEvent | None = None  # the newest event not applied yet
+        self.deferred_event: UserEvent | None = None  # the newest event not applied yet
         self.absent_since: float | None = None  # when a user known online was first found without a record
 
 
@@ -171,7 +171,7 @@ class ShardView:
                 self._remove(uid, user)
             elif not user.wanted and user.subscription is _UserSubscription.ACTIVE:
                 user.subscription = _UserSubscription.LEAVING
-                user.state = user.held_event = None
+                user.state = user.deferred_event = None
                 self._to_read.pop(uid, None)
                 self._reading.discard(uid)
                 unsubscribe.append(uid)
@@ -207,8 +207,8 @@ class ShardView:
         if user is None or user.subscription is not _UserSubscription.ACTIVE:
             return None
         if user.state is None or self.phase is not ViewPhase.LIVE:
-            if user.held_event is None or entry.id > user.held_event.id:
-                user.held_event = entry
+            if user.deferred_event is None or entry.id > user.deferred_event.id:
+                user.deferred_event = entry
             return None
         self.position = max(self.position, entry.id)
         return self._apply(user, entry)
@@ -220,11 +220,11 @@ class ShardView:
 
     def subscribed_users(self) -> list[str]:
         """Return the users whose channels are subscribed to, or will be."""
-        held = (_UserSubscription.REQUESTED, _UserSubscription.ACTIVE)
+        subscribed = (_UserSubscription.REQUESTED, _UserSubscription.ACTIVE)
         return [
             uid
             for uid, user in self._users.items()
-            if user.connection == self._connection and user.subscription in held
+            if user.connection == self._connection and user.subscription in subscribed
         ]
 
     # Reads of records
@@ -262,7 +262,7 @@ class ShardView:
                 self._to_read.pop(uid, None)
                 user.state, user.as_of = state, max(snapshot.as_of, _entry_of(state))
                 if self.phase is ViewPhase.LIVE:
-                    self._take_held(user)
+                    self._take_deferred(user)
         return changes
 
     # After a loss
@@ -278,7 +278,7 @@ class ShardView:
         return changes
 
     def finish_recovery(self, position: EntryId | None = None) -> list[UserEvent]:
-        """Finish the recovery of missed events; return the held changes to push.
+        """Finish the recovery of missed events; return the deferred changes to push.
 
         `position` is that in the stream, if the stream is another one than before.
         """
@@ -286,14 +286,14 @@ class ShardView:
             self.position = position
         self.phase = ViewPhase.LIVE
         users = [user for user in self._users.values() if user.connection == self._connection]
-        held = [user for user in users if user.held_event is not None and user.state is not None]
-        return [change for user in held if (change := self._take_held(user)) is not None]
+        deferred = [user for user in users if user.deferred_event is not None and user.state is not None]
+        return [change for user in deferred if (change := self._take_deferred(user)) is not None]
 
     def _user(self, uid: str) -> _User | None:
         """Return a user, reset if the connection was lost since the last use."""
         user = self._users.get(uid)
         if user is not None and user.connection != self._connection:
-            user.subscription, user.held_event, user.connection = (
+            user.subscription, user.deferred_event, user.connection = (
                 _UserSubscription.NONE,
                 None,
                 self._connection,
@@ -306,9 +306,9 @@ class ShardView:
         is_new = all(user.state is None for user in self._users.values())
         self.phase = ViewPhase.LIVE if is_new else ViewPhase.RECOVERING
 
-    def _take_held(self, user: _User) -> UserEvent | None:
-        held, user.held_event = user.held_event, None
-        return self._apply(user, held) if held is not None else None
+    def _take_deferred(self, user: _User) -> UserEvent | None:
+        event, user.deferred_event = user.deferred_event, None
+        return self._apply(user, event) if event is not None else None
 
     def _apply(self, user: _User, entry: UserEvent) -> UserEvent | None:
         user.absent_since = None

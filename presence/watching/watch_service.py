@@ -38,7 +38,7 @@ from presence.watching.pending_watches import (
     RequestTimeouts,
     bytes_of_watch,
 )
-from presence.watching.pushes import Pushes
+from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries, States
 from presence.watching.shard_placement import WatchedShards
 from presence.watching.user_states import WatchedState
@@ -86,7 +86,7 @@ class Watching:
         self._device_events = device_events
         self._watches = Watches()
         self._pending = PendingWatches()
-        self._pushes = Pushes(self._watches, self._faults, self._latest)
+        self._pushes = PushQueue(self._watches, self._faults, self._latest)
         self._visibility = visibility
         self._queries = Queries(states, self._runtime, self._faults, visibility)
         self._shards = WatchedShards(

@@ -80,7 +80,7 @@ def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
     return frame
 
 
-class Pushes:
+class PushQueue:
     """Sends changes to watchers; a connection that cannot be written to is closed.
 
     A watch answered now covers all changes up to `number`, that of the latest change.

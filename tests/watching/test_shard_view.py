@@ -2,8 +2,8 @@
 
 import pytest
 
+from presence.watching.shard_view import ShardView, ViewPhase
 from presence.watching.user_states import ShardSnapshot, UserEvent, WatchedState
-from presence.watching.view import ShardView, ViewPhase
 from tests.watching.fakes import device_entry, entry
 
 ABSENCE_S = 40.0
@@ -124,7 +124,7 @@ def test_a_user_seen_between_two_snapshots_is_not_absent(by: str) -> None:
     assert changes_of(view, snapshot(30, ann=OFFLINE), ABSENCE_S) == []
 
 
-def held_then_recovered(*entries: UserEvent) -> list[UserEvent]:
+def deferred_then_recovered(*entries: UserEvent) -> list[UserEvent]:
     """Return the changes after entries that came while the missed ones were being read."""
     view = known(ann=online(5))
     view.reconnect()
@@ -133,8 +133,10 @@ def held_then_recovered(*entries: UserEvent) -> list[UserEvent]:
     return view.finish_recovery()
 
 
-def test_a_held_device_event_does_not_hide_a_change_of_status_before_it() -> None:
-    (change,) = held_then_recovered(entry("ann", 11, "away"), device_entry("ann", 12, "away", since_ms=11))
+def test_a_deferred_device_event_does_not_hide_a_change_of_status_before_it() -> None:
+    (change,) = deferred_then_recovered(
+        entry("ann", 11, "away"), device_entry("ann", 12, "away", since_ms=11)
+    )
     assert (change.state.status, change.reason, change.is_of_device) == ("away", "away", False)
 
 
@@ -145,15 +147,15 @@ def test_a_device_event_after_a_missed_change_is_a_change_for_all() -> None:
     assert not change.is_of_device
 
 
-def test_a_held_device_event_of_a_user_who_became_invisible_hides_them() -> None:
+def test_a_deferred_device_event_of_a_user_who_became_invisible_hides_them() -> None:
     gone = entry("ann", 11, "offline")
     device = device_entry("ann", 12, "offline", since_ms=11)._replace(state=gone.state)
-    (change,) = held_then_recovered(gone, device)
+    (change,) = deferred_then_recovered(gone, device)
     assert (change.state, change.is_of_device) == (gone.state, False)
 
 
 def test_a_device_event_alone_is_none_for_watchers_without_devices() -> None:
-    (change,) = held_then_recovered(device_entry("ann", 12, since_ms=5))
+    (change,) = deferred_then_recovered(device_entry("ann", 12, since_ms=5))
     assert change.is_of_device
 
 

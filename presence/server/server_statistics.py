@@ -19,7 +19,7 @@ from presence.server.question_responder import QuestionResponder
 from presence.server.stats_socket import SAMPLE_VERSION, StatsResponder
 from presence.transports.epoll import EpollTransport
 from presence.transports.stream import StreamTransport
-from presence.watching.service import Watching
+from presence.watching.watch_service import Watching
 
 ServerTransport = EpollTransport | StreamTransport
 

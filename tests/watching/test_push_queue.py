@@ -5,8 +5,8 @@ import pytest
 from presence import protocol
 from presence.common.faults import Faults
 from presence.core.registry import Session
-from presence.watching import pushes as module
-from presence.watching.pushes import Pushes
+from presence.watching import push_queue as module
+from presence.watching.push_queue import PushQueue
 from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState
 from presence.watching.watches import Watches
 from tests.watching.fakes import Line, device_entry, entry, session
@@ -19,7 +19,7 @@ class Watchers:
         self.watches = Watches()
         self.ended: list[Session] = []
         self.latest: dict[str, WatchedState] = {}
-        self.pushes = Pushes(self.watches, Faults(self.ended.append), self.latest.get)
+        self.pushes = PushQueue(self.watches, Faults(self.ended.append), self.latest.get)
         self.sessions: list[Session] = []
         self.lines: list[Line] = []
         for number in range(count):

@@ -19,13 +19,13 @@ from presence.core.registry import Session
 from presence.core.requests import QueryRequest, UnwatchRequest, WatchRequest
 from presence.core.visibility import Visibility
 from presence.protocol import UIDS_MAX, Code, Kind
-from presence.watching import queries, service
+from presence.watching import queries, watch_service
 from presence.watching.pending_watches import RequestTimeouts, bytes_of_watch
 from presence.watching.queries import QUERY_TIMEOUT_S as QUERY_PATIENCE_S
 from presence.watching.server_watch import CHECK_INTERVAL_S
-from presence.watching.service import OWN_WATCHES, WATCH_TIMEOUT_S, Watching
 from presence.watching.shard_watch import COMPARE_CYCLE_S, LINGER_S
 from presence.watching.user_states import WatchedState
+from presence.watching.watch_service import OWN_WATCHES, WATCH_TIMEOUT_S, Watching
 from tests.auth.gates import WordAuthenticator
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel, MemoryServers, Shard
@@ -384,7 +384,7 @@ async def test_a_request_that_is_over_is_not_kept_until_its_time_out() -> None:
 async def test_pending_watches_are_bounded(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_PENDING_BYTES", bytes_of_watch(["ann", "bob"]) + 1)
+    monkeypatch.setattr(watch_service, "MAX_PENDING_BYTES", bytes_of_watch(["ann", "bob"]) + 1)
     async with running() as node:
         node.channel.is_up = False
         for _ in range(2):

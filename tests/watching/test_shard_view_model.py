@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import booleans, integers, sampled_from, sets
 
 from presence.watching.channel import Pong, Replay, Subscribed, Unsubscribed
+from presence.watching.shard_view import ShardView, ViewPhase
 from presence.watching.user_states import (
     NO_ENTRY,
     EntryId,
@@ -22,7 +23,6 @@ from presence.watching.user_states import (
     id_of,
     id_text,
 )
-from presence.watching.view import ShardView, ViewPhase
 from tests.watching.shard import Shard
 
 UIDS = ("ann", "bob", "cy")
