@@ -74,11 +74,11 @@ class Keys:
         """Hash: the sessions that a node owns in the shard; see `lib/shard.lua`."""
         return f"{self.node(shard, node)}:sessions"
 
-    def pending(self, shard: int, node: str) -> str:
+    def pending_logins(self, shard: int, node: str) -> str:
         """Hash: uid to a node's pending logins; see `lib/changes.lua`."""
         return f"{self.node(shard, node)}:pending"
 
-    def traces(self, shard: int) -> str:
+    def peer_traces(self, shard: int) -> str:
         """Hash: ids of the nodes with a `node` hash in the shard, to a summary of it; see `lib/shard.lua`."""
         return f"{self.prefix}:{{{shard}}}:traces"
 
@@ -86,7 +86,7 @@ class Keys:
         """Hash: the version of the form of the shard's data."""
         return f"{self.prefix}:{{{shard}}}:meta"
 
-    def holding(self, shard: int) -> str:
+    def pending_nodes(self, shard: int) -> str:
         """Set: ids of the nodes with pending logins, so that a batch need not look for the hash of each."""
         return f"{self.prefix}:{{{shard}}}:holding"
 

@@ -37,7 +37,7 @@ def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
     if leases != nodes:
         judge.add_violation("converged", "leases {}, nodes {}", sorted(leases), sorted(nodes))
     for shard in range(world.keys.shards):
-        members = world.redis.data.get(world.keys.traces(shard).encode(), Hash())
+        members = world.redis.data.get(world.keys.peer_traces(shard).encode(), Hash())
         if not isinstance(members, Hash) or not nodes >= set(_decode_names(members)):
             judge.add_violation("converged", "traces {}, nodes {}", members, sorted(nodes))
     _check_clients(world, judge, set(live.values()))

@@ -539,11 +539,11 @@ def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, se
 
 def test_a_pending_login_is_removed_by_the_login(a: Hand, server: Server) -> None:
     a.apply(hold("u", "s1"), hold("v", "s2"), hold("u", "s3", "tv"))
-    assert server.client.hlen(KEYS.pending(0, "a")) == 2
-    assert server.client.smembers(KEYS.holding(0)) == {b"a"}
+    assert server.client.hlen(KEYS.pending_logins(0, "a")) == 2
+    assert server.client.smembers(KEYS.pending_nodes(0)) == {b"a"}
     a.apply(login("u", "s1"), login("u", "s3", "tv"))
     a.apply(register("v", "s2"))
-    assert not server.client.exists(KEYS.pending(0, "a"), KEYS.holding(0))
+    assert not server.client.exists(KEYS.pending_logins(0, "a"), KEYS.pending_nodes(0))
 
 
 @pytest.mark.parametrize(("is_clock_known", "stays_online"), [(True, True), (False, False)])
@@ -570,7 +570,7 @@ def test_pending_logins_restored_with_lost_writes_are_removed(
     else:
         b.fence("a")
         assert b.sweep("a").done
-    assert not server.client.exists(KEYS.pending(0, "a"), KEYS.holding(0))
+    assert not server.client.exists(KEYS.pending_logins(0, "a"), KEYS.pending_nodes(0))
 
 
 def longest_meta(number: int) -> str:

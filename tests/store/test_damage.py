@@ -87,7 +87,7 @@ def test_a_damaged_state_counts_as_absent(a: Hand, server: Server) -> None:
 def test_a_damaged_pending_login_counts_as_absent(a: Hand, b: Hand, server: Server) -> None:
     b.apply(login("u", "sb"))
     a.apply(hold("u", "sa", "desk"))
-    server.client.hset(KEYS.pending(0, "a"), "u", '[["desk"], 7, {"x": 1}]')
+    server.client.hset(KEYS.pending_logins(0, "a"), "u", '[["desk"], 7, {"x": 1}]')
     b.apply(end("u", "sb"))
     assert [event["type"] for event in events(server.client)] == ["online", "offline"]
 
@@ -121,7 +121,7 @@ def test_an_unknown_field_does_not_stop_a_sweep(a: Hand, b: Hand, server: Server
     "trace", [b"", b"x", b"1", b"1 1", b"-1 0 0", "\u00b2 \u00b2 0".encode(), b"9" * 5_000]
 )
 def test_a_damaged_trace_is_ignored(a: Hand, server: Server, trace: bytes) -> None:
-    server.client.hset(KEYS.traces(0), mapping={"other": trace, b"\xff": b"1 1 0"})
+    server.client.hset(KEYS.peer_traces(0), mapping={"other": trace, b"\xff": b"1 1 0"})
     peer_traces = probed(a.store, "a").peer_traces
     assert set(peer_traces) <= {"other"}
     assert not any(each.complete or each.fenced for each in peer_traces.values()) or trace == b"1 1"
@@ -254,8 +254,8 @@ def test_a_key_of_another_type_doubles_no_event_and_the_repair_completes_the_bat
         "left": KEYS.left(0),
         "sessions": KEYS.sessions(0, "a"),
         "seen": KEYS.seen(0),
-        "traces": KEYS.traces(0),
-        "holding": KEYS.holding(0),
+        "traces": KEYS.peer_traces(0),
+        "holding": KEYS.pending_nodes(0),
     }[kind]
     kept = server.client.dump(key)
     server.client.set(key, "foreign")

@@ -52,7 +52,7 @@ def lose_index(server: Server, lost: str) -> None:
     if lost != "traces":
         server.client.delete(KEYS.sessions(0, "a"))
     if lost != "sessions":
-        server.client.delete(KEYS.traces(0))
+        server.client.delete(KEYS.peer_traces(0))
 
 
 @pytest.mark.parametrize("value", [None, "1 another", "2 s1", "x"])

@@ -71,7 +71,7 @@ def test_the_sweep_ends_the_dead_nodes_sessions_and_its_fence_stays(
     kept: int = server.client.ttl(KEYS.node(0, "a"))
     assert FENCE_TTL_S - 10 < kept <= FENCE_TTL_S
     b.fence("a")
-    assert not server.client.hexists(KEYS.traces(0), "a"), "a fence after the sweep leaves no trace"
+    assert not server.client.hexists(KEYS.peer_traces(0), "a"), "a fence after the sweep leaves no trace"
 
 
 def test_an_opening_fences_the_previous_id(dead: Hand, store: RedisStore) -> None:
