@@ -14,7 +14,7 @@ class ClusterStatistics:
     renewed_at: float | None = None  # monotonic seconds of the last one; None before the first
     nodes: int = 0  # other nodes, including dead ones
     fenced: int = 0  # nodes that this one has fenced
-    certificates: int = 0  # dead markers that it has written, including take-overs
+    dead_markers: int = 0  # those that it has written, including take-overs
     swept: int = 0  # nodes that it has swept completely
     swept_sessions: int = 0  # sessions that it has ended by sweeps
     reindexed_sessions: int = 0  # sessions that no sweep would have found, until this node restored the index

@@ -139,7 +139,7 @@ class LeaseRenewal:
             except (StoreUnavailable, StoreError) as error:
                 await self._pause(error)
             else:
-                self._outage.worked("beat")
+                self._outage.worked("renew")
                 due_s = min(self._next_renewal - self._clock(), self._detector.next_due_s())
                 await self._wake_event.wait(due_s)
 
@@ -204,7 +204,7 @@ class LeaseRenewal:
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
         self._counters.errors += 1
         self._counters.last_error = str(error)
-        await self._runtime.sleep(self._outage.failed("beat", error))
+        await self._runtime.sleep(self._outage.failed("renew", error))
 
     def statistics(self) -> ClusterStatistics:
         return replace(self._counters, nodes=len(self._detector.peers))

@@ -195,7 +195,7 @@ class Sweeper:
         wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
         if not await self._caller.call(lambda: self._table.claim(each.node, each.text, wanted.text)):
             return False
-        self._counters.certificates += 1
+        self._counters.dead_markers += 1
         before = row.sweeper if row else ""
         if before:
             each.ended = None

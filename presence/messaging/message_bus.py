@@ -45,7 +45,7 @@ class Delivery(NamedTuple):
     reply_to: ReplyAddress | None = None
 
 
-class Report(NamedTuple):
+class DeliveryReport(NamedTuple):
     """What became of a message at one node."""
 
     uid: str
@@ -55,7 +55,7 @@ class Report(NamedTuple):
     grace_s: float  # how long a session of one of them may still return; 0 if none may
 
 
-Answer: TypeAlias = RouteResult | StoreUnavailable | StoreError
+RouteAnswer: TypeAlias = RouteResult | StoreUnavailable | StoreError
 
 
 class MessageBus(Protocol):
@@ -63,7 +63,7 @@ class MessageBus(Protocol):
 
     def deliver(
         self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
-    ) -> list[Answer]:
+    ) -> list[RouteAnswer]:
         """Send messages to the nodes that have their recipients, except to `node` itself; each at most once.
 
         `here`: by recipient, the devices that have a connection at `node`, and how many ms ago they logged

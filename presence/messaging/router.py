@@ -32,7 +32,14 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
 from presence.core.requests import MessageRequest
-from presence.messaging.message_bus import Answer, Delivery, MessageBus, OutgoingMessage, Report, RouteResult
+from presence.messaging.message_bus import (
+    Delivery,
+    DeliveryReport,
+    MessageBus,
+    OutgoingMessage,
+    RouteAnswer,
+    RouteResult,
+)
 from presence.messaging.message_queue import MessageQueue, PendingMessage, QueueBounds
 from presence.protocol import Code, Packet
 
@@ -105,7 +112,7 @@ class FailingShards:
         breaker = self._breakers.get(self._shard_of(uid))
         return breaker is not None and now < breaker.retry_at
 
-    def record(self, answers: Iterable[tuple[str, Answer]], begun: float, now: float) -> None:
+    def record(self, answers: Iterable[tuple[str, RouteAnswer]], begun: float, now: float) -> None:
         """Record the answers of a call, by uid; log the start and the end of an outage once."""
         asked, failed = set(), {}
         for uid, answer in answers:
@@ -144,7 +151,7 @@ class MessageRouter:
         *,
         node: Callable[[], str],
         ends_at: Callable[[Session], float],
-        report: Callable[[Report], object] = lambda _: None,
+        report: Callable[[DeliveryReport], object] = lambda _: None,
         bounds: QueueBounds = _DEFAULT_BOUNDS,
         faults: Faults | None = None,
     ) -> None:
@@ -193,7 +200,7 @@ class MessageRouter:
                 self._counters.gone_meanwhile += len(devices) - delivered
                 if reply_to is not None:
                     grace_s = 0.0 if delivered else self._grace_s(delivery)
-                    self._report(Report(uid, reply_to, len(devices), delivered, grace_s))
+                    self._report(DeliveryReport(uid, reply_to, len(devices), delivered, grace_s))
         writes.send()
 
     def statistics(self) -> RouterStatistics:
@@ -269,7 +276,7 @@ class MessageRouter:
 
     # Answers
 
-    def _handle_answers(self, batch: list[PendingMessage], answers: list[Answer], begun: float) -> None:
+    def _handle_answers(self, batch: list[PendingMessage], answers: list[RouteAnswer], begun: float) -> None:
         """Finish a call: deliver to sessions here, and answer every sender."""
         self._counters.calls += 1
         to = [pending.message.to for pending in batch]
@@ -282,7 +289,7 @@ class MessageRouter:
         self._queue.retry_later(retries, self._clock.now())
         writes.send()
 
-    def _handle_answer(self, pending: PendingMessage, answer: Answer, writes: ConnectionWrites) -> bool:
+    def _handle_answer(self, pending: PendingMessage, answer: RouteAnswer, writes: ConnectionWrites) -> bool:
         """Answer a message, or return True if it needs a second try."""
         if isinstance(answer, StoreInterrupted):
             self._counters.unknown += 1

@@ -20,9 +20,9 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.rate_limit import TokenBucket
 from presence.common.runtime import Runtime
-from presence.messaging.message_bus import Report
-from presence.store.answers import Answer, answer_with
-from presence.store.questions import Question, QuestionKind, answer_to
+from presence.messaging.message_bus import DeliveryReport
+from presence.store.answers import AnswerField, report_field
+from presence.store.questions import Question, QuestionKind, answer_field
 
 MAX_QUEUED_ANSWERS: Final = 8192  # as many as messages that clients may have waiting: at most 8 MB
 MAX_ANSWERS_PER_CALL: Final = 256  # of which one is to a question: it takes some 0.1 ms of the loop
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 class AnswerChannel(Protocol):
     """Stores answers in Redis: blocking calls, one at a time."""
 
-    def write(self, answers: Sequence[Answer]) -> None:
+    def write(self, answers: Sequence[AnswerField]) -> None:
         """Store answers for the programs that asked. Raises `StoreUnavailable` or `StoreError`."""
 
 
@@ -55,7 +55,7 @@ class AnswerCounters:
 
 class _Due(NamedTuple):
     since: float
-    about: Question | Report
+    about: Question | DeliveryReport
 
 
 AnswerFunctions = Mapping[QuestionKind, Callable[[str], object]]
@@ -101,7 +101,7 @@ class QuestionResponder:
         for each in questions:
             self._enqueue(each, is_admitted=self._rate.take(self._clock.now()))
 
-    def report(self, report: Report) -> None:
+    def report(self, report: DeliveryReport) -> None:
         """Enqueue a report, or drop it beyond the bound; never waits."""
         self._enqueue(report)
 
@@ -113,7 +113,7 @@ class QuestionResponder:
                 if batch := self._next_batch():
                     await self._write(batch)
 
-    def _enqueue(self, about: Question | Report, *, is_admitted: bool = True) -> None:
+    def _enqueue(self, about: Question | DeliveryReport, *, is_admitted: bool = True) -> None:
         counters = self._counters(about)
         counters.due += 1
         if not is_admitted or len(self._queue) >= MAX_QUEUED_ANSWERS:
@@ -122,12 +122,12 @@ class QuestionResponder:
             self._queue.append(_Due(self._clock.now(), about))
             self._bell.set()
 
-    def _counters(self, about: Question | Report) -> AnswerCounters:
+    def _counters(self, about: Question | DeliveryReport) -> AnswerCounters:
         return self.questions if isinstance(about, Question) else self.reports
 
-    def _next_batch(self) -> list[Question | Report]:
+    def _next_batch(self) -> list[Question | DeliveryReport]:
         """Return the next that are not too late, up to a question."""
-        now, batch = self._clock.now(), list[Question | Report]()
+        now, batch = self._clock.now(), list[Question | DeliveryReport]()
         while self._queue and len(batch) < MAX_ANSWERS_PER_CALL:
             since, about = self._queue.popleft()
             if now - since > ANSWER_TIMEOUT_S:
@@ -138,15 +138,15 @@ class QuestionResponder:
                 break
         return batch
 
-    async def _write(self, batch: list[Question | Report]) -> None:
-        node, answers, made = self._node(), list[Answer](), list[AnswerCounters]()
+    async def _write(self, batch: list[Question | DeliveryReport]) -> None:
+        node, answers, made = self._node(), list[AnswerField](), list[AnswerCounters]()
         for about in batch:
             counters = self._counters(about)
             with self._faults.contained(_work(about), counters.fail):
                 answers.append(
-                    answer_to(about, node, self._answer_functions[about.kind](about.uid))
+                    answer_field(about, node, self._answer_functions[about.kind](about.uid))
                     if isinstance(about, Question)
-                    else answer_with(about, node)
+                    else report_field(about, node)
                 )
                 made.append(counters)
         if not made:
@@ -165,5 +165,5 @@ class QuestionResponder:
                 each.written += 1
 
 
-def _work(about: Question | Report) -> str:
+def _work(about: Question | DeliveryReport) -> str:
     return QUESTION_WORK if isinstance(about, Question) else "delivery report"

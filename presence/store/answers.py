@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from presence.messaging.message_bus import ReplyAddress, Report
+from presence.messaging.message_bus import DeliveryReport, ReplyAddress
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
@@ -30,7 +30,7 @@ MAX_NUMBER: Final = 10_000  # of a message among those with one token
 TOKEN_FORM: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
-class Answer(NamedTuple):
+class AnswerField(NamedTuple):
     """One field of the answers about a user."""
 
     uid: str
@@ -39,9 +39,9 @@ class Answer(NamedTuple):
     value: bytes
 
 
-def answer_with(report: Report, node: str) -> Answer:
+def report_field(report: DeliveryReport, node: str) -> AnswerField:
     packed = msgpack.packb([report.devices, report.delivered, report.grace_s])
-    return Answer(report.uid, report.reply_to.token, f"{report.reply_to.number} {node}", packed)
+    return AnswerField(report.uid, report.reply_to.token, f"{report.reply_to.number} {node}", packed)
 
 
 class AnswerKeys(Scripting):
@@ -56,7 +56,7 @@ class AnswerKeys(Scripting):
         super().__init__(url, connect)
         self._keys = keys
 
-    def write(self, answers: Iterable[Answer]) -> None:
+    def write(self, answers: Iterable[AnswerField]) -> None:
         """Store in one round trip to each server that has some of the keys."""
         fields: dict[str, list[Any]] = {}
         for each in answers:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from presence.protocol import UID_MAX_BYTES
-from presence.store.answers import MAX_POLL_INTERVAL_S, MIN_POLL_INTERVAL_S, TOKEN_FORM, Answer
+from presence.store.answers import MAX_POLL_INTERVAL_S, MIN_POLL_INTERVAL_S, TOKEN_FORM, AnswerField
 from presence.store.keys import Keys
 from presence.store.shard_clients import ShardClients
 
@@ -47,8 +47,8 @@ def question_text(question: Question) -> str:
     return json.dumps(message, separators=(",", ":"))
 
 
-def answer_to(question: Question, node: str, found: object) -> Answer:
-    return Answer(question.uid, question.token, node, msgpack.packb(found))
+def answer_field(question: Question, node: str, found: object) -> AnswerField:
+    return AnswerField(question.uid, question.token, node, msgpack.packb(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.sender import PresenceSender
-from presence.store.answers import Answer, AnswerKeys
+from presence.store.answers import AnswerField, AnswerKeys
 from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
 from presence.store.key_events import SETTING
@@ -110,7 +110,7 @@ def serve(stage: Stage) -> None:
             assert bans.read() is not None
             assert bans.read(b"") is None
         with closing(AnswerKeys(stage.url, KEYS)) as answers:
-            answers.write([Answer(question.uid, question.token, "b", b"answer")])
+            answers.write([AnswerField(question.uid, question.token, "b", b"answer")])
         watch(stage, a)
         show(stage)
         a.apply(end("bob", "s2"))

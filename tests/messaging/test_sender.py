@@ -13,11 +13,17 @@ import trio
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.messaging.message_bus import Delivery, OutgoingMessage, ReplyAddress, Report, RouteResult
+from presence.messaging.message_bus import (
+    Delivery,
+    DeliveryReport,
+    OutgoingMessage,
+    ReplyAddress,
+    RouteResult,
+)
 from presence.protocol import FRAME_LIMIT_BYTES, Kind
 from presence.sender import MAX_MESSAGES, Message, Outcome, PresenceSender
 from presence.store import answers
-from presence.store.answers import ANSWER_TTL_MS, AnswerKeys, answer_with, read_reports
+from presence.store.answers import ANSWER_TTL_MS, AnswerKeys, read_reports, report_field
 from presence.store.control_channel import ControlChannel, read_deliveries
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.redis_client import Redis, open_client
@@ -294,9 +300,9 @@ def test_messages_with_and_without_an_address_share_a_call(
 def test_reports_are_kept_for_seconds_and_invalid_ones_are_left_out(
     shared_redis: EmbeddedRedis, client: Redis
 ) -> None:
-    ours = [answer_with(Report("ann", ReplyAddress(TOKEN, n), 2, n, 0.5), "a") for n in (1, 2)]
+    ours = [report_field(DeliveryReport("ann", ReplyAddress(TOKEN, n), 2, n, 0.5), "a") for n in (1, 2)]
     with closing(AnswerKeys(shared_redis.url, KEYS)) as channel:
-        channel.write([*ours, answer_with(Report("bob", ReplyAddress(TOKEN, 1), 1, 0, 0.0), "b")])
+        channel.write([*ours, report_field(DeliveryReport("bob", ReplyAddress(TOKEN, 1), 1, 0, 0.0), "b")])
         (key,) = client.keys("*")
         left_ms: Any = client.pttl(key)
         assert 0 < left_ms <= ANSWER_TTL_MS
@@ -314,7 +320,7 @@ def test_reports_are_kept_for_seconds_and_invalid_ones_are_left_out(
 
 async def test_the_router_reports_what_it_delivered_and_how_long_the_others_may_return() -> None:
     harness = RouterHarness()
-    reported: list[Report] = []
+    reported: list[DeliveryReport] = []
     harness.router._report = reported.append
     harness.log_in("ann", "pc")
     phone = harness.log_in("ann", "phone")

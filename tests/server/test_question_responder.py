@@ -13,7 +13,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.loop_calls import let_others_run
 from presence.common.runtime import TrioRuntime
-from presence.messaging.message_bus import ReplyAddress, Report
+from presence.messaging.message_bus import DeliveryReport, ReplyAddress
 from presence.server.question_responder import (
     ANSWER_TIMEOUT_S,
     MAX_ANSWERS_PER_CALL,
@@ -22,7 +22,7 @@ from presence.server.question_responder import (
     AnswerCounters,
     QuestionResponder,
 )
-from presence.store.answers import Answer
+from presence.store.answers import AnswerField
 from presence.store.questions import Question, QuestionKind
 from tests.support.waiting import until
 
@@ -32,8 +32,8 @@ ANN, BROKEN = (
 )
 
 
-def report(number: int) -> Report:
-    return Report("ann", ReplyAddress("0" * 32, number), 1, 1, 0.0)
+def report(number: int) -> DeliveryReport:
+    return DeliveryReport("ann", ReplyAddress("0" * 32, number), 1, 1, 0.0)
 
 
 class ResponderHarness:
@@ -41,7 +41,7 @@ class ResponderHarness:
 
     def __init__(self) -> None:
         self.now = 50.0
-        self.calls: list[list[Answer]] = []
+        self.calls: list[list[AnswerField]] = []
         self.failures: list[Exception] = []
         self.calls_started = 0
         self.is_slow = False
@@ -55,7 +55,7 @@ class ResponderHarness:
             faults=self.faults,
         )
 
-    def write(self, answers: Sequence[Answer]) -> None:
+    def write(self, answers: Sequence[AnswerField]) -> None:
         self.calls_started += 1
         while self.is_slow:
             let_others_run()

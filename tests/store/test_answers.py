@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from presence.common.errors import StoreError
-from presence.store.answers import ANSWER_TTL_MS, Answer, AnswerKeys
+from presence.store.answers import ANSWER_TTL_MS, AnswerField, AnswerKeys
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
 from presence.store.redis_client import Redis, open_client
@@ -30,7 +30,7 @@ def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
 
 def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:
     with closing(AnswerKeys(shared_redis.url, Keys())) as answers:
-        answers.write([Answer("ann", TOKEN, "n1", b"one"), Answer("bob", TOKEN, "n2", b"two")])
+        answers.write([AnswerField("ann", TOKEN, "n1", b"one"), AnswerField("bob", TOKEN, "n2", b"two")])
     (key,) = client.keys("*")
     assert key == f"presence:{{0}}:answers:{TOKEN}".encode()
     assert client.hgetall(key) == {b"n1": b"one", b"n2": b"two"}
@@ -39,4 +39,4 @@ def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redi
     client.delete(key)
     client.set(key, "in the way")
     with closing(AnswerKeys(shared_redis.url, Keys())) as answers, pytest.raises(StoreError):
-        answers.write([Answer("ann", TOKEN, "n1", b"one")])
+        answers.write([AnswerField("ann", TOKEN, "n1", b"one")])

@@ -9,8 +9,8 @@ import msgpack
 
 from presence import protocol
 from presence.common.errors import StoreUnavailable
-from presence.messaging.message_bus import Delivery, Report
-from presence.store.answers import Answer, AnswerKeys, answer_with
+from presence.messaging.message_bus import Delivery, DeliveryReport
+from presence.store.answers import AnswerField, AnswerKeys, report_field
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
 from presence.store.questions import Question
@@ -100,7 +100,7 @@ def listening(
                 for each in questions:
                     if reply is not None or packed is not None:
                         value = packed or msgpack.packb(reply)
-                        answers.write([Answer(each.uid, each.token, node, value)])
+                        answers.write([AnswerField(each.uid, each.token, node, value)])
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -142,8 +142,8 @@ class ListeningNode:
                     self.received.append(protocol.decode(each.frame[4:]).payload["body"])
                     assert each.reply_to is not None
                     if (told := self._report(each)) is not None:
-                        report = Report(each.uid, each.reply_to, len(each.devices), *told)
-                        channel.write([answer_with(report, self._node)])
+                        report = DeliveryReport(each.uid, each.reply_to, len(each.devices), *told)
+                        channel.write([report_field(report, self._node)])
 
     def __enter__(self) -> "ListeningNode":
         return self

@@ -29,13 +29,13 @@ from presence.core.requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.followups.planned import FollowUps
 from presence.followups.script_calls import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
-from presence.messaging.message_bus import OutgoingMessage, ReplyAddress, Report
+from presence.messaging.message_bus import DeliveryReport, OutgoingMessage, ReplyAddress
 from presence.messaging.message_queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Decoder
 from presence.protocol.constants import DEVICE_MAX_BYTES, PASS_MAX_BYTES, TOKEN_MAX_BYTES, UID_MAX_BYTES
 from presence.server.question_responder import MAX_QUEUED_ANSWERS
-from presence.store.answers import AnswerKeys, answer_with
+from presence.store.answers import AnswerKeys, report_field
 from presence.store.ban_table import MAX_BANS, MAX_REASON_CHARS
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
@@ -287,7 +287,7 @@ def bans() -> float:
 def queued_reports() -> float:
     with grown() as bytes_kept:
         kept = [
-            (float(number), Report(uid(number), (f"node-{number}", number), 3, 2, 5.5 + number))  # type: ignore[arg-type]
+            (float(number), DeliveryReport(uid(number), (f"node-{number}", number), 3, 2, 5.5 + number))  # type: ignore[arg-type]
             for number in range(ENTRIES)
         ]
         return bytes_kept() / len(kept) * MAX_QUEUED_ANSWERS
@@ -332,7 +332,9 @@ def reports() -> float:
         node = "n" * 64  # of a host and a worker
         before = redis.client.info("memory")["used_memory"]
         channel.write(
-            answer_with(Report(uid(number), ReplyAddress(f"{number:032x}", 9_999), 64, 64, 59.9), node)
+            report_field(
+                DeliveryReport(uid(number), ReplyAddress(f"{number:032x}", 9_999), 64, 64, 59.9), node
+            )
             for number in range(ENTRIES)
         )
         used = redis.client.info("memory")["used_memory"] - before
