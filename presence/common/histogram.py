@@ -65,7 +65,7 @@ class LatencyHistograms:
     tick_lag: Histogram = field(default_factory=lambda: Histogram(QUICK_S))  # how late a tick began
     # how late the event loop ran a task that was due
     loop_lag: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
-    # calls of relay and membership, including failed ones, as seen by their tasks
+    # calls of relay and lease renewal, including failed ones, as seen by their tasks
     redis_call: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
     # from a change's decision to Redis' acknowledgment
     outbox_age: Histogram = field(default_factory=lambda: Histogram(OUTBOX_S))

@@ -1,4 +1,4 @@
-"""A node without its sockets: core, ticker, outbox, relay and membership, wired together.
+"""A node without its sockets: core, ticker, outbox, relay and lease renewal, wired together.
 
 A worker process is a node. Its stores, clock and runtime are passed in, so that the simulation runs the same
 nodes as `presence serve`.
@@ -312,7 +312,7 @@ class Node:
         }
 
     def _redis_report(self) -> dict[str, object]:
-        """Return the state of relay and membership; times are seconds from now, for other clocks."""
+        """Return the state of relay and lease renewal; times are seconds from now, for other clocks."""
         now, relay, cluster = self.clock.now(), self.relay.statistics(), self.cluster.statistics()
         away_s = 0.0 if relay.away_since is None else now - relay.away_since
         renewed_at = cluster.renewed_at

@@ -86,7 +86,7 @@ def shape(settings: Settings) -> Shape:
 
 
 def redis_stores(url: str, settings: Settings) -> tuple[RedisStore, RedisStore, RedisLeaseTable]:
-    """Return the stores of relay and membership, each with a connection of its own, and the lease table."""
+    """Return the stores of relay and lease renewal, each with its own connection, and the lease table."""
     stored = shape(settings)
     leases = RedisLeaseTable(url, stored.keys, settings.lease)
     return RedisStore(url, stored), RedisStore(url, stored), leases
