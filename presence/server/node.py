@@ -113,6 +113,7 @@ class Node:
         keys: names of keys in Redis, and the shard of each user.
         delays: latencies that this node measures.
         declared_readiness: READY and DRAINING are set by the owner of the node.
+        slot_clock: the slots of the timing wheel.
         renamed: rung when `relay.node` is about to change.
         outbox: changes that wait for Redis.
         recent_ends: ends of sessions, kept for operators.
@@ -149,7 +150,7 @@ class Node:
         self.delays = LatencyHistograms(Histogram(detection_bounds(settings.tick)))
         self.declared_readiness = Readiness.STARTING
         self.renamed = runtime.wake_event()
-        self._slot_clock = SlotClock(settings.tick / SLOTS_PER_TICK, now)
+        self.slot_clock = SlotClock(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
         self._pending_ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
         self.outbox = self._build_outbox(max_changes or outbox_items(max_connections))
@@ -181,7 +182,7 @@ class Node:
         settings, clock = self.settings, self.clock
         sessions = Sessions(
             registry,
-            self._slot_clock,
+            self.slot_clock,
             clock.now(),
             idle_timeout=settings.idle_timeout,
             max_idle_timeout=settings.max_idle_timeout,
@@ -221,7 +222,7 @@ class Node:
         return Ticker(
             self.engine.expiry,
             self.engine.slot_done,
-            self._slot_clock,
+            self.slot_clock,
             self._guard,
             self.clock,
             runtime=runtime,

@@ -133,7 +133,7 @@ class Server:
             certificates=self._credentials.client_identities,
         )
         # No deadline is set yet. Slots begin where those of trio's clock do, as heartbeats: one wake.
-        slots = node.ticker.slot_clock
+        slots = node.slot_clock
         slots.credit(-(trio.current_time() % slots.slot_s))
         return node
 

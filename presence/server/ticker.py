@@ -4,7 +4,7 @@ The arithmetic of slots and the stall policy, which need no task, are in `presen
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
@@ -46,70 +46,90 @@ class TickerStatistics:
     stalled_s: float = 0.0
 
 
-@dataclass(eq=False, repr=False)
 class Ticker:
-    """The task that drives the timing wheel."""
+    """The task that drives the timing wheel.
+
+    Args:
+        expiring: expires sessions that are due in a slot.
+        slot_done: called when nothing that was due in a slot is left, with the time.
+        slot_clock: the slots, shared with the code that sets deadlines.
+        guard: the stall policy.
+        clock: monotonic time.
+        credit: whether stalls are credited; tests switch it off to show that it matters.
+        runtime: runs the task.
+        lags, loop_lags: record how late each slot begins, and how late the loop ran this task; see
+            `LatencyHistograms`.
+    """
 
     # A reader whose bytes have arrived runs within the pass after next; a TLS stream takes a few more.
     READER_TURNS = 4
 
-    expiring: Expiring  # expires sessions that are due in a slot
-    slot_done: Callable[[float], None]  # called when nothing that was due in a slot is left, with the time
-    slot_clock: SlotClock  # the slots, shared with the code that sets deadlines
-    guard: StallGuard  # the stall policy
-    clock: Clock  # monotonic time
-    _: KW_ONLY
-    credit: bool = True  # whether stalls are credited; tests switch it off to show that it matters
-    runtime: Runtime = field(default_factory=TrioRuntime)  # runs the task
-    # record how late each slot begins, and how late the loop ran this task; see `LatencyHistograms`
-    lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
-    loop_lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        expiring: Expiring,
+        slot_done: Callable[[float], None],
+        slot_clock: SlotClock,
+        guard: StallGuard,
+        clock: Clock,
+        *,
+        credit: bool = True,
+        runtime: Runtime | None = None,
+        lags: Histogram | None = None,
+        loop_lags: Histogram | None = None,
+    ) -> None:
+        self._expiring = expiring
+        self._slot_done = slot_done
+        self._slot_clock = slot_clock
+        self._guard = guard
+        self._clock = clock
+        self._credits = credit
+        self._runtime = runtime or TrioRuntime()
+        self._lags = lags or Histogram(QUICK_S)
+        self._loop_lags = loop_lags or Histogram(QUICK_S)
         self._counted = TickerStatistics()
 
     def statistics(self) -> TickerStatistics:
-        return replace(self._counted, stall_credit_s=self.guard.credited_s, stalled_s=self.guard.stalled_s)
+        return replace(self._counted, stall_credit_s=self._guard.credited_s, stalled_s=self._guard.stalled_s)
 
     async def run(self) -> None:
         """Drive the wheel until cancelled, slot by slot; a late one does not delay the next one."""
-        now = self.clock.now()
-        self.guard.start(now)
-        slot = self.slot_clock.at_or_before(now)
+        now = self._clock.now()
+        self._guard.start(now)
+        slot = self._slot_clock.at_or_before(now)
         while True:
-            due = self.slot_clock.start_of(slot + 1)
+            due = self._slot_clock.start_of(slot + 1)
             # A credit may have moved the deadline by up to T. Sleeping that long would count as the next
             # stall, and the lease of a node with few clients would expire.
-            now = self.clock.now()
-            wakes_at = min(due, now + self.slot_clock.slot_s)
-            await self.runtime.sleep(wakes_at - now)
-            now = self.clock.now()
+            now = self._clock.now()
+            wakes_at = min(due, now + self._slot_clock.slot_s)
+            await self._runtime.sleep(wakes_at - now)
+            now = self._clock.now()
             self._note_lag(max(0.0, now - wakes_at))
             self._note_overrun(max(0.0, now - due))
-            self.guard.loop_ran(now)
-            credit = self.guard.take_credit(now)
-            if self.credit and credit:
-                self.slot_clock.credit(credit)
+            self._guard.loop_ran(now)
+            credit = self._guard.take_credit(now)
+            if self._credits and credit:
+                self._slot_clock.credit(credit)
             # A credit can move the clock back before the slot that was due: then nothing is due.
-            slot = max(slot, self.slot_clock.at_or_before(now))
+            slot = max(slot, self._slot_clock.at_or_before(now))
             await self._expire(slot)
 
     def _note_lag(self, lag_s: float) -> None:
-        self.loop_lags.observe(lag_s)
+        self._loop_lags.observe(lag_s)
         if lag_s >= LAG_LOGGED_S:
             _log.warning("event loop stalled", seconds=round(lag_s, 1))
 
     def _note_overrun(self, overrun_s: float) -> None:
         self._counted.slots += 1
-        self.lags.observe(overrun_s)
+        self._lags.observe(overrun_s)
         self._counted.overrun_s = overrun_s
         self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
 
     async def _expire(self, slot: int) -> None:
         """Expire what is due in `slot`, in batches, and let other tasks run between them."""
-        while (due := self.expiring.collect(slot)) is not None:
-            for _ in range(self.READER_TURNS if self.expiring.poll(due) else 0):
-                await self.runtime.sleep(0)
-            self._counted.ended += self.expiring.handle(due)
-            await self.runtime.sleep(0)
-        self.slot_done(self.clock.now())
+        while (due := self._expiring.collect(slot)) is not None:
+            for _ in range(self.READER_TURNS if self._expiring.poll(due) else 0):
+                await self._runtime.sleep(0)
+            self._counted.ended += self._expiring.handle(due)
+            await self._runtime.sleep(0)
+        self._slot_done(self._clock.now())

@@ -19,10 +19,18 @@ class Ticking:
     def __init__(self) -> None:
         self.done: list[float] = []
         self.lags = Histogram((0.1, 1.0))
+        self.loop_lags = Histogram((0.1, 60.0))
         self.guard = StallGuard(1.0, 30.0, trio.current_time())
         clock = Clock(trio.current_time, lambda: 0.0)
+        self.slot_clock = SlotClock(0.5, clock.now())
         self.ticker = Ticker(
-            self, self.done.append, SlotClock(0.5, clock.now()), self.guard, clock, lags=self.lags
+            self,
+            self.done.append,
+            self.slot_clock,
+            self.guard,
+            clock,
+            lags=self.lags,
+            loop_lags=self.loop_lags,
         )
 
     def collect(self, slot: int) -> DueSessions | None:
@@ -67,8 +75,7 @@ async def test_loop_stall_is_measured_and_a_long_one_logged_once_with_its_length
     stopped_s: float, logged: list[float], autojump_clock: MockClock
 ) -> None:
     ticking = Ticking()
-    lags = ticking.ticker.loop_lags = Histogram((0.1, 60.0))
-    slot_s = ticking.ticker.slot_clock.slot_s
+    lags, slot_s = ticking.loop_lags, ticking.slot_clock.slot_s
     with trio.move_on_after(stopped_s + 10.3), capture_logs() as lines:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ticking.ticker.run)
