@@ -105,8 +105,7 @@ class Server:
         self.node.engine.request_handler = RequestRouter(
             self._watching, self._router.submit, self.node.faults
         )
-        ban_table = self._redis.enter_context(closing(BanTable(redis_url, self.node.keys)))
-        self._bans = BanEnforcer(self.node, ban_table, clock, TrioRuntime())
+        self._bans = self._build_ban_enforcer()
         self._control = self._build_control_listener()
         self._followups = redis_setup.scheduler(redis_url, settings, self.node.keys)
         self._stats_responder = self._build_stats_responder(stats_socket)
@@ -179,6 +178,10 @@ class Server:
             report=self._responder.report,
             faults=self.node.faults,
         )
+
+    def _build_ban_enforcer(self) -> BanEnforcer:
+        table = BanTable(self._redis_url, self.node.keys)
+        return BanEnforcer(self.node, self._redis.enter_context(closing(table)), self.clock, TrioRuntime())
 
     def _build_control_listener(self) -> ControlListener:
         channel = ControlChannel(self._redis_url, self.node.keys)
