@@ -82,7 +82,7 @@ class Ticker:
         self._slot_clock = slot_clock
         self._guard = guard
         self._clock = clock
-        self._credits = credit
+        self.credit = credit
         self._runtime = runtime or TrioRuntime()
         self._lags = lags or Histogram(QUICK_S)
         self._loop_lags = loop_lags or Histogram(QUICK_S)
@@ -108,7 +108,7 @@ class Ticker:
             self._note_overrun(max(0.0, now - due))
             self._guard.loop_ran(now)
             credit = self._guard.take_credit(now)
-            if self._credits and credit:
+            if self.credit and credit:
                 self._slot_clock.credit(credit)
             # A credit can move the clock back before the slot that was due: then nothing is due.
             slot = max(slot, self._slot_clock.at_or_before(now))

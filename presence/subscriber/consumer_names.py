@@ -1,5 +1,6 @@
 """Names of a group's consumers: made here unless the program gives one, used once, forgotten when idle."""
 
+import math
 import os
 import secrets
 import socket
@@ -8,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from presence.common.text import printable
-from presence.store.keys import Keys
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.redis_connections import Shards
 
@@ -77,22 +77,32 @@ class NameLock:
     have crashed a moment ago; if the key is still the other's after its time, the other one lives.
     """
 
-    def __init__(self, group: str, consumer: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, shards: Shards, group: str, consumer: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._shards = shards
         self._group = group
         self._consumer = consumer
         self._clock = clock
         self._process = f"process {os.getpid()} on {socket.gethostname()} ({secrets.token_hex(4)})"
         self._other: tuple[str, float] | None = None  # the other process, and since when it is known
         self.is_refused = False  # because the other one lives
+        self.next_check_at = -math.inf  # monotonic time
 
-    def check(self, clients: ShardClients, keys: Keys, shard: int) -> None:
-        """Take or renew the lock, which is in this shard.
+    def check(self, clients: ShardClients) -> None:
+        """Take or renew the lock, which is in the first shard; if that is unreachable, the next check does.
 
         Raises:
             RedisError: Redis failed.
             ConsumerInUse: another process has held it for longer than a dead one can.
         """
-        key, asked_at = keys.consumer(shard, self._group, self._consumer), self._clock()
+        shard = self._first_shard()
+        if shard in clients.reachable(self._shards.keys):
+            self._take(clients, self._shards.keys.consumer(shard, self._group, self._consumer))
+        self.next_check_at = self._clock() + NAME_CHECK_S
+
+    def _take(self, clients: ShardClients, key: str) -> None:
+        asked_at = self._clock()
         answer: Any = clients.at(key).eval(_LOCK, 1, key, self._process, round(NAME_LOCK_S * 1000))
         if answer is None:
             self._other = None
@@ -107,7 +117,11 @@ class NameLock:
                 f" {printable(other)} and by {self._process}: give each its own name, or none"
             )
 
-    def release(self, clients: ShardClients, keys: Keys, shard: int) -> None:
+    def release(self, clients: ShardClients) -> None:
         """Let another process of this name begin; raises `RedisError`."""
-        key = keys.consumer(shard, self._group, self._consumer)
+        key = self._shards.keys.consumer(self._first_shard(), self._group, self._consumer)
         clients.at(key).eval(_UNLOCK, 1, key, self._process)
+        self.next_check_at = -math.inf
+
+    def _first_shard(self) -> int:
+        return self._shards.selected(range(self._shards.keys.shards))[0]

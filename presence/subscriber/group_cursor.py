@@ -12,7 +12,7 @@ from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import ZERO_ID, Entry, Gap, id_order, read_entry
 from presence.subscriber.pending_entries import FREE_IDLE_MS, HANDED_BACK
-from presence.subscriber.redis_connections import Shards, log, unless_missing
+from presence.subscriber.redis_connections import BLOCK_MS, PollInterval, Shards, log, unless_missing
 
 _LAST_SEQUENCE = 2**64 - 1
 
@@ -28,6 +28,7 @@ class GroupCursor:
         # By shard: the position at the end of an empty stream, and its entries so far.
         self._emptied: dict[int, tuple[str, int]] = {}
         self._reported: dict[int, str] = {}  # cursor up to which no gap is to be reported
+        self._poll_interval = PollInterval()
 
     def join(self, clients: ShardClients, shard: int, *, is_late: bool) -> None:
         """Create the group in a shard unless it exists; a shard added later is read from its first entry."""
@@ -57,6 +58,43 @@ class GroupCursor:
         return self._poll(
             clients, self._shards.selected(clients.reachable(self._shards.keys)), consumer, count
         )
+
+    def wait(self, clients: ShardClients, consumer: str, count: int) -> list[Entry]:
+        """Wait for new entries, about `BLOCK_MS`; return those that came, at most `count` of each shard."""
+        if not clients.is_cluster:
+            return self._read_blocking(clients, consumer, count)
+        return self._poll_interval.wait(
+            BLOCK_MS / 1000, clients, lambda: self._read_each(clients, consumer, count)
+        )
+
+    def _read_blocking(self, clients: ShardClients, consumer: str, count: int) -> list[Entry]:
+        keys = self._shards.keys
+        joined = self._shards.selected(range(keys.shards))
+        names = {keys.events(shard).encode(): shard for shard in joined}
+        streams: dict[Any, Any] = dict.fromkeys(names, ">")
+        client = clients.at(keys.events(joined[0]))
+        try:
+            answer: Any = client.xreadgroup(self._group, consumer, streams, count=count, block=BLOCK_MS)
+        except RedisError as error:
+            if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+                raise
+            return []  # Redis was emptied; the next fetch detects it
+        return [read_entry(names[name], raw) for name, found in answer or () for raw in found]
+
+    def _read_each(self, clients: ShardClients, consumer: str, count: int) -> list[Entry]:
+        keys = self._shards.keys
+
+        def fill(pipe: Any, shard: int) -> None:
+            pipe.xreadgroup(self._group, consumer, {keys.events(shard): ">"}, count=count)
+
+        shards = self._shards.selected(clients.reachable(keys))
+        answers = clients.ask(keys, shards, fill, raise_on_error=False)
+        return [
+            read_entry(shard, raw)
+            for shard, (answer,) in answers.items()
+            for _, found in unless_missing(answer) or ()  # a shard was emptied; the next fetch detects it
+            for raw in found
+        ]
 
     def _poll(
         self, clients: ShardClients, shards: Iterable[int], consumer: str | None, count: int

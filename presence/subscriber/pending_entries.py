@@ -11,12 +11,13 @@ ends its idle time, so that only one consumer succeeds.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from presence.common.redaction import redact_text
 from presence.common.text import printable
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import Entry, Gap, Item, read_entry
+from presence.subscriber.group_entries import Listed
 from presence.subscriber.redis_connections import Shards, log, unless_missing
 from presence.subscriber.source import EntryKey
 
@@ -50,14 +51,6 @@ if #claim > before then
 end
 return #rows == tonumber(size) and rows[#rows][1]
 """
-
-
-class Listed(NamedTuple):
-    """A pending entry known by its id; `min_idle_ms`: who may have it: None for this consumer's own."""
-
-    shard: int
-    id: str
-    min_idle_ms: int | None = None
 
 
 class PendingEntries:
@@ -159,27 +152,28 @@ class PendingEntries:
 
     # Listing
 
-    def own(self, clients: ShardClients, shard: int, after: str | None = None) -> list[Listed]:
-        """Return this consumer's pending entries after an id, oldest first."""
-        ids = self._ids(clients, [shard], after, {"consumername": self._consumer})
+    def own(self, clients: ShardClients, after: Mapping[int, str | None]) -> list[Listed]:
+        """Return this consumer's pending entries of some shards after an id, or all, oldest first in each."""
+        ids = self._ids(clients, after, {"consumername": self._consumer})
         return [Listed(shard, entry_id) for shard, entry_id in ids]
 
     def handed_back(self, clients: ShardClients, shards: Iterable[int]) -> list[Listed]:
         """Return the entries whose consumers have stopped, oldest first in each shard."""
-        ids = self._ids(clients, shards, None, {"consumername": HANDED_BACK, "idle": FREE_IDLE_MS})
+        of = {"consumername": HANDED_BACK, "idle": FREE_IDLE_MS}
+        ids = self._ids(clients, dict.fromkeys(shards), of)
         return [Listed(shard, entry_id, FREE_IDLE_MS) for shard, entry_id in ids]
 
     def stale(self, clients: ShardClients) -> list[Listed]:
         """Return the entries with a silent consumer, oldest first in each shard."""
         shards = self._shards.selected(clients.reachable(self._shards.keys))
-        ids = self._ids(clients, shards, None, {"idle": self._idle_ms})
+        ids = self._ids(clients, dict.fromkeys(shards), {"idle": self._idle_ms})
         return [Listed(shard, entry_id, self._idle_ms) for shard, entry_id in ids]
 
     def _ids(
-        self, clients: ShardClients, shards: Iterable[int], after: str | None, of: dict[str, Any]
+        self, clients: ShardClients, after: Mapping[int, str | None], of: dict[str, Any]
     ) -> list[EntryKey]:
         keys = self._shards.keys
-        begins = dict.fromkeys(shards, f"({after}" if after else "-")
+        begins = {shard: f"({entry_id}" if entry_id else "-" for shard, entry_id in after.items()}
         found: list[EntryKey] = []
 
         def fill(pipe: Any, shard: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from presence.followups import FollowUp, due, due_sync
-from presence.subscriber import group
+from presence.subscriber import group_cursor
 from tests.followups.shards import Shard
 
 MINUTE_MS = 60_000
@@ -15,7 +15,7 @@ MINUTE_MS = 60_000
 
 @pytest.fixture(autouse=True)
 def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "BLOCK_MS", 20)
+    monkeypatch.setattr(group_cursor, "BLOCK_MS", 20)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.redis_client import Redis, open_client
-from presence.subscriber import blocking, follower, group
+from presence.subscriber import blocking, follower, group_cursor
 from tests.subscriber.streams import Streams
 
 
@@ -14,7 +14,7 @@ from tests.subscriber.streams import Streams
 def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten reads that find nothing."""
     monkeypatch.setattr(follower, "BLOCK_MS", 50)
-    monkeypatch.setattr(group, "BLOCK_MS", 50)
+    monkeypatch.setattr(group_cursor, "BLOCK_MS", 50)
     monkeypatch.setattr(blocking, "BLOCK_MS", 50)
 
 

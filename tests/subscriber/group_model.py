@@ -26,9 +26,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
-from presence.subscriber import BlockingSubscription, Event, Gap, blocking, group
+from presence.subscriber import BlockingSubscription, Event, Gap, blocking, group_cursor
 from presence.subscriber.events import decode_transition
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
+from presence.subscriber.group_cursor import GroupCursor
 from presence.subscriber.pending_entries import FREE_IDLE_MS, HANDED_BACK
 from presence.subscriber.redis_connections import RedisConnections
 from tests.subscriber.streams import Streams
@@ -147,17 +148,14 @@ class World:
             self.take(consumer, 1)
         consumer.subscription.close()
         self.check_letters()
-        if consumer.source._has_begun:
+        if consumer.source._membership.has_begun:
             self.dead.discard(consumer.source.name)
         self.note_early()
 
     def note_early(self) -> None:
         """Note what live consumers have while another one beside them hands back older events."""
         for other in self.alive:
-            source = other.source
-            other.early |= {item.id for item in source._ahead} | {entry.id for entry, *_ in source._refused}
-            for keys in (source._listed, source._delayed, source._handed_out):
-                other.early |= {entry_id for _, entry_id in keys}
+            other.early |= {entry_id for _, entry_id in other.source._entries.states()}
 
     def die(self) -> None:
         """A consumer dies between two calls."""
@@ -171,7 +169,7 @@ class World:
         unsent = {entry_id for _, entry_id in consumer.source._pending._acks} & self.acked
         self.acked -= unsent
         self.doubtful |= unsent
-        self.doubts.update(entry_id for _, entry_id in consumer.source._doubtful)
+        self.doubts.update(entry_id for _, entry_id in consumer.source._entries.perhaps_counted())
 
     def die_in_a_call(self) -> None:
         """A consumer dies in the middle of its next calls."""
@@ -333,10 +331,10 @@ def planted_calls(patch: pytest.MonkeyPatch) -> Iterator[list[World]]:
 
         return wrapped
 
-    patch.setattr(group, "BLOCK_MS", 1)
+    patch.setattr(group_cursor, "BLOCK_MS", 1)
     patch.setattr(blocking, "BLOCK_MS", 1)
     patch.setattr(blocking, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
-    for of, name in ((ShardClients, "ask"), (ShardClients, "exchange"), (GroupConsumer, "_read_blocking")):
+    for of, name in ((ShardClients, "ask"), (ShardClients, "exchange"), (GroupCursor, "_read_blocking")):
         patch.setattr(of, name, breaking(getattr(of, name)))
     yield worlds
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from presence.store.redis_client import Redis, RedisError
-from presence.subscriber import Event, follow, group, subscribe
+from presence.subscriber import Event, follow, group_cursor, subscribe
 from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.snapshot import Snapshot
 from tests.subscriber.streams import Streams, uids
@@ -48,7 +48,7 @@ async def wait_until_blocked(client: Redis) -> None:
 async def test_a_blocking_read_does_not_delay_cancellation(
     url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "BLOCK_MS", 4000)
+    monkeypatch.setattr(group_cursor, "BLOCK_MS", 4000)
     took = []
     async with subscribe(url, group="g", consumer="c") as events:
         for _ in range(5):

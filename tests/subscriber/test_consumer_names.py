@@ -26,7 +26,7 @@ LOCK_S = 0.6
 @pytest.fixture(autouse=True)
 def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_names, "NAME_LOCK_S", LOCK_S)
-    monkeypatch.setattr("presence.subscriber.group.NAME_CHECK_S", LOCK_S / 5)
+    monkeypatch.setattr("presence.subscriber.consumer_names.NAME_CHECK_S", LOCK_S / 5)
 
 
 def consumer(url: str, name: str | None = None) -> BlockingSubscription[Event]:
@@ -121,6 +121,9 @@ class DelayedAnswers:
     def at(self, _key: str) -> "DelayedAnswers":
         return self
 
+    def reachable(self, keys: Keys) -> set[int]:
+        return {*range(keys.shards)}
+
     def eval(self, *_arguments: object) -> bytes:
         self.now += next(self._delays_s)
         return b"process 1"
@@ -128,13 +131,15 @@ class DelayedAnswers:
 
 def test_a_name_is_refused_only_if_the_other_process_held_the_lock_for_longer_than_a_dead_one_can() -> None:
     redis: Any = DelayedAnswers(0.0, 5.0, 0.0)  # this process was stopped before it read the second answer
-    lock = consumer_names.NameLock("g", "pod-1", lambda: redis.now)
-    lock.check(redis, Keys("presence"), 0)
+    shards = Shards("presence")
+    shards.keys = Keys("presence")
+    lock = consumer_names.NameLock(shards, "g", "pod-1", lambda: redis.now)
+    lock.check(redis)
     redis.now = LOCK_S * 0.9
-    lock.check(redis, Keys("presence"), 0)
+    lock.check(redis)
     assert not lock.is_refused, "Redis gave that answer before the lock of a dead process would have expired"
     with pytest.raises(ConsumerInUse, match="pod-1"):
-        lock.check(redis, Keys("presence"), 0)
+        lock.check(redis)
 
 
 def test_only_idle_consumers_without_pending_entries_are_forgotten(

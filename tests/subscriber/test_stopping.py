@@ -15,6 +15,7 @@ from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Subscription, entries, subscribe, subscribe_sync
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
+from presence.subscriber.group_cursor import GroupCursor
 from presence.subscriber.pending_entries import HANDED_BACK, PendingEntries
 from presence.subscriber.redis_connections import RedisConnections
 from tests.subscriber.streams import Streams, take, uids
@@ -91,10 +92,10 @@ def test_what_is_handed_back_during_a_read_that_waits_comes_before_what_it_retur
     streams = Streams(client)
     streams.create_group()
     stopping = consumer(url, "pod-1", max_deliveries=1)
-    read = GroupConsumer._read_blocking
+    read = GroupCursor._read_blocking
 
     def read_late(*arguments: Any) -> Any:
-        monkeypatch.setattr(GroupConsumer, "_read_blocking", read)
+        monkeypatch.setattr(GroupCursor, "_read_blocking", read)
         stopping.close()
         streams.write("d", "e")
         return read(*arguments)
@@ -103,7 +104,7 @@ def test_what_is_handed_back_during_a_read_that_waits_comes_before_what_it_retur
     assert uids([next_within(stopping)]) == ["a"]
     stopping.ack(next_within(stopping))
     with consumer(url, "pod-2", max_deliveries=1) as waiting:
-        monkeypatch.setattr(GroupConsumer, "_read_blocking", read_late)
+        monkeypatch.setattr(GroupCursor, "_read_blocking", read_late)
         seen = [next_within(waiting) for _ in range(3)]
     assert [(event.deliveries, *uids([event])) for event in seen] == [(1, "c"), (1, "d"), (1, "e")]
 

@@ -13,7 +13,7 @@ from presence.store import script_runner
 from presence.store.redis_client import Redis, RedisError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_runner import Scripting
-from presence.subscriber import follower, group
+from presence.subscriber import follower, group_cursor
 from tests.docs.roles import ROLES, SHAPE, Stage, ask, permissions
 from tests.store.driving import Hand
 from tests.store.servers import Server
@@ -36,7 +36,7 @@ SERVERS_SCRIPTS = [
 def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a read that finds nothing end soon."""
     monkeypatch.setattr(follower, "BLOCK_MS", 1)
-    monkeypatch.setattr(group, "BLOCK_MS", 1)
+    monkeypatch.setattr(group_cursor, "BLOCK_MS", 1)
 
 
 def commands(role: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from presence.store.shard_clients import ShardClients
-from presence.subscriber import follower, group, subscribe_sync
+from presence.subscriber import follower, group_cursor, subscribe_sync
 from tests.subscriber.people import SHARDS
 from tests.subscriber.streams import Streams, take, uids
 from tests.support.redis_cluster import Cluster
@@ -38,7 +38,7 @@ def test_history_and_then_new_events_come_once_and_by_id(url: str, streams: Stre
 def test_new_events_of_a_group_end_its_wait(
     url: str, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "BLOCK_MS", 10_000)
+    monkeypatch.setattr(group_cursor, "BLOCK_MS", 10_000)
     streams.create_group()
     with subscribe_sync(url, group="g", consumer="c") as events:
         threading.Timer(0.1, streams.write, "a").start()
