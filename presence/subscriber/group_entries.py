@@ -157,7 +157,7 @@ class GroupEntries:
 
     def add(self, items: Iterable[Item], at: float) -> None:
         """Note new entries and gaps that were read; `at`: monotonic time before the call."""
-        if not self._ahead:
+        if not (self._ahead or self._delayed):
             self.renewed_at = at
         self._put_ahead(items)
 

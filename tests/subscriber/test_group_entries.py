@@ -205,8 +205,8 @@ def test_what_was_taken_or_never_reached_the_program_is_perhaps_counted_until_it
 
 @pytest.mark.parametrize(
     ("way", "renewed_at"),
-    [(WAYS[None][0], 9.0), (WAYS[State.AHEAD][0], 1.0), (hand_out, 9.0)],
-    ids=["nothing", "ahead", "handed out"],
+    [(WAYS[None][0], 9.0), (WAYS[State.AHEAD][0], 1.0), (delayed, 1.0), (hand_out, 9.0)],
+    ids=["nothing", "ahead", "delayed", "handed out"],
 )
 def test_a_read_renews_nothing_that_is_ahead_or_delayed(way: Move, renewed_at: float) -> None:
     entries = GroupEntries()

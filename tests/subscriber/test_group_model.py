@@ -7,7 +7,7 @@ import pytest
 
 from presence.store.redis_client import Redis
 from presence.subscriber.pending_entries import HANDED_BACK, PendingEntries
-from tests.subscriber.group_model import Broken, run
+from tests.subscriber.group_model import CLAIM_IDLE_S, Broken, World, planted_calls, run
 
 STEPS = 300
 
@@ -58,3 +58,20 @@ def test_reading_ahead_that_counts_as_a_delivery_is_found(
 
     monkeypatch.setattr(PendingEntries, "hand_back", counting)
     assert "deliveries" in find(url, client) or "dead letter" in find(url, client)
+
+
+def test_a_delayed_event_is_renewed_while_others_are_read_and_handled(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with planted_calls(monkeypatch) as worlds:
+        world = World(url, client, seed=0)
+        worlds.append(world)
+        one = world.open("pod-1")
+        (refused,) = world.streams.write("ann")
+        world.take(one, 1)
+        one.subscription.nak(one.hand.pop(refused), 10 * CLAIM_IDLE_S, "later")
+        for _ in range(20):
+            world.advance(CLAIM_IDLE_S / 10)
+            world.streams.write("bob")
+            world.take(one, 10)
+        assert world.take(world.open("pod-2"), 10) == []
