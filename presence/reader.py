@@ -13,6 +13,8 @@ Its calls block. In an async program, make them in threads; several may run in p
     states = await anyio.to_thread.run_sync(reader.states, uids)
 
 Tests: `tests/subscriber/test_reader.py`, `tests/system/test_reader.py`.
+
+Tests: `tests/subscriber/test_reader.py`.
 """
 
 import re

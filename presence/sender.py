@@ -14,6 +14,8 @@ A message takes the path that a message of a client takes between servers, and i
 most once. The nodes report to how many sessions they delivered it.
 
 Tests: `tests/messaging/test_sender.py`.
+
+Tests: `tests/messaging/test_sender.py`.
 """
 
 import secrets

@@ -1,4 +1,7 @@
-"""Runs the scheduler of follow-ups as a trio task, for a server."""
+"""Runs the scheduler of follow-ups as a trio task, for a server.
+
+Tests: `tests/followups/test_run_scheduler.py`, `tests/followups/test_serve.py`.
+"""
 
 from dataclasses import asdict
 

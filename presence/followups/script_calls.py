@@ -2,6 +2,8 @@
 
 The rules are in the scripts, `presence/store/scripts/followups/`: `run.lua` plans a follow-up when its user
 goes offline, cancels it when the user returns, and delivers it when it is due.
+
+Tests: `tests/followups/test_run.py`, `tests/followups/test_planned.py`.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""Key names of the streams of due follow-ups and their consumer groups."""
+"""Key names of the streams of due follow-ups and their consumer groups.
+
+Tests: `tests/followups/test_due_stream.py`, `tests/cli/test_forget.py`.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""The subscription as a plain iterator, for synchronous programs; and what both kinds have in common."""
+"""The subscription as a plain iterator, for synchronous programs; and what both kinds have in common.
+
+Tests: `tests/subscriber/test_group.py`, `tests/subscriber/test_settling.py`.
+"""
 
 import math
 import time

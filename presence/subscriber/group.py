@@ -12,6 +12,8 @@ Order: within a shard nothing is handed out before an entry that is listed and o
 handed back are listed with each read of new ones, entries come in order across stops of consumers, whatever
 their names; across deaths too if the next consumer has the same name, and otherwise after `claim_idle_s`.
 Consumers side by side share the entries of a user, and so have no order between them.
+
+Tests: `tests/subscriber/test_group.py`, `tests/subscriber/test_group_model.py`.
 """
 
 import math

@@ -3,6 +3,8 @@
 A group's cursor is kept in Redis: the id delivered last. Entries between it and the oldest entry left in the
 stream are missing. Lost writes show in the last entry that this consumer was given: the stream must still
 have it, or have been trimmed beyond it; and the group's cursor must not be before it.
+
+Tests: `tests/subscriber/test_gaps.py`, `tests/subscriber/test_group.py`.
 """
 
 from collections.abc import Iterable

@@ -3,6 +3,8 @@
 When a consumer joins a shard, entries may be pending for it from before. While a connection is lost, entries
 may have been given to it in an answer that it never got, and Redis may come back with other data. So a shard
 is checked when it is joined, and after each loss of connections: for gaps, and for entries of this consumer.
+
+Tests: `tests/subscriber/test_group.py`, `tests/subscriber/test_gaps.py`, `tests/subscriber/test_shards.py`.
 """
 
 from presence.store.shard_clients import ShardClients

@@ -8,6 +8,8 @@ delivered, whether its consumer stopped or died; and an entry that kills its pro
 A consumer that stops moves its pending entries to a consumer of a fixed name, `HANDED_BACK`, as if they had
 been idle for a year. Every consumer asks for the entries of that name whenever it reads new ones. Taking one
 ends its idle time, so that only one consumer succeeds.
+
+Tests: `tests/subscriber/test_settling.py`, `tests/subscriber/test_dead_letters.py`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

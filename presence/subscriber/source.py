@@ -1,4 +1,7 @@
-"""What a subscription reads: the interface of followers, snapshots and consumers of a group."""
+"""What a subscription reads: the interface of followers, snapshots and consumers of a group.
+
+Tests: `tests/subscriber/test_follower.py`, `tests/subscriber/test_group.py`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable

@@ -2,6 +2,8 @@
 
 An event is scheduled under a unique id and is due after its delay, by the clock of Redis, and never earlier.
 Callers pass delays and not times, so machines need not agree on the time.
+
+Tests: `tests/timers/test_script_batches.py`, `tests/timers/test_shared_timer.py`.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,8 @@
 """The kinds of timers that processes share: the delay queue, the ring, and which of them a timer is.
 
 `presence.timers.expiry_timer` has the third kind, whose timers listen in threads of their own.
+
+Tests: `tests/timers/test_shared_timer.py`, `tests/cli/test_timers.py`.
 """
 
 from collections.abc import Iterator

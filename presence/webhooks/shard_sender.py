@@ -3,6 +3,8 @@
 A receiver that cannot be reached, asks for a later retry, or is away by the word of a proxy, is tried again
 for as long as it takes. If it answers with an error, or not in time, the events are sent one by one, and each
 is retried after a growing pause; after some attempts an event becomes a dead letter, and the next is sent.
+
+Tests: `tests/webhooks/test_runner.py`.
 """
 
 import logging
