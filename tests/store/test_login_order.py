@@ -1,0 +1,141 @@
+"""Which of two logins of a device stays: every cell of the table at the head of apply.lua."""
+
+import json
+import time
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import pytest
+
+from presence.outbox.replies import Superseded
+from presence.store.keys import Keys
+from tests.store.driving import Hand, a_change, end, login, online_sessions, probed, record
+from tests.store.servers import Server
+
+KEYS: Final = Keys()
+
+
+class Times(NamedTuple):
+    """When two logins were, in seconds."""
+
+    present_s: float  # ago, by its latest possible time: the login on record
+    waited_s: float  # of these, before its call reached Redis
+    late_s: float  # by so much it may have been earlier
+    age_s: float  # of the new login, when its call was sent
+    underway_s: float | None  # its call; None: the node did not know the shard's clock
+
+
+TIMES: Final = {
+    "earlier": Times(1, 0, 0, 20, 0),
+    "unknown, and before it at the earliest": Times(1, 0, 0, 5.5, 0),
+    "unknown, and after it at the earliest": Times(1, 0, 20, 5.5, 0),
+    "unknown, and of this moment": Times(0, 0, 0, 0, None),
+    "unknown, but far after it": Times(60, 10, 0, 3, None),
+    "later": Times(3, 0, 0, 1, 0),
+    "later, and far after it": Times(60, 0, 0, 3, 0),
+}
+
+# Operation, order of its login to the one on record, and what happens to it and to another node's session.
+CELLS: Final = """
+login    | earlier                                | yields for good
+login    | unknown, and before it at the earliest | yields, may return
+login    | unknown, and after it at the earliest  | wins, the other may return
+login    | unknown, and of this moment            | wins, the other may return
+login    | later                                  | wins for good
+register | earlier                                | yields, may return
+register | unknown, and after it at the earliest  | yields, may return
+register | unknown, but far after it              | yields, may return
+register | later                                  | yields, may return
+register | later, and far after it                | yields, may return
+reclaim  | earlier                                | yields, may return
+reclaim  | unknown, and after it at the earliest  | yields, may return
+reclaim  | unknown, but far after it              | wins, the other may return
+reclaim  | later                                  | yields, may return
+reclaim  | later, and far after it                | wins for good
+"""
+ROWS: Final = [tuple(cell.strip() for cell in line.split("|")) for line in CELLS.strip().splitlines()]
+
+
+def send(hand: Hand, underway_s: float | None, *items: str) -> tuple[Superseded, ...]:
+    """Apply items, such as ``login u s1``, by a call that was underway for a time."""
+    batch = hand.batch(map(a_change, items), hand.n + 1)
+    hand.n += 1
+    sent_ms = 0 if underway_s is None else int((time.time() - underway_s) * 1000)
+    return hand.send(replace(batch, sent_ms=sent_ms)).superseded
+
+
+def put_on_record(hand: Hand, server: Server, times: Times) -> None:
+    """Let a session of the hand's node be on record as one that logged in at that time."""
+    hand.apply(login("u", "present"))
+    written = record(server.client, "u")
+    session = written["sessions"][""]
+    session["login_ms"] = int((time.time() - times.present_s) * 1000)
+    session["arrived_ms"] = session["login_ms"] + int(times.waited_s * 1000)
+    if times.late_s:
+        session["late_ms"] = int(times.late_s * 1000)
+    server.client.hset(KEYS.online(0), "u", json.dumps(written))
+
+
+def outcome(a: Hand, b: Hand, server: Server, operation: str, times: Times) -> str:
+    """Apply the operation by `a`; return what happened to it and to the session of `b`."""
+    superseded = send(a, times.underway_s, f"{operation} u new age={times.age_s}")
+    notices = probed(b.store, b.node).inbox
+    if superseded:
+        assert (online_sessions(server.client), notices) == ({("u", "", "present")}, ())
+        return "yields, may return" if superseded[0].return_allowed else "yields for good"
+    assert online_sessions(server.client) == {("u", "", "new")}
+    if not notices:
+        return "wins"
+    assert [each.session for each in notices] == ["present"]
+    return "wins, the other may return" if notices[0].return_allowed else "wins for good"
+
+
+@pytest.mark.parametrize(("operation", "order", "expected"), ROWS)
+def test_two_nodes(a: Hand, b: Hand, server: Server, operation: str, order: str, expected: str) -> None:
+    put_on_record(b, server, TIMES[order])
+    assert outcome(a, b, server, operation, TIMES[order]) == expected
+
+
+@pytest.mark.parametrize("operation", ["login", "register", "reclaim"])
+@pytest.mark.parametrize("order", ["earlier", "unknown, and before it at the earliest", "later"])
+def test_one_node(a: Hand, server: Server, operation: str, order: str) -> None:
+    put_on_record(a, server, TIMES[order])
+    assert outcome(a, a, server, operation, TIMES[order]) == "wins"
+
+
+@pytest.mark.parametrize("operation", ["login", "register", "reclaim"])
+@pytest.mark.parametrize("order", ["earlier", "unknown, and before it at the earliest", "later"])
+def test_a_fenced_node(a: Hand, b: Hand, server: Server, operation: str, order: str) -> None:
+    put_on_record(b, server, TIMES[order])
+    a.fence("b")
+    assert outcome(a, b, server, operation, TIMES[order]) == "wins"
+
+
+# Order of a pending login to the end of the user's last session: its age at the sending of its call, how long
+# that was underway, and the age of the end.
+PENDING: Final = {"earlier": (5, 0, 1), "unknown": (0, 3, 1), "later": (0, 0, 3)}
+
+
+@pytest.mark.parametrize(
+    ("whose", "order", "takes_the_record"),
+    [
+        ("another node's", "earlier", True),
+        ("another node's", "unknown", True),
+        ("another node's", "later", False),
+        ("a fenced node's", "earlier", False),
+        ("a fenced node's", "unknown", False),
+        ("its own", "earlier", False),
+        ("its own", "unknown", False),
+    ],
+)
+def test_a_pending_login(
+    a: Hand, b: Hand, server: Server, whose: str, order: str, *, takes_the_record: bool
+) -> None:
+    age_s, underway_s, ended_s = PENDING[order]
+    b.apply(login("u", "present"))
+    holder = b if whose == "its own" else a
+    send(holder, underway_s, f"hold u new age={age_s}")
+    if whose == "a fenced node's":
+        b.fence("a")
+    b.apply(end("u", "present", age_s=ended_s))
+    assert online_sessions(server.client) == ({("u", "", "new")} if takes_the_record else set())
