@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -444,89 +443,6 @@ def test_the_inbox_returns_the_unread_of_its_newest_fifty(a: Hand, b: Hand) -> N
     assert read == [1, 0, 50], "an inbox that was reset is read completely"
 
 
-@pytest.mark.parametrize(
-    ("standing_s", "late_s", "displacing_s", "allowed"),
-    [(60, 0, 0, False), (2, 0, 0, True), (60, 0, 6, True), (60, 6, 0, True)],
-    ids=["both certain", "displaced login is recent", "displacing login is late", "displaced login was late"],
-)
-def test_the_goodbye_allows_a_return_if_the_order_is_uncertain(
-    a: Hand, b: Hand, server: Server, standing_s: float, late_s: float, displacing_s: float, allowed: bool
-) -> None:
-    a.apply(login("u", "sa"))
-    text = record(server.client, "u")
-    entry = text["sessions"][""]
-    entry["login_ms"] -= int(standing_s * 1000)
-    entry["arrived_ms"] = entry["login_ms"] + int(late_s * 1000)
-    server.client.hset(KEYS.online(0), "u", json.dumps(text))
-    b.apply(login("u", "sb", age_s=displacing_s))
-    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
-
-
-@pytest.mark.parametrize(
-    ("reached_ms", "allowed"),
-    [(40, False), (20, True), (0, True), (10**6, True)],
-    ids=["certainly later", "perhaps simultaneous", "unknown", "a clock that was set back"],
-)
-def test_the_order_is_certain_if_the_clock_had_reached_the_later_login(
-    a: Hand, b: Hand, server: Server, reached_ms: int, allowed: bool
-) -> None:
-    a.apply(login("u", "sa"))
-    login_ms = record(server.client, "u")["sessions"][""]["login_ms"]
-    time.sleep(0.05)
-    batch = b.batch([login("u", "sb", age_s=0.02)], b.n + 1)
-    b.send(replace(batch, sent_ms=login_ms + reached_ms if reached_ms else 0))
-    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
-
-
-def test_the_order_of_logins_that_both_waited_for_long_is_unsure_by_the_error_of_the_clocks(
-    a: Hand, b: Hand, server: Server
-) -> None:
-    a.apply(login("u", "sa", age_s=40))
-    came_ms = record(server.client, "u")["sessions"][""]["login_ms"]
-    time.sleep(0.1)
-    batch = b.batch([login("u", "sb", age_s=40)], b.n + 1)
-    b.send(replace(batch, sent_ms=came_ms + 40_050))
-    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [True]
-
-
-def send_late(hand: Hand, late_s: float, *items: Any) -> tuple[Superseded, ...]:
-    """Apply items by a call that was underway for a time, as if Redis had been stopped."""
-    batch = hand.batch(list(items), hand.n + 1)
-    hand.n += 1
-    return hand.send(replace(batch, sent_ms=int((time.time() - late_s) * 1000))).superseded
-
-
-def test_a_login_whose_call_came_late_does_not_win_over_a_later_one(a: Hand, b: Hand, server: Server) -> None:
-    send_late(a, 60, login("u", "sa"))
-    assert send_late(b, 0, login("u", "sb", age_s=10)) == ()
-    assert online_sessions(server.client) == {("u", "", "sb")}
-    assert [each.session for each in probed(a.store, "a").inbox] == ["sa"]
-
-
-def test_a_login_whose_call_came_late_yields_to_a_later_one(a: Hand, b: Hand, server: Server) -> None:
-    send_late(b, 0, login("u", "sb", age_s=10))
-    assert [each.session for each in send_late(a, 60, login("u", "sa"))] == ["sa"]
-    assert online_sessions(server.client) == {("u", "", "sb")}
-    assert not probed(b.store, "b").inbox
-
-
-def test_a_login_is_not_superseded_for_good_by_one_whose_call_may_have_come_late(a: Hand, b: Hand) -> None:
-    send_late(a, 8, login("u", "sa"))
-    (superseded,) = send_late(b, 0, login("u", "sb", age_s=9))
-    assert superseded.return_allowed
-
-
-def test_a_pending_login_whose_call_came_late_does_not_win_over_a_later_one(
-    a: Hand, b: Hand, server: Server
-) -> None:
-    b.apply(login("u", "s0"))
-    send_late(a, 60, hold("u", "sa"))
-    b.apply(end("u", "s0"))
-    assert online_sessions(server.client) == {("u", "", "sa")}
-    assert send_late(b, 0, login("u", "sb", age_s=10)) == ()
-    assert online_sessions(server.client) == {("u", "", "sb")}
-
-
 def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     b.apply(register("u", "s1"))
@@ -544,19 +460,6 @@ def test_a_pending_login_is_removed_by_the_login(a: Hand, server: Server) -> Non
     a.apply(login("u", "s1"), login("u", "s3", "tv"))
     a.apply(register("v", "s2"))
     assert not server.client.exists(KEYS.pending_logins(0, "a"), KEYS.pending_nodes(0))
-
-
-@pytest.mark.parametrize(("is_clock_known", "stays_online"), [(True, True), (False, False)])
-def test_a_pending_login_whose_call_came_late_is_no_younger_than_an_end_that_it_precedes(
-    a: Hand, b: Hand, server: Server, is_clock_known: bool, stays_online: bool
-) -> None:
-    a.apply(login("u", "s1"))
-    sent_ms = record(server.client, "u")["sessions"][""]["login_ms"]
-    time.sleep(0.2)  # on its way: the login seems to be 0.2 s younger than it is
-    batch = b.batch([hold("u", "s2")], b.n + 1)
-    b.send(replace(batch, sent_ms=sent_ms if is_clock_known else 0))
-    a.apply(end("u", "s1", age_s=0.1))
-    assert (online_sessions(server.client) == {("u", "", "s2")}) is stays_online
 
 
 @pytest.mark.parametrize("by", ["retirement", "sweep"])

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from presence.core.changes import Change
 from presence.outbox.replies import Superseded
 from presence.store.keys import Keys
-from tests.store.driving import Hand, a_change, end, login, online_sessions, probed, record
+from tests.store.driving import Hand, a_change, end, hold, login, online_sessions, probed, record
 from tests.store.servers import Server
 
 KEYS: Final = Keys()
@@ -56,9 +57,12 @@ reclaim  | later, and far after it                | wins for good
 ROWS: Final = [tuple(cell.strip() for cell in line.split("|")) for line in CELLS.strip().splitlines()]
 
 
-def send(hand: Hand, underway_s: float | None, *items: str) -> tuple[Superseded, ...]:
-    """Apply items, such as ``login u s1``, by a call that was underway for a time."""
-    batch = hand.batch(map(a_change, items), hand.n + 1)
+def send(hand: Hand, underway_s: float | None, *changes: Change) -> tuple[Superseded, ...]:
+    """Apply changes by a call that was underway for a time, as if Redis had been stopped.
+
+    `underway_s`: None if the node does not know the shard's clock.
+    """
+    batch = hand.batch(changes, hand.n + 1)
     hand.n += 1
     sent_ms = 0 if underway_s is None else int((time.time() - underway_s) * 1000)
     return hand.send(replace(batch, sent_ms=sent_ms)).superseded
@@ -78,7 +82,7 @@ def put_on_record(hand: Hand, server: Server, times: Times) -> None:
 
 def outcome(a: Hand, b: Hand, server: Server, operation: str, times: Times) -> str:
     """Apply the operation by `a`; return what happened to it and to the session of `b`."""
-    superseded = send(a, times.underway_s, f"{operation} u new age={times.age_s}")
+    superseded = send(a, times.underway_s, a_change(f"{operation} u new age={times.age_s}"))
     notices = probed(b.store, b.node).inbox
     if superseded:
         assert (online_sessions(server.client), notices) == ({("u", "", "present")}, ())
@@ -134,8 +138,100 @@ def test_a_pending_login(
     age_s, underway_s, ended_s = PENDING[order]
     b.apply(login("u", "present"))
     holder = b if whose == "its own" else a
-    send(holder, underway_s, f"hold u new age={age_s}")
+    send(holder, underway_s, hold("u", "new", age_s=age_s))
     if whose == "a fenced node's":
         b.fence("a")
     b.apply(end("u", "present", age_s=ended_s))
     assert online_sessions(server.client) == ({("u", "", "new")} if takes_the_record else set())
+
+
+# Which times make one of these orders
+
+
+@pytest.mark.parametrize(
+    ("standing_s", "late_s", "displacing_s", "allowed"),
+    [(60, 0, 0, False), (2, 0, 0, True), (60, 0, 6, True), (60, 6, 0, True)],
+    ids=["both certain", "displaced login is recent", "displacing login is late", "displaced login was late"],
+)
+def test_the_goodbye_allows_a_return_if_the_order_is_uncertain(
+    a: Hand, b: Hand, server: Server, standing_s: float, late_s: float, displacing_s: float, allowed: bool
+) -> None:
+    a.apply(login("u", "sa"))
+    text = record(server.client, "u")
+    entry = text["sessions"][""]
+    entry["login_ms"] -= int(standing_s * 1000)
+    entry["arrived_ms"] = entry["login_ms"] + int(late_s * 1000)
+    server.client.hset(KEYS.online(0), "u", json.dumps(text))
+    b.apply(login("u", "sb", age_s=displacing_s))
+    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
+
+
+@pytest.mark.parametrize(
+    ("reached_ms", "allowed"),
+    [(40, False), (20, True), (0, True), (10**6, True)],
+    ids=["certainly later", "perhaps simultaneous", "unknown", "a clock that was set back"],
+)
+def test_the_order_is_certain_if_the_clock_had_reached_the_later_login(
+    a: Hand, b: Hand, server: Server, reached_ms: int, allowed: bool
+) -> None:
+    a.apply(login("u", "sa"))
+    login_ms = record(server.client, "u")["sessions"][""]["login_ms"]
+    time.sleep(0.05)
+    batch = b.batch([login("u", "sb", age_s=0.02)], b.n + 1)
+    b.send(replace(batch, sent_ms=login_ms + reached_ms if reached_ms else 0))
+    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
+
+
+def test_the_order_of_logins_that_both_waited_for_long_is_unsure_by_the_error_of_the_clocks(
+    a: Hand, b: Hand, server: Server
+) -> None:
+    a.apply(login("u", "sa", age_s=40))
+    came_ms = record(server.client, "u")["sessions"][""]["login_ms"]
+    time.sleep(0.1)
+    batch = b.batch([login("u", "sb", age_s=40)], b.n + 1)
+    b.send(replace(batch, sent_ms=came_ms + 40_050))
+    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [True]
+
+
+def test_a_login_whose_call_came_late_does_not_win_over_a_later_one(a: Hand, b: Hand, server: Server) -> None:
+    send(a, 60, login("u", "sa"))
+    assert send(b, 0, login("u", "sb", age_s=10)) == ()
+    assert online_sessions(server.client) == {("u", "", "sb")}
+    assert [each.session for each in probed(a.store, "a").inbox] == ["sa"]
+
+
+def test_a_login_whose_call_came_late_yields_to_a_later_one(a: Hand, b: Hand, server: Server) -> None:
+    send(b, 0, login("u", "sb", age_s=10))
+    assert [each.session for each in send(a, 60, login("u", "sa"))] == ["sa"]
+    assert online_sessions(server.client) == {("u", "", "sb")}
+    assert not probed(b.store, "b").inbox
+
+
+def test_a_login_is_not_superseded_for_good_by_one_whose_call_may_have_come_late(a: Hand, b: Hand) -> None:
+    send(a, 8, login("u", "sa"))
+    (superseded,) = send(b, 0, login("u", "sb", age_s=9))
+    assert superseded.return_allowed
+
+
+def test_a_pending_login_whose_call_came_late_does_not_win_over_a_later_one(
+    a: Hand, b: Hand, server: Server
+) -> None:
+    b.apply(login("u", "s0"))
+    send(a, 60, hold("u", "sa"))
+    b.apply(end("u", "s0"))
+    assert online_sessions(server.client) == {("u", "", "sa")}
+    assert send(b, 0, login("u", "sb", age_s=10)) == ()
+    assert online_sessions(server.client) == {("u", "", "sb")}
+
+
+@pytest.mark.parametrize(("is_clock_known", "stays_online"), [(True, True), (False, False)])
+def test_a_pending_login_whose_call_came_late_is_no_younger_than_an_end_that_it_precedes(
+    a: Hand, b: Hand, server: Server, is_clock_known: bool, stays_online: bool
+) -> None:
+    a.apply(login("u", "s1"))
+    sent_ms = record(server.client, "u")["sessions"][""]["login_ms"]
+    time.sleep(0.2)  # on its way: the login seems to be 0.2 s younger than it is
+    batch = b.batch([hold("u", "s2")], b.n + 1)
+    b.send(replace(batch, sent_ms=sent_ms if is_clock_known else 0))
+    a.apply(end("u", "s1", age_s=0.1))
+    assert (online_sessions(server.client) == {("u", "", "s2")}) is stays_online
