@@ -191,7 +191,7 @@ class OwnRequests:
         return []
 
 
-class Connection(ClientSession):
+class ClientConnection(ClientSession):
     """A `ClientSession` that restores the watches of earlier connections and renews its token."""
 
     def __init__(

@@ -38,7 +38,7 @@ from typing import Any
 
 from presence import protocol
 from presence.client.arguments import whole
-from presence.client.connection import Connection
+from presence.client.connection import ClientConnection
 from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, PresenceError
 from presence.client.inbox import Inbox
 from presence.client.kept_state import PersistentState
@@ -101,7 +101,7 @@ class ClientMachine:
         self._ids = itertools.count(_LOGIN_ID + 1)
         self._logout_id: int | None = None
         self._outgoing = bytearray()
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._clock = ServerClock()
         self.login_token = LoginToken(self.persistent_state, self._clock, fetches, chance)
         self.reconnect_policy = ReconnectPolicy(server, persistent, chance)
@@ -247,7 +247,7 @@ class ClientMachine:
             self.persistent_state.supersede(id, packet.payload)
         return id
 
-    def check_online(self) -> Connection:
+    def check_online(self) -> ClientConnection:
         """Return the connection for requests; raises `NotConnected` or `Ended`, if there is none."""
         if self.state is State.ENDED:
             raise self.end_error().with_traceback(None)
@@ -344,7 +344,7 @@ class ClientMachine:
             keepalives = Keepalives(keepalive, self._ask_every, now, self._chance)
             sends = self._ids, self._outgoing, self.persistent_state
             token, chance = self.login_token, self._chance
-            self._connection = Connection(
+            self._connection = ClientConnection(
                 keepalives, now, *sends, login_token=token, time_ms=time_ms, chance=chance
             )
             self.state = State.ONLINE
@@ -365,7 +365,7 @@ class ClientMachine:
             return [push, *self._end(_ended_error(push.code, push.reason, push.message))]
         return [push, *self._connection_lost(loss, now)]
 
-    def _tick_online(self, connection: Connection, now: float) -> Effects:
+    def _tick_online(self, connection: ClientConnection, now: float) -> Effects:
         effects = connection.tick(now)
         if connection.keepalives.is_dead(now):
             loss = Loss("dead_server", "the server did not answer a keepalive in time")

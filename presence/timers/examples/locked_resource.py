@@ -3,6 +3,8 @@
 A writer that finds the lock taken should not wait, because there is other work, and must not drop the update.
 At least once is not once, so the ids of applied updates are recorded where they are applied. A lock expires
 also while its owner is suspended, so a database should refuse a writer with an older fencing token as well.
+
+Tests: `tests/system/timers/test_examples.py`.
 """
 
 import random

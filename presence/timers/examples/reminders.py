@@ -1,4 +1,7 @@
-"""A ring: a thousand reminders due at the same moment, sent by two workers in batches."""
+"""A ring: a thousand reminders due at the same moment, sent by two workers in batches.
+
+Tests: `tests/system/timers/test_examples.py`.
+"""
 
 from collections import Counter
 from typing import Final

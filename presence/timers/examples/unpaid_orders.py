@@ -2,6 +2,8 @@
 
 Payment and lapse can race, because the event may already be with the handler when the payment comes. So the
 winner is decided where the order is stored, by a change that only one of the two can make.
+
+Tests: `tests/system/timers/test_examples.py`.
 """
 
 from typing import Final
