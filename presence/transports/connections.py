@@ -1,10 +1,10 @@
 """The connections of the epoll transport: the state of each, its unsent bytes, its deadline, and its close.
 
 An idle connection is a session and two bytes: its latency class, and how many keepalives in a row the next
-slower class would have served as well. Everything else is in a record (`Connection`). A connection has one
-until its login is answered, and again while anything is pending: replies, unsent bytes, packets left for
-another turn, its close. TLS connections keep theirs, and so do those whose client a proxy has named or whose
-address is counted.
+slower class would have served as well; and its client's address, if a proxy has named it or it is counted.
+Everything else is in a record (`Connection`). A connection has one until its login is answered, and again
+while anything is pending: replies, unsent bytes, packets left for another turn, its close. A TLS connection
+keeps its record.
 
 A descriptor is reused as soon as it is closed. So it names a connection only where the kernel or the core has
 just said so. Queues and deadlines hold records, and a closed one says that it is.
@@ -123,10 +123,9 @@ _CLASS_OF_GUEST = {State.HEADER: LatencyClass.AWAITING_HEADER, State.HANDSHAKE: 
 
 
 class Connection:
-    """The record of a connection with which anything is pending, or that is more than its session."""
+    """The record of a connection with which anything is pending, or that is a TLS connection."""
 
     __slots__ = (
-        "address",
         "drained_bytes",
         "fd",
         "header",
@@ -143,7 +142,6 @@ class Connection:
         self.fd = fd  # its descriptor, unless it is closed
         self.state = state
         self.tls: TlsConnectionState | None = None  # from the accept on, if it is a TLS connection
-        self.address = ""  # that a proxy has named, or that is counted; "": neither, the kernel knows it
         self.header: bytearray | None = None  # the received part of a proxy's header
         self.replies: bytearray | None = None  # to send when the batch has been read, or when it is closed
         self.is_deferred = False  # whether the reader has packets of it left for another turn
@@ -174,7 +172,6 @@ class Connection:
             and self.unsent is None
             and not self.is_deferred
             and self.tls is None
-            and not self.address
         )
 
 
@@ -236,7 +233,8 @@ class Connections:
         clients: the client of a connection, by descriptor; None while it is closing, and without one.
         latency_class: the set that watches a descriptor.
         quiet_keepalives: consecutive keepalives that the next slower class would have served as well.
-        records: what is more than that, by descriptor.
+        addresses: those that a proxy has named or that are counted, by descriptor.
+        records: everything else, by descriptor.
         handshaking: connections whose handshake has begun and is not finished, oldest first.
         deadlines: time-outs of connections.
         counters: statistics of this transport.
@@ -250,6 +248,7 @@ class Connections:
         self.clients: list[Client | None] = []
         self.latency_class = bytearray()
         self.quiet_keepalives = bytearray()
+        self.addresses: dict[int, str] = {}
         self.records: dict[int, Connection] = {}
         self._replying: list[Connection] = []  # with replies since the last `flush_replies`
         # A plain dict gets slow when its front is removed.
@@ -288,11 +287,11 @@ class Connections:
 
     # Addresses
 
-    def identify(self, connection: Connection, address: str, *, from_proxy: bool = False) -> Refusal | None:
+    def identify(self, fd: int, address: str, *, from_proxy: bool = False) -> Refusal | None:
         """Record the address of a client, and count it.
 
         Args:
-            connection: its connection.
+            fd: its connection.
             address: what limits count the client's address by.
             from_proxy: whether a proxy named it, and not the kernel.
 
@@ -304,14 +303,13 @@ class Connections:
             return None
         if is_counted and (refusal := self._admission.add_connection(address)) is not None:
             return refusal
-        connection.address = address
-        self.counters.addresses_kept += 1
+        self.addresses[fd] = address
         return None
 
     def address_of(self, fd: int) -> str:
         """Return the address for operators; "" if the connection is lost and its address not kept."""
-        if (connection := self.records.get(fd)) is not None and connection.address:
-            return connection.address
+        if (address := self.addresses.get(fd)) is not None:
+            return address
         with sockets.borrowed(fd) as sock:
             return networks.limit_key(sockets.peer_address(sock))
 
@@ -593,6 +591,9 @@ class Connections:
         """Close a descriptor and remove all its state."""
         if (connection := self.records.pop(fd, None)) is not None:
             self._release(connection)
+        address = self.addresses.pop(fd, None)
+        if address is not None and self._admission.counts_connections:
+            self._admission.remove_connection(address)
         self.clients[fd] = None
         self.latency_class[fd] = LatencyClass.UNWATCHED
         self.counters.connections -= 1
@@ -606,10 +607,6 @@ class Connections:
         self.counters.awaiting_proxy_headers -= connection.header is not None
         self.deadlines.cancel(connection)
         self.forget_tls(connection)
-        if connection.address:
-            self.counters.addresses_kept -= 1
-            if self._admission.counts_connections:
-                self._admission.remove_connection(connection.address)
         connection.state = State.CLOSED
 
     def forget_tls(self, connection: Connection) -> None:

@@ -206,6 +206,7 @@ class EpollTransport:
             connections.counters,
             latency_classes=connections.count_by_latency_class(),
             handshakes_underway=len(connections.handshaking),
+            addresses_kept=len(connections.addresses),
         )
 
     # Transport: called by the core

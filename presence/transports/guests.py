@@ -122,7 +122,7 @@ class Guests:
         elif self._proxies and networks.contains(self._proxies, address):
             connection.state, connection.header = State.HEADER, bytearray()
             self._connections.counters.awaiting_proxy_headers += 1
-        elif (refusal := self._connections.identify(connection, guest.address)) is not None:
+        elif (refusal := self._connections.identify(fd, guest.address)) is not None:
             self._refuse(connection, refusal)
         return connection if connection.is_guest else None
 
@@ -199,7 +199,7 @@ class Guests:
             return
         if client is not None:
             guest.address = networks.limit_key(client)
-        refusal = self._connections.identify(connection, guest.address, from_proxy=client is not None)
+        refusal = self._connections.identify(connection.fd, guest.address, from_proxy=client is not None)
         if refusal is not None:
             self._refuse(connection, refusal)
 

@@ -21,8 +21,8 @@ from presence.protocol import KEEPALIVE, Code, Kind
 from presence.transports import acceptor
 from presence.transports.acceptor import MAX_ACCEPTS_PER_TURN
 from presence.transports.connections import DEMOTE_AFTER_KEEPALIVES, LatencyClass
-from presence.transports.epoll import KERNEL_ERROR_S, pause_after
-from presence.transports.limits import DRAIN_TIMEOUT_S
+from presence.transports.epoll import CLOSE_PAUSE_S, KERNEL_ERROR_S, pause_after
+from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from tests.support.desks import NotingDesk
 from tests.support.state_table import brief
 from tests.transports import certificates
@@ -151,11 +151,51 @@ async def test_repeated_connections_leave_nothing_behind(
         assert open_descriptors() == before
         connections = server.epoll._connections
         assert not any(connections.clients)
-        assert [*connections.records, *connections.handshaking] == []
+        assert [*connections.records, *connections.addresses, *connections.handshaking] == []
         assert len(connections.deadlines) == 0
         assert server.counted.tls_connections == server.counted.unsent_connections == 0
         assert server.counted.connections == server.counted.handshakes_underway == len(server.registry) == 0
         assert kind == "epoll" or server.counted.handshakes_failed > 0
+
+
+# Records
+
+
+@plain_and_secured
+async def test_a_connection_has_a_record_only_while_anything_is_pending(kind: TransportKind) -> None:
+    async with serving(kind, Limits(unsent_bytes=10_000_000), send_buffer=4096) as server:
+        kept = 0 if kind == "epoll" else 1
+        client = await server.connect(receive_buffer=4096)
+        await server.until(lambda: len(server.epoll._connections.records) == 1)
+        await client.login("ada")
+        await server.until(lambda: len(server.epoll._connections.records) == kept)
+        many = [protocol.keepalive(number) for number in range(2000)]
+        await client.send(*many)
+        await server.until(lambda: server.counted.unsent_connections)
+        assert len(server.epoll._connections.records) == 1
+        await client.take(len(many))
+        await server.until(lambda: not server.counted.unsent_connections)
+        await server.until(lambda: len(server.epoll._connections.records) == kept)
+        client.close()
+        await server.until(lambda: not server.epoll._connections.records)
+
+
+async def test_a_close_that_is_queued_does_not_reach_the_next_connection_of_its_descriptor() -> None:
+    async with serving("epoll") as server:
+        await server.logged_in("ada")
+        fd = server.session("ada").handle
+        server.engine.terminator.kick("ada", server.registry.session_id(server.session("ada")))
+        sock = socket.create_connection(server.address)  # it waits in the kernel's queue
+        server.epoll._connections.close(fd)
+        acceptor = server.epoll._acceptor
+        acceptor._accept(acceptor._listeners[0])  # before the close has its turn
+        acceptor._admit_some()
+        client = Client(trio.SocketStream(trio.socket.from_stdlib_socket(sock)))
+        await client.login("bob")
+        assert server.session("bob").handle == fd
+        await trio.sleep(2 * CLOSE_PAUSE_S)
+        await client.beat()
+        await client.stream.aclose()
 
 
 # Polls
