@@ -338,8 +338,9 @@ class Relay:
             step = writer.next_step(now)
             if step is not None:
                 planned.append((writer, step))
-            if len(self.writers) > 1 and (step is not None or writer.is_planning):
-                await self.runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
+            # A slice of a plan takes milliseconds, and the next one follows; so do many shards' batches.
+            if writer.is_planning or (step is not None and len(self.writers) > 1):
+                await self.runtime.sleep(0)
         return planned
 
     def _without_early_ends(self, planned: list[PlannedStep], waited: set[int]) -> list[PlannedStep]:

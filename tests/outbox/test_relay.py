@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
+from presence.outbox.backlog import MAX_PLANNED_PER_CALL
 from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.end_gate import SETTLE_DELAY_S
 from presence.outbox.queue import Outbox
@@ -114,11 +115,11 @@ def login(uid: str, session: str = "s") -> Change:
 
 
 class Relaying:
-    """A relay of three shards, by the last digit of uids; without one, of shard 0."""
+    """A relay of some shards, by the last digit of uids; without one, of shard 0."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, *, shards: int = 3, **more: Any) -> None:
         self.fake, ids = FakeStore(), iter(["second", "third"])
-        self.outbox = Outbox(lambda uid: int(uid[-1]) if uid[-1] in "12" else 0, 3, max_items=10_000)
+        self.outbox = Outbox(lambda uid: int(uid[-1]) if uid[-1] in "12" else 0, shards, max_items=10_000)
         usual: dict[str, Any] = {
             "node": "first",
             "live": lambda _shard: [],
@@ -271,6 +272,18 @@ async def test_other_tasks_run_after_each_shard_with_a_step(
     relaying.outbox.extend([login(uid) for uid in uids])
     await until(lambda: relaying.applied)
     assert runtime.yields - before == len(uids)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_other_tasks_run_between_the_slices_of_a_plan(
+    clock: MockClock, nursery: trio.Nursery, shards: int
+) -> None:
+    runtime, slices = YieldCountingRuntime(), 4
+    relaying = Relaying(runtime=runtime, shards=shards)
+    relaying.outbox.extend([login("u0")] * (slices * MAX_PLANNED_PER_CALL))
+    nursery.start_soon(relaying.relay.run)
+    await until(lambda: relaying.applied)
+    assert runtime.yields >= slices
 
 
 # Fences
