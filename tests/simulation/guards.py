@@ -209,7 +209,7 @@ GUARDS: Final = (
         seed=11,
     ),
     Guard(
-        "two-sided-resync", attributes={(shard_writer.ShardWriter, "prepare_step"): _never_retire}, seed=23
+        "two-sided-resync", attributes={(shard_writer.ShardWriter, "prepare_step"): _never_retire}, seed=37
     ),
     Guard(
         "profile-with-registration",
