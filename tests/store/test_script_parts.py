@@ -9,7 +9,6 @@ from tests.support.lua_names import declares, free_names
 
 TEXTS = script_runner._TEXTS
 PARTS = sorted(name for name in TEXTS if name.startswith("lib/") or name.endswith("/prelude"))
-WITH_PARTS = sorted(name for name in TEXTS if script_runner.parts_before(name))
 
 
 def provided(name: str) -> list[str]:
@@ -29,10 +28,9 @@ def test_each_name_that_a_script_uses_is_its_own_or_provided_by_what_it_requires
 
 @pytest.mark.parametrize("name", PARTS)
 def test_each_provided_name_is_a_local_that_others_use(name: str) -> None:
-    assert [each for each in provided(name) if not declares(TEXTS[name], each)] == []
-    users = [other for other in WITH_PARTS if name in script_runner.parts_before(other)]
-    used = set().union(*(free_names(TEXTS[user]) for user in users))
-    assert [each for each in provided(name) if each not in used] == []
+    users = [TEXTS[other] for other in TEXTS if name in script_runner.parts_before(other)]
+    used = set().union(*map(free_names, users))
+    assert [each for each in provided(name) if not declares(TEXTS[name], each) or each not in used] == []
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(TEXTS) if required(name)])
