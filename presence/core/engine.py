@@ -110,34 +110,33 @@ class Engine:
         """Handle an accepted connection."""
         return Guest(transport, handle, address)
 
-    def received(self, client: Client, data: bytes, max_packets: int = sys.maxsize) -> ReadOutcome:
-        """Handle bytes that were read from a connection, behind what is unhandled; see `resume`."""
-        client.unhandled += data
-        return self.resume(client, max_packets)
-
     def resume(self, client: Client, max_packets: int = sys.maxsize) -> ReadOutcome:
-        """Handle packets that were read from a connection and are unhandled.
+        """Handle packets that were read from a connection before, and are unhandled; see `received`."""
+        return self.received(client, b"", max_packets)
+
+    def received(self, client: Client, data: bytes, max_packets: int = sys.maxsize) -> ReadOutcome:
+        """Handle bytes that were read from a connection, behind those that are unhandled.
 
         The caller then sends the reply, disconnects if there is an end code, and calls `dispatch_requests`.
         Effects of packets before an internal error stand, such as a login in the same bytes.
 
         Args:
-            client: the connection.
+            client: the connection they came from.
+            data: the bytes.
             max_packets: maximum of packets to handle; see `ReadOutcome.unfinished`.
         """
+        client.unhandled += data
         now = self.clock.now()
         outcome = ReadOutcome(client)
-        packets = 0  # of a session: a login has a limit of its own
         try:
             for event in self._protocol.receive(outcome, max_packets):
-                packets += isinstance(outcome.client, Session)
                 self._handle(event, outcome, now)
             after = outcome.client
             if isinstance(after, Session):
                 if outcome.has_activity and after in self.registry:
                     self.sessions.packet_received(after, now)
-                # What completes no packet of a session costs as much as one that does.
-                packets = packets or int(after is client)
+                # Bytes of a session that complete no packet cost as much as those that complete one.
+                packets = outcome.packets or int(after is client)
                 if self.packet_rate is not None and outcome.end_code is None and packets:
                     self._count_packets(self.packet_rate, after.uid, packets, outcome, now)
             if outcome.end_code is not None:

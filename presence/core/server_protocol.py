@@ -76,7 +76,8 @@ class ReadOutcome:
     client: Client  # the connection from now on: a guest, or the session that it logged in to
     reply: bytearray = field(default_factory=bytearray)  # to send; mutable: one read may have 1,000 answers
     end_code: Code | None = None  # reason to disconnect after the reply; None: stay connected
-    has_activity: bool = False  # whether a packet resets the idle time-out of the session
+    packets: int = 0  # complete ones of the session; the login before it is none
+    has_activity: bool = False  # whether one of these resets the idle time-out
     requests: list[Request] | None = None  # for the request handler, in order
     sight_changed: bool = False  # whether a new token lets the client see other users
     unfinished: bool = False  # whether packets are left for another call, which has to follow soon
@@ -101,10 +102,10 @@ class ServerProtocol:
             max_packets: maximum of packets to handle; see `ReadOutcome.unfinished`.
         """
         data = outcome.client.unhandled
-        start, size, packets = 0, len(data), 0
+        start, size, handled, packets, has_activity = 0, len(data), 0, 0, False
         try:
             while start < size and outcome.end_code is None:
-                if packets >= max_packets:
+                if handled >= max_packets:
                     outcome.unfinished = True
                     break
                 client = outcome.client
@@ -115,18 +116,21 @@ class ServerProtocol:
                     break
                 body = data[start + HEADER_BYTES : end]
                 start = end
-                packets += 1
+                handled += 1
                 if not logged_in:
                     yield _first_packet(protocol.decode(body), outcome)
-                elif body == _KEEPALIVE_BODY:
-                    outcome.has_activity = True
+                    continue
+                packets += 1
+                if body == _KEEPALIVE_BODY:
+                    has_activity = True
                     yield Answered.KEEPALIVE
                 else:
                     packet = protocol.decode(body)
-                    outcome.has_activity |= protocol.is_activity(packet.kind)
+                    has_activity = has_activity or protocol.is_activity(packet.kind)
                     yield self._session_packet(packet, outcome)
         except ProtocolError as error:
             _refuse(outcome, error)
+        outcome.packets, outcome.has_activity = packets, has_activity
         outcome.client.unhandled = data[start:] if outcome.end_code is None else b""
 
     def _session_packet(self, packet: Packet, outcome: ReadOutcome) -> Event:

@@ -17,7 +17,7 @@ Three verbs, which mean the same in the core and in the transports:
     the server stops                            server/drain.py           disconnect_all, and no end
     an expired token, an error, a flood         Expiry, Engine            disconnect_with_grace
     connection lost, slow reader                transports, by Engine     disconnected
-    bad input, logout                           Engine.resume             disconnected, before the close
+    bad input, logout                           Engine.received           disconnected, before the close
 
 No method waits. The caller passes the session object or its id, so a late notice about a superseded session
 ends nothing.
