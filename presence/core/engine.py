@@ -23,7 +23,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
-from presence.core.registry import Client, Guest, NewSession, Session, Transport
+from presence.core.registry import Client, Guest, Session, Transport
 from presence.core.requests import MessageRequest, Request, RequestHandler, WatchRequest
 from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
@@ -183,12 +183,10 @@ class Engine:
             outcome.reply += protocol.encode(protocol.error(login.id, *grant))
             outcome.end_code = grant.code
             return
-        shows, status_ends_at = self._status_end(login.shows, now)
+        new = grant.session
+        new.shows, new.status_ends_at = self._status_end(login.shows, now)
         if self.records_addresses:
-            shows = shows._replace(address=guest.address)
-        new = NewSession(
-            grant.key, grant.idle_timeout, grant.arrived, shows, status_ends_at, grant.expires_at
-        )
+            new.shows = new.shows._replace(address=guest.address)
         session, superseded, change = self.sessions.login(guest, new, now)
         outcome.client = session
         if self.visibility is not None:
@@ -207,7 +205,7 @@ class Engine:
             protocol.ok(
                 login.id,
                 session=self.registry.session_id(session),
-                **_timing(grant.idle_timeout),
+                **_timing(new.idle_timeout),
                 time_ms=self.clock.seen_ms(now),
                 v=protocol.VERSION,
             )

@@ -21,7 +21,7 @@ from presence.core.authenticator import (
     Sight,
 )
 from presence.core.ban_list import BanList
-from presence.core.registry import Client, Guest, Registry, Session, SessionKey
+from presence.core.registry import Client, Guest, NewSession, Registry, Session, SessionKey
 from presence.core.server_protocol import Login
 from presence.protocol import Code
 
@@ -41,12 +41,9 @@ NO_LIMIT = SessionQuota(max_sessions=2**63)
 
 
 class LoginGrant(NamedTuple):
-    """What an admitted client gets; times are monotonic seconds."""
+    """What an admitted client gets."""
 
-    key: SessionKey
-    idle_timeout: float  # seconds
-    arrived: float  # when the login arrived
-    expires_at: float | None  # when its token or certificate expires, whichever is first; None without any
+    session: NewSession
     sight: Sight  # whom its user may see
     superseded_code: Code  # for the goodbye to the client of an older session of the same device
     excess_sessions: list[Session]  # the user's sessions beyond the quota, to be ended
@@ -98,10 +95,7 @@ class LoginPolicy:
             and existing.login_at > now - waited - ARRIVAL_ERROR_S
         )
         return LoginGrant(
-            key,
-            self.clamp_idle_timeout(login.idle_timeout),
-            now - waited,
-            expires_at,
+            NewSession(key, self.clamp_idle_timeout(login.idle_timeout), now - waited, expires_at),
             sight,
             Code.CLOSED if is_order_uncertain else Code.REPLACED,  # after `CLOSED` that client may return
             excess,

@@ -98,15 +98,16 @@ class Session:
 Client: TypeAlias = Guest | Session
 
 
-class NewSession(NamedTuple):
+@dataclass(slots=True)
+class NewSession:
     """What a granted login starts; times are monotonic seconds."""
 
     key: SessionKey
     idle_timeout: float  # seconds, as granted
     arrived: float  # when the login arrived, which may have been unread for a while
+    expires_at: float | None = None  # when its token or certificate expires, whichever is first; None: never
     shows: ProfileChange = UNCHANGED  # what differs from a plain profile
     status_ends_at: float | None = None  # when the status in `shows` ends; None: never
-    expires_at: float | None = None  # when its token or certificate expires; None without any
 
 
 class LoginResult(NamedTuple):
