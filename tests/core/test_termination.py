@@ -1,19 +1,64 @@
 """Ends of sessions and connections, and what follows from each."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 
 from presence import protocol
+from presence.core.ban_list import Ban
 from presence.core.changes import Op
+from presence.core.registry import Session
+from presence.core.termination import SessionTerminator
 from presence.protocol import Code, Kind
 from tests.support.state_table import brief
-from tests.support.worlds import GRACE, LOGIN, T, World, ended
+from tests.support.worlds import GRACE, LOGIN, TICK, T, World, ended
 
 TOO_MANY = (Kind.GOODBYE, None, Code.SESSION_LIMIT)
+
+GOODBYE = protocol.encode(protocol.goodbye(Code.CLOSED))
+# What is called, the code of the end that follows immediately, and that of the end after the grace; None: the
+# session is live.
+CAUSES: dict[str, tuple[Callable[[SessionTerminator, Session], object], Code | None, Code | None]] = {
+    "kick": (lambda t, _: t.kick("ada", "boot-1"), Code.KICKED, Code.KICKED),
+    "ban": (lambda t, _: t.ban(Ban("ada", None, math.inf, "")), Code.BANNED, Code.BANNED),
+    "limit": (lambda t, _: t.limit("ada", "boot-1"), Code.SESSION_LIMIT, Code.SESSION_LIMIT),
+    "supersede": (lambda t, _: t.supersede("ada", "boot-1", Code.CLOSED), Code.REPLACED, Code.REPLACED),
+    "disconnect": (lambda t, s: t.disconnect(s, GOODBYE), None, None),
+    "disconnect all": (lambda t, s: t.disconnect_all([s], lambda: GOODBYE), None, None),
+    "with grace": (
+        lambda t, s: t.disconnect_with_grace(s, Code.AUTH_EXPIRED, GOODBYE),
+        None,
+        Code.AUTH_EXPIRED,
+    ),
+    "lost": (lambda t, s: t.disconnected(s, Code.CLOSED), None, Code.CLOSED),
+    "for good": (
+        lambda t, s: t.disconnected(s, Code.PROTOCOL_ERROR),
+        Code.PROTOCOL_ERROR,
+        Code.PROTOCOL_ERROR,
+    ),
+}
 
 
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+@pytest.mark.parametrize(("cause", "immediately", "after_grace"), CAUSES.values(), ids=CAUSES)
+def test_each_cause_disconnects_and_ends_as_its_code_says(
+    world: World,
+    cause: Callable[[SessionTerminator, Session], object],
+    immediately: Code | None,
+    after_grace: Code | None,
+) -> None:
+    world.login()
+    session = world.session()
+    cause(world.engine.terminator, session)
+    assert session.transport is None
+    assert world.history() == [LOGIN, *([ended(immediately)] if immediately else [])]
+    world.pass_time(GRACE + TICK)
+    assert world.history() == [LOGIN, *([ended(after_grace)] if after_grace else [])]
 
 
 def test_a_lost_connection_leaves_no_bytes_behind(world: World) -> None:
