@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from presence import protocol
 from presence.common.clock import Clock
@@ -23,7 +23,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
-from presence.core.registry import Client, Guest, Session, Transport
+from presence.core.registry import Client, Guest, Handle, Session, Transport
 from presence.core.requests import MessageRequest, Request, RequestHandler, WatchRequest
 from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
@@ -106,7 +106,7 @@ class Engine:
 
     # What transports call
 
-    def opened(self, transport: Transport, handle: Any, address: str = "") -> Guest:
+    def opened(self, transport: Transport, handle: Handle, address: str = "") -> Guest:
         """Handle an accepted connection."""
         return Guest(transport, handle, address)
 

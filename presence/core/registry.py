@@ -9,9 +9,10 @@ wheel's key, and a session id that is a number until its text is needed.
 Tests: `tests/core/test_sessions.py`, `tests/core/test_engine_model.py`.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from presence.common.clock import Clock
 from presence.core.changes import Change, Op
@@ -31,25 +32,31 @@ SessionKey: TypeAlias = str | tuple[str, str]
 """The uid itself for a user's default device, (uid, device) otherwise."""
 
 
+Handle: TypeAlias = int
+"""A transport's name of one of its connections: its descriptor, or a number."""
+
+NO_HANDLE: Final[Handle] = sys.maxsize  # that of no connection, in any transport
+
+
 class Transport(Protocol):
     """A transport, as the engine uses it for one of its connections; no method waits."""
 
-    def disconnect(self, handle: Any, goodbye: bytes) -> None:
+    def disconnect(self, handle: Handle, goodbye: bytes) -> None:
         """Stop reading; soon send `goodbye`, half-close, drain for a bounded time, close."""
 
-    def send(self, handle: Any, data: bytes) -> None:
+    def send(self, handle: Handle, data: bytes) -> None:
         """Send a packet, or buffer it; a client that reads too slowly for the buffer's bound is cut off."""
 
-    def try_send(self, handle: Any, data: bytes) -> bool:
+    def try_send(self, handle: Handle, data: bytes) -> bool:
         """Send unless earlier bytes are unsent; then False, and `Engine.drained` is called later."""
 
-    def poll_now(self, handle: Any) -> bool:
+    def poll_now(self, handle: Handle) -> bool:
         """Read available bytes now, as if the connection had become ready; False: its reader needs a turn."""
 
-    def receive_queue_age_s(self, handle: Any, now: float) -> float:
+    def receive_queue_age_s(self, handle: Handle, now: float) -> float:
         """Return how many seconds before `now` the bytes that were read last had arrived."""
 
-    def certificate(self, handle: Any) -> bytes | None:
+    def certificate(self, handle: Handle) -> bytes | None:
         """Return the certificate that the client presented and TLS has verified, as DER; None without one."""
 
 
@@ -58,7 +65,7 @@ class Guest:
     """A connection that has not logged in."""
 
     transport: Transport
-    handle: Any  # the transport's name of the connection
+    handle: Handle  # the transport's name of the connection
     # What limits count the client's address by, see `networks.limit_key`; "": its transport has no addresses.
     # Kept from the accept to the login: the kernel forgets the address of a connection that is reset.
     address: str = ""
@@ -70,7 +77,7 @@ class Session:
     """A logged-in connection, or one that was lost and is within its grace."""
 
     transport: Transport | None  # None once the connection is lost
-    handle: Any
+    handle: Handle  # `NO_HANDLE` once the connection is lost
     key: SessionKey  # the session's key in registry and wheel
     number: int  # of the login, counted in this process; part of the session's id
     idle_timeout: float  # seconds of silence after which this session ends
@@ -82,7 +89,7 @@ class Session:
 
     def detach(self) -> None:
         """Forget the connection, because it is lost or about to be closed."""
-        self.transport = self.handle = None
+        self.transport, self.handle = None, NO_HANDLE
         self.unhandled = b""
 
     @property

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
@@ -21,7 +21,7 @@ from presence.common import networks
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
-from presence.core.registry import ConnectionInfo
+from presence.core.registry import ConnectionInfo, Handle
 from presence.messaging.router import MessageRouter
 from presence.server import drain, listeners, redis_setup
 from presence.server.ban_enforcer import BanEnforcer
@@ -313,7 +313,7 @@ class Server:
     def _node_id(self) -> str:
         return self.node.relay.node
 
-    def _connected(self, handle: Any) -> ConnectionInfo | None:
+    def _connected(self, handle: Handle) -> ConnectionInfo | None:
         return self._transport.connected(handle) if self._transport else None
 
     async def _tick(self) -> None:

@@ -8,12 +8,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from presence.common.clock import Clock
 from presence.core.changes import Change
 from presence.core.engine import Engine
-from presence.core.registry import ConnectionInfo, Session
+from presence.core.registry import ConnectionInfo, Handle, Session
 from presence.protocol import Code
 
 # Each packs to some 2,100 bytes at most: `meta` and `private` of empty binaries grow from 256 to 880.
@@ -30,7 +30,7 @@ class SessionReporter:
     node: Callable[[], str]  # returns the current node id
     pending_changes: Callable[[], int]  # number of changes that wait for Redis
     # returns what the transport knows about a connection, by its handle; None: nothing
-    connected: Callable[[Any], ConnectionInfo | None]
+    connected: Callable[[Handle], ConnectionInfo | None]
     watches: Callable[[Session], int]  # number of users that a session watches
     # returns a user's recently ended sessions, the latest first, given the monotonic time
     ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()

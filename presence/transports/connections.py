@@ -44,7 +44,7 @@ What is sent over TLS is encrypted immediately, so unsent bytes are those that g
 mask that the kernel reports for a TLS connection has one bit more than that of a plain one, so the hot path
 tells the two apart without a lookup.
 
-Tests: ``tests/transports/test_connections.py``, ``tests/transports/test_requests.py``
+Tests: `tests/transports/test_connections.py`, `tests/transports/test_requests.py`.
 """
 
 import errno

@@ -16,7 +16,7 @@ for each set; tasks do not grow with connections.
 The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
 client and no record any more; accepts run in turns of their own. So no event can reach the wrong connection.
 
-Tests: ``tests/transports/test_epoll.py``, ``tests/system/transports/test_epoll.py``
+Tests: `tests/transports/test_epoll.py`, `tests/system/transports/test_epoll.py`.
 """
 
 import math
@@ -31,7 +31,7 @@ from presence.common import networks
 from presence.common.clock import Clock
 from presence.core.admission import Admission
 from presence.core.engine import Engine
-from presence.core.registry import ConnectionInfo, Session
+from presence.core.registry import ConnectionInfo, Handle, Session
 from presence.transports import sockets
 from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.acceptor import Acceptor
@@ -211,41 +211,41 @@ class EpollTransport:
 
     # Transport: called by the core
 
-    def disconnect(self, handle: int, close_packet: bytes | bytearray) -> None:
+    def disconnect(self, handle: Handle, close_packet: bytes | bytearray) -> None:
         """Ignore input immediately; the last packet follows."""
         if (connection := self._connections.begin_close(handle, close_packet)) is not None:
             self._closing.append(connection)
             self._close_begun.set()
 
-    def send(self, handle: int, data: bytes) -> None:
+    def send(self, handle: Handle, data: bytes) -> None:
         self._connections.deliver(handle, data)
 
-    def try_send(self, handle: int, data: bytes) -> bool:
+    def try_send(self, handle: Handle, data: bytes) -> bool:
         connection = self._connections.records.get(handle)
         if connection is not None and connection.unsent is not None:
             return False
         self.send(handle, data)
         return True
 
-    def poll_now(self, handle: int) -> bool:
+    def poll_now(self, handle: Handle) -> bool:
         client = self._connections.clients[handle]
         if isinstance(client, Session):
             with self._reader.contained(handle):
                 self._reader.poll(handle, client)
         return True
 
-    def receive_queue_age_s(self, handle: int, now: float) -> float:
+    def receive_queue_age_s(self, handle: Handle, now: float) -> float:
         """The kernel knows when the last data arrived, to about `KERNEL_ERROR_S`."""
         if now - self._acceptor.admits_since < KERNEL_ERROR_S:
             return 0.0
         with sockets.borrowed(handle) as sock:
             return sockets.receive_queue_age_s(sock, now, self._clock)
 
-    def certificate(self, handle: int) -> bytes | None:
+    def certificate(self, handle: Handle) -> bytes | None:
         connection = self._connections.records.get(handle)
         return None if connection is None or connection.tls is None else connection.tls.peer_certificate()
 
-    def connected(self, handle: int) -> ConnectionInfo:
+    def connected(self, handle: Handle) -> ConnectionInfo:
         """Return what operators are shown of a logged-in connection."""
         connection, address = self._connections.records.get(handle), self._connections.address_of(handle)
         if connection is None:

@@ -14,7 +14,7 @@ then gains a client nothing.
 Headers and handshakes have an epoll set each, and are taken in turns of their own. A handshake costs as much
 as a hundred keepalives, so it takes a step only there: many of them delay others by the time of a few steps.
 
-Tests: ``tests/transports/test_proxied.py``, ``tests/transports/test_tls.py``
+Tests: `tests/transports/test_proxied.py`, `tests/transports/test_tls.py`.
 """
 
 import os

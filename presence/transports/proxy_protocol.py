@@ -9,7 +9,7 @@ input, because a client that could send one could claim any address. From a prox
 all clients would count as one. The received part of a header is kept in a buffer of at most 536 bytes; what
 follows it stays in the kernel.
 
-Tests: ``tests/transports/test_proxied.py``
+Tests: `tests/transports/test_proxied.py`.
 """
 
 from ipaddress import IPv4Address, IPv6Address

@@ -4,6 +4,7 @@ For TLS and plain TCP on systems without epoll, and for memory streams in tests.
 the epoll transport and drives the same core.
 """
 
+import itertools
 import math
 import ssl
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from presence.common.scarcity import fault_fields
 from presence.core.admission import Admission
 from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
-from presence.core.registry import Client, ConnectionInfo, Guest, Session
+from presence.core.registry import Client, ConnectionInfo, Guest, Handle, Session
 from presence.core.server_protocol import ReadOutcome
 from presence.protocol import Code
 from presence.transports import sockets
@@ -53,7 +54,8 @@ class _Connection:
         read_done: set when the reader has ended.
     """
 
-    def __init__(self, stream: Stream, address: str) -> None:
+    def __init__(self, handle: Handle, stream: Stream, address: str) -> None:
+        self.handle = handle
         self.stream = stream
         self.address = address
         self.read_scope = trio.CancelScope()
@@ -64,7 +66,7 @@ class _Connection:
         self.counted_address = ""
         self.largest_packet = 0
         self.wake = trio.Event()
-        self.hung_up = False
+        self.is_closing = False
 
     def send(self, data: bytes | bytearray) -> None:
         """Queue bytes for the writer."""
@@ -89,6 +91,8 @@ class StreamTransport:
         self._limits = limits
         self._admission = admission
         self._counters = TransportStatistics()
+        self._numbers = itertools.count()
+        self._connections: dict[Handle, _Connection] = {}
         self._accepting = trio.CancelScope()
         self._tls = tls
 
@@ -162,11 +166,12 @@ class StreamTransport:
         if address == "" or not self._admission.room(self._counters.connections):  # "": reset already
             await trio.aclose_forcefully(stream)
             return
-        connection = _Connection(stream, networks.limit_key(address or ""))
+        connection = _Connection(next(self._numbers), stream, networks.limit_key(address or ""))
+        self._connections[connection.handle] = connection
         refusal = self._admit(connection)
         self._counters.accepted += 1
         self._counters.connections += 1
-        connection.client = self._engine.opened(self, connection, connection.address)
+        connection.client = self._engine.opened(self, connection.handle, connection.address)
         connection.read_scope.deadline = login_until or trio.current_time() + self._limits.login_timeout
         try:
             with connection.lifetime:
@@ -174,11 +179,12 @@ class StreamTransport:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
                         self._engine.count_refusal(refusal.code)
-                        self.disconnect(connection, encode_refusal(refusal))
+                        self._begin_close(connection, encode_refusal(refusal))
                     await self._read_to_the_end(connection)
         except Exception as error:
             self._log_failure(error)
         finally:
+            del self._connections[connection.handle]
             self._counters.connections -= 1
             self._counters.closed += 1
             if connection.counted_address:
@@ -198,54 +204,63 @@ class StreamTransport:
 
     # Transport
 
-    def disconnect(self, handle: _Connection, close_packet: bytes | bytearray) -> None:
-        if handle.hung_up:
-            return
-        handle.hung_up = True
-        handle.client = None
-        handle.send(close_packet)
-        handle.read_scope.cancel()
+    def disconnect(self, handle: Handle, close_packet: bytes | bytearray) -> None:
+        self._begin_close(self._connections[handle], close_packet)
 
-    def send(self, handle: _Connection, data: bytes) -> None:
-        handle.largest_packet = max(handle.largest_packet, min(len(data), MAX_PACKET_BYTES))
-        self._send(handle, data)
+    def send(self, handle: Handle, data: bytes) -> None:
+        connection = self._connections[handle]
+        connection.largest_packet = max(connection.largest_packet, min(len(data), MAX_PACKET_BYTES))
+        self._send(connection, data)
 
-    def _send(self, connection: _Connection, data: bytes | bytearray) -> None:
-        if connection.hung_up:
-            return
-        connection.send(data)
-        if len(connection.unsent) > self._limits.unsent_bytes + connection.largest_packet:
-            self._drop_slow_reader(connection)
-
-    def try_send(self, handle: _Connection, data: bytes) -> bool:
-        if handle.unsent:
+    def try_send(self, handle: Handle, data: bytes) -> bool:
+        if self._connections[handle].unsent:
             return False
         self.send(handle, data)
         return True
 
-    def poll_now(self, handle: _Connection) -> bool:
+    def poll_now(self, handle: Handle) -> bool:
         """A stream cannot be read without waiting, so its reader needs a turn."""
         return False
 
-    def receive_queue_age_s(self, handle: _Connection, now: float) -> float:
+    def receive_queue_age_s(self, handle: Handle, now: float) -> float:
         """Known for TCP, also below TLS; 0.0 for other streams."""
-        stream = getattr(handle.stream, "transport_stream", handle.stream)
+        stream = self._connections[handle].stream
+        stream = getattr(stream, "transport_stream", stream)
         return (
             sockets.receive_queue_age_s(stream.socket, now, self._engine.clock)
             if isinstance(stream, trio.SocketStream)
             else 0.0
         )
 
-    def certificate(self, handle: _Connection) -> bytes | None:
-        stream = handle.stream
+    def certificate(self, handle: Handle) -> bytes | None:
+        stream = self._connections[handle].stream
         if not isinstance(stream, trio.SSLStream):
             return None
         certificate: bytes | None = stream.getpeercert(binary_form=True)
         return certificate
 
-    def connected(self, handle: _Connection) -> ConnectionInfo:
+    def connected(self, handle: Handle) -> ConnectionInfo:
         """Return what operators are shown of a logged-in connection."""
-        return ConnectionInfo("stream", handle.address, len(handle.unsent))
+        connection = self._connections[handle]
+        return ConnectionInfo("stream", connection.address, len(connection.unsent))
+
+    # Sending and closing
+
+    def _send(self, connection: _Connection, data: bytes | bytearray) -> None:
+        if connection.is_closing:
+            return
+        connection.send(data)
+        if len(connection.unsent) > self._limits.unsent_bytes + connection.largest_packet:
+            self._close_slow_reader(connection)
+
+    def _begin_close(self, connection: _Connection, close_packet: bytes | bytearray) -> None:
+        """Ignore the input of a connection from now on; the last packet follows."""
+        if connection.is_closing:
+            return
+        connection.is_closing = True
+        connection.client = None
+        connection.send(close_packet)
+        connection.read_scope.cancel()
 
     # The two tasks
 
@@ -257,7 +272,7 @@ class StreamTransport:
         connection.read_done.set()
 
     async def _read(self, connection: _Connection) -> None:
-        """Read until the client closes, or the connection is hung up."""
+        """Read until the client closes, or the connection is being closed."""
         while (client := connection.client) is not None:
             try:
                 data = await connection.stream.receive_some(READ_BYTES)
@@ -269,7 +284,7 @@ class StreamTransport:
             if not data:
                 connection.client = None
                 self._engine.disconnected(client)
-                connection.hung_up = True
+                connection.is_closing = True
                 connection.wake.set()
                 return
             if connection.client is not None:
@@ -289,7 +304,7 @@ class StreamTransport:
             connection.read_scope.deadline = math.inf
             connection.client = outcome.client
         if outcome.end_code is not None:
-            self.disconnect(connection, outcome.reply)
+            self._begin_close(connection, outcome.reply)
         elif outcome.reply:
             self._send(connection, outcome.reply)
         if (outcome.requests or outcome.sight_changed) and (
@@ -302,11 +317,11 @@ class StreamTransport:
         self._log.error("connection failed", failures=self._counters.failures, **fault_fields(error))
 
     def _after_reading(self, connection: _Connection) -> None:
-        """Handle the end of the reader: a guest that is neither hung up nor lost has timed out."""
+        """Handle the end of the reader: a guest that is neither lost nor being closed has timed out."""
         if isinstance(connection.client, Guest):
             self._counters.login_timeouts += 1
             self._engine.count_refusal(Code.LOGIN_TIMEOUT)
-            self.disconnect(connection, LOGIN_TIMED_OUT)
+            self._begin_close(connection, LOGIN_TIMED_OUT)
         else:
             # After a pause a login can be read in the turn in which it times out: it counts.
             connection.read_scope = trio.CancelScope()
@@ -320,14 +335,14 @@ class StreamTransport:
                     with trio.move_on_after(self._limits.unsent_timeout) as timeout:
                         await connection.stream.send_all(data)
                     if timeout.cancelled_caught:
-                        self._drop_slow_reader(connection)
+                        self._close_slow_reader(connection)
                         return
                     del connection.unsent[: len(data)]
                     if not connection.unsent:
                         connection.largest_packet = 0
                         if isinstance(connection.client, Session):
                             self._engine.drained(connection.client)
-                if connection.hung_up:
+                if connection.is_closing:
                     break
                 connection.wake = trio.Event()
                 await connection.wake.wait()
@@ -348,7 +363,7 @@ class StreamTransport:
             while drained <= MAX_DRAIN_BYTES and (data := await stream.receive_some(READ_BYTES)):
                 drained += len(data)
 
-    def _drop_slow_reader(self, connection: _Connection) -> None:
+    def _close_slow_reader(self, connection: _Connection) -> None:
         """Drop the connection of a slow reader; its unsent bytes are lost."""
         self._counters.slow_readers += 1
         if isinstance(connection.client, Session):

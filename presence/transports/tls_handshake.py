@@ -4,7 +4,7 @@ The number of handshakes under way is limited, because each holds memory. A hand
 client's first byte, so silent clients take no place. Beyond the limit the oldest is dropped for the new one:
 an honest handshake takes two round trips, so the oldest are stalled ones, and a flood locks no client out.
 
-Tests: ``tests/transports/test_tls.py``, ``tests/transports/test_client_certificates.py``
+Tests: `tests/transports/test_tls.py`, `tests/transports/test_client_certificates.py`.
 """
 
 import ssl

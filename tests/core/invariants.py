@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from presence.core.changes import Change, Op
 from presence.core.profiles import Profile
-from presence.core.registry import Guest, Session
+from presence.core.registry import NO_HANDLE, Guest, Session
 from presence.protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES, Code
 from tests.support.desks import NotingDesk
 from tests.support.worlds import World
@@ -120,7 +120,7 @@ def _each_session_has_a_deadline_and_its_record(world: World, desk: NotingDesk, 
         assert max(session.login_at, session.last_seen) <= world.now
         assert (session.number in gone) == (session.transport is None)
         if session.transport is None:
-            assert (session.handle, session.unhandled) == (None, b""), "state of a closed connection"
+            assert (session.handle, session.unhandled) == (NO_HANDLE, b""), "state of a closed connection"
         else:
             assert world.sockets.clients[session.handle] is session
     for uid, number in users.items():

@@ -10,7 +10,7 @@ from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
-from presence.core.registry import Guest, NewSession, Registry, Session
+from presence.core.registry import Guest, Handle, NewSession, Registry, Session
 from presence.core.requests import MessageRequest
 from presence.messaging.message_bus import OutgoingMessage, RouteResult
 from presence.messaging.message_queue import QueueBounds
@@ -30,12 +30,12 @@ class Wire(Line):
 
     def __init__(self) -> None:
         super().__init__()
-        self.writes: list[tuple[Any, bytes]] = []
+        self.writes: list[tuple[Handle, bytes]] = []
 
-    def send(self, handle: Any, data: bytes) -> None:
+    def send(self, handle: Handle, data: bytes) -> None:
         self.writes.append((handle, data))
 
-    def packets_of(self, handle: Any) -> list[Packet]:
+    def packets_of(self, handle: Handle) -> list[Packet]:
         """Return all packets sent on a connection."""
         self.taken += b"".join(data for to, data in self.writes if to == handle)
         return self.packets()
@@ -106,6 +106,7 @@ class RouterHarness:
 
     def __init__(self, bounds: QueueBounds | None = None, *, shards: int = 1) -> None:
         self.wire = Wire()
+        self._handles: dict[tuple[str, str], Handle] = {}
         self.bus = FakeBus()
         self.clock = Clock(trio.current_time, lambda: 1_700_000_000.0)
         self.registry = Registry("boot", self.clock)
@@ -124,11 +125,15 @@ class RouterHarness:
         )
 
     def log_in(self, uid: str, device: str = "") -> Session:
-        """Return a session whose handle is (uid, device); Redis does not know of it."""
-        guest = Guest(self.wire, (uid, device))
+        """Return a session; Redis does not know of it."""
+        guest = Guest(self.wire, self.handle_of(uid, device))
         now = self.clock.now()
         new = NewSession((uid, device) if device else uid, 30.0, now)
         return self.registry.login(guest, new, now).session
+
+    def handle_of(self, uid: str, device: str = "") -> Handle:
+        """Return the handle of all connections of a device."""
+        return self._handles.setdefault((uid, device), len(self._handles))
 
     def disconnect(self, session: Session) -> None:
         """Lose the session's connection; it has its grace period."""
@@ -142,7 +147,7 @@ class RouterHarness:
         self.router.submit(sender, MessageRequest(id, to, body))
 
     def packets(self, uid: str, device: str = "") -> list[Packet]:
-        return self.wire.packets_of((uid, device))
+        return self.wire.packets_of(self.handle_of(uid, device))
 
     def bodies(self, uid: str, device: str = "") -> list[Any]:
         """Return the bodies delivered to a device, in order."""

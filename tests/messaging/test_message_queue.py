@@ -21,7 +21,7 @@ from tests.messaging.desks import Wire
 
 NOW = 1000.0
 MANY = QueueBounds(sender_items=2 * MAX_ITEMS_PER_CALL)
-ANN, BOB = (Session(Wire(), uid, uid, 1, 30.0, NOW, NOW) for uid in ("ann", "bob"))
+ANN, BOB = (Session(Wire(), 0, uid, 1, 30.0, NOW, NOW) for uid in ("ann", "bob"))
 
 
 def pending(to: str = "cy", *, size: int = 1, sender: Session = ANN, id: int = 0) -> PendingMessage:
@@ -59,7 +59,7 @@ def test_each_limit_holds_until_messages_in_flight_are_answered(
 
 
 def test_all_connections_of_a_user_share_the_limit_of_a_sender() -> None:
-    phone = Session(Wire(), "phone", ("ann", "phone"), 2, 30.0, NOW, NOW)
+    phone = Session(Wire(), 0, ("ann", "phone"), 2, 30.0, NOW, NOW)
     full = waiting(pending(), pending(sender=phone), bounds=QueueBounds(sender_items=2))
     assert (full.has_room(ANN), full.has_room(phone), full.has_room(BOB)) == (False, False, True)
 

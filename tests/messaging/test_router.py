@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
+from presence.core.registry import Handle
 from presence.messaging.message_bus import Delivery
 from presence.messaging.message_queue import MAX_ITEMS_PER_CALL, RETRY_DELAY_S, QueueBounds
 from presence.messaging.router import GATHER_S, MESSAGE_TIMEOUT_S, RETRY_MAX_S
@@ -161,7 +162,8 @@ async def test_one_call_carries_the_queued_messages_in_order(autojump_clock: Moc
             harness.send(ann, "bob", number, id=number)
         await trio.sleep(SOON_S)
         assert harness.bus.calls == [["bob"] * 5]
-        assert [handle for handle, _ in harness.wire.writes] == [("bob", ""), ("ann", "")], "one write each"
+        written_to = [handle for handle, _ in harness.wire.writes]
+        assert written_to == [harness.handle_of("bob"), harness.handle_of("ann")], "one write each"
         assert harness.bodies("bob") == [0, 1, 2, 3, 4]
         assert harness.answers("ann") == [(number, 1) for number in range(5)]
 
@@ -382,8 +384,8 @@ async def test_a_connection_that_cannot_be_written_to_ends_alone(
         ann, bob, _ = harness.log_in("ann"), harness.log_in("bob"), harness.log_in("bob", "phone")
         send = harness.wire.send
 
-        def fail_for_one(handle: Any, data: bytes) -> None:
-            if handle == ("bob", ""):
+        def fail_for_one(handle: Handle, data: bytes) -> None:
+            if handle == harness.handle_of("bob"):
                 raise RuntimeError("a mistake")
             send(handle, data)
 

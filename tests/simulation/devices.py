@@ -72,8 +72,7 @@ class SimulatedDevice:
                 self._connect_later(self._random.uniform(*RETURN_S))
                 return
             self.main = connection = SimulatedConnection(self._agenda, host, self, self._random)
-            connection.client = host.node.engine.opened(host, connection, "127.0.0.1")
-            host.connections.append(connection)
+            host.accept(connection)
             connection.send(self._login_frame(), self._shown)
             self._agenda.after(LOGIN_TIMEOUT_S, lambda: self._check_login(connection))
 

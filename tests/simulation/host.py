@@ -9,6 +9,7 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
 from presence.core.changes import Change, Op
+from presence.core.registry import Handle
 from presence.protocol import Code
 from presence.server.ban_enforcer import BanEnforcer
 from presence.server.node import Node, Stores
@@ -196,26 +197,32 @@ class Host:
 
     # Transport
 
-    def disconnect(self, handle: SimulatedConnection, farewell: bytes) -> None:
-        handle.disconnect(farewell)
+    def accept(self, connection: SimulatedConnection) -> None:
+        """Tell the engine of a connection; its handle is its place among all."""
+        connection.client = self.node.engine.opened(self, len(self.connections), "127.0.0.1")
+        self.connections.append(connection)
 
-    def send(self, handle: SimulatedConnection, data: bytes) -> None:
+    def disconnect(self, handle: Handle, farewell: bytes) -> None:
+        self.connections[handle].disconnect(farewell)
+
+    def send(self, handle: Handle, data: bytes) -> None:
         """Ignore it: no client asks for what is answered later."""
 
-    def try_send(self, handle: SimulatedConnection, data: bytes) -> bool:
+    def try_send(self, handle: Handle, data: bytes) -> bool:
         return True
 
-    def poll_now(self, handle: SimulatedConnection) -> bool:
+    def poll_now(self, handle: Handle) -> bool:
+        connection = self.connections[handle]
         if self._reads_by_tasks and self._random.random() < READER_NEEDS_A_TURN:
-            self.machine.post_after(0.0, handle.read)
+            self.machine.post_after(0.0, connection.read)
             return False
-        handle.read()
+        connection.read()
         return True
 
-    def receive_queue_age_s(self, handle: SimulatedConnection, now: float) -> float:
-        return (self._world.agenda.now - handle.data_at) * self.clock.rate
+    def receive_queue_age_s(self, handle: Handle, now: float) -> float:
+        return (self._world.agenda.now - self.connections[handle].data_at) * self.clock.rate
 
-    def certificate(self, handle: SimulatedConnection) -> None:
+    def certificate(self, handle: Handle) -> None:
         return None
 
     # What it decides

@@ -1,9 +1,7 @@
 """Sessions whose connections are lists, and made-up states."""
 
-from typing import Any
-
 from presence import protocol
-from presence.core.registry import Session
+from presence.core.registry import Handle, Session
 from presence.protocol import Decoder, Packet
 from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState, id_text
 
@@ -16,26 +14,26 @@ class Line:
         self.offers = 0
         self.slow = False
 
-    def disconnect(self, handle: Any, farewell: bytes) -> None:
+    def disconnect(self, handle: Handle, farewell: bytes) -> None:
         raise AssertionError("unexpected hang-up")
 
-    def send(self, handle: Any, data: bytes) -> None:
+    def send(self, handle: Handle, data: bytes) -> None:
         self.taken += data
 
-    def try_send(self, handle: Any, data: bytes) -> bool:
+    def try_send(self, handle: Handle, data: bytes) -> bool:
         self.offers += 1
         if self.slow:
             return False
         self.taken += data
         return True
 
-    def poll_now(self, handle: Any) -> bool:
+    def poll_now(self, handle: Handle) -> bool:
         return True
 
-    def receive_queue_age_s(self, handle: Any, now: float) -> float:
+    def receive_queue_age_s(self, handle: Handle, now: float) -> float:
         return 0.0
 
-    def certificate(self, handle: Any) -> None:
+    def certificate(self, handle: Handle) -> None:
         return None
 
     def packets(self) -> list[Packet]:

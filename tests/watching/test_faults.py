@@ -1,13 +1,13 @@
 """Errors in this server while it answers and pushes: each costs one request or one connection."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from presence.common.faults import Faults
+from presence.core.registry import Handle
 from presence.core.requests import QueryRequest
 from presence.protocol import Code, Kind, Packet
 from presence.watching.user_states import ShardSnapshot, WatchedState
@@ -54,11 +54,11 @@ class Broken(Line):
         super().__init__()
         self.fails = False
 
-    def send(self, handle: Any, data: bytes) -> None:
+    def send(self, handle: Handle, data: bytes) -> None:
         self._check()
         super().send(handle, data)
 
-    def try_send(self, handle: Any, data: bytes) -> bool:
+    def try_send(self, handle: Handle, data: bytes) -> bool:
         self._check()
         return super().try_send(handle, data)
 
