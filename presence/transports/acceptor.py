@@ -18,11 +18,9 @@ from collections.abc import Sequence
 from itertools import islice, repeat
 from time import perf_counter
 
-import structlog
 import trio
 
 from presence.common.clock import Clock
-from presence.common.logs import RateLimited
 from presence.common.rate_limit import RETRY_MIN_S, spread
 from presence.core.admission import FULL_RETRY_S, Admission
 from presence.transports import sockets
@@ -86,7 +84,6 @@ class Acceptor:
         self._unadmitted: deque[Connection] = deque()  # accepted, not admitted yet
         self.admits_since = -math.inf
         self._has_emptied = False  # whether the last turn took all that the kernel's queue had
-        self._log = RateLimited(structlog.get_logger("presence.transport"))
 
     async def run(self) -> None:
         """Accept and admit connections until cancelled."""
@@ -153,7 +150,7 @@ class Acceptor:
                 return True
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
-                    self._record_accept_error(error)
+                    self._connections.incidents.accept_failed(error)
                     return False
                 continue  # the client left the queue
             if not isinstance(address, tuple) or not address[0]:  # reset before the accept, on some systems
@@ -185,18 +182,13 @@ class Acceptor:
                 self._guests.advance(connection, may_shake=False)
                 self._connections.expect_login(connection)
             except OSError as error:  # it could not be watched, and was closed
-                self._record_accept_error(error)
+                self._connections.incidents.accept_failed(error)
             except Exception as error:
                 self._reader.connection_failed(connection.fd, error)
             if perf_counter() > ends_at:
                 break
         self._connections.flush_replies()
         return bool(unadmitted)
-
-    def _record_accept_error(self, error: OSError) -> None:
-        counters = self._connections.counters
-        counters.accept_errors += 1
-        self._log.error("accept failed", error=error.strerror, accepted=counters.accepted)
 
     async def stop(self) -> None:
         """Accept what is queued, which closing would reset, and close the listeners."""

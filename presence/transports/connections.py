@@ -74,7 +74,7 @@ from presence.transports.limits import (
     READ_BYTES,
     Limits,
 )
-from presence.transports.statistics import TransportStatistics
+from presence.transports.statistics import Incidents, TransportStatistics
 from presence.transports.tls_connection import TlsConnectionState
 
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
@@ -238,6 +238,7 @@ class Connections:
         handshaking: connections whose handshake has begun and is not finished, oldest first.
         deadlines: time-outs of connections.
         counters: statistics of this transport.
+        incidents: counts and logs what goes wrong.
     """
 
     def __init__(self, engine: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
@@ -255,6 +256,7 @@ class Connections:
         self.handshaking: OrderedDict[Connection, None] = OrderedDict()
         self.deadlines = Deadlines(clock)
         self.counters = TransportStatistics()
+        self.incidents = Incidents(engine, self.counters)
 
     def add(self, fd: int, guest: Guest, state: State, *, is_tls: bool = False) -> Connection:
         """Add an accepted descriptor, not watched yet and without a login time-out."""

@@ -20,24 +20,16 @@ Tests: `tests/transports/test_proxied.py`, `tests/transports/test_tls.py`.
 import os
 from contextlib import suppress
 
-import structlog
 import trio
 
 from presence.common import networks
-from presence.common.logs import RateLimited
 from presence.core.admission import Admission
 from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
 from presence.core.registry import Guest, Transport
-from presence.protocol import Code
 from presence.transports import proxy_protocol
 from presence.transports.connections import WRITE, Connection, Connections, LatencyClass, State
-from presence.transports.limits import (
-    LOGIN_TIMED_OUT,
-    MAX_LOGINS_PER_TURN,
-    TOO_MANY_CONNECTIONS,
-    encode_refusal,
-)
+from presence.transports.limits import LOGIN_TIMED_OUT, MAX_LOGINS_PER_TURN, too_many_connections
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
 from presence.transports.tls_handshake import MAX_STEPS_PER_TURN, Handshakes
@@ -74,7 +66,7 @@ class Guests:
         self._admission = admission
         self._proxies = proxies
         self._handshakes = Handshakes(connections, tls)
-        self._log = RateLimited(structlog.get_logger("presence.transport"))
+        self._incidents = connections.incidents
 
     async def run(self) -> None:
         """Serve headers and handshakes until cancelled."""
@@ -118,7 +110,7 @@ class Guests:
         state = State.HANDSHAKE if is_tls else State.LOGIN
         connection = self._connections.add(fd, guest, state, is_tls=is_tls)
         if retry_after is not None:
-            self._refuse(connection, Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after))
+            self._refuse(connection, too_many_connections(retry_after))
         elif self._proxies and networks.contains(self._proxies, address):
             connection.state, connection.header = State.HEADER, bytearray()
             self._connections.counters.awaiting_proxy_headers += 1
@@ -156,11 +148,11 @@ class Guests:
         self._connections.flush_replies()
         if not connection.is_guest:
             return
-        self._connections.counters.login_timeouts += 1
         if connection.state is State.HEADER:
+            self._connections.counters.login_timeouts += 1
             self._refuse_header(connection, "it was not complete in time")
             return
-        self._engine.count_refusal(Code.LOGIN_TIMEOUT)
+        self._incidents.login_timed_out()
         if connection.state is State.HANDSHAKE:
             self._connections.close(connection.fd)
         else:
@@ -204,8 +196,7 @@ class Guests:
             self._refuse(connection, refusal)
 
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
-        self._engine.count_refusal(refusal.code)
-        self._connections.close_gracefully(connection.fd, encode_refusal(refusal))
+        self._connections.close_gracefully(connection.fd, self._incidents.refused(refusal))
         try:
             self._connections.watch_guest(connection)
         except OSError:  # the limit of epoll watches, or no memory
@@ -213,7 +204,5 @@ class Guests:
 
     def _refuse_header(self, connection: Connection, problem: str) -> None:
         """Close a connection without a packet: a misconfigured proxy could not use one."""
-        counters = self._connections.counters
-        counters.proxy_headers_refused += 1
-        self._log.warning("proxy header refused", problem=problem, refused=counters.proxy_headers_refused)
+        self._incidents.header_refused(problem)
         self._connections.close(connection.fd)

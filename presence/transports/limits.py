@@ -46,7 +46,10 @@ class Limits:
 LOGIN_TIMED_OUT = protocol.encode(
     protocol.error(None, Code.LOGIN_TIMEOUT, "no complete login arrived within the time for it")
 )
-TOO_MANY_CONNECTIONS = "this server takes no more connections at present"
+
+
+def too_many_connections(retry_after: float) -> Refusal:
+    return Refusal(Code.BUSY, "this server takes no more connections at present", retry_after)
 
 
 def encode_refusal(refusal: Refusal) -> bytes:

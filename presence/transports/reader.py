@@ -13,11 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-import structlog
 import trio
 
-from presence.common.logs import RateLimited
-from presence.common.scarcity import fault_fields
 from presence.core.engine import Engine
 from presence.core.registry import Client, Session
 from presence.core.server_protocol import ReadOutcome
@@ -59,7 +56,7 @@ class ConnectionReader:
     def __init__(self, engine: Engine, connections: Connections) -> None:
         self._engine = engine
         self._connections = connections
-        self._log = RateLimited(structlog.get_logger("presence.transport"))
+        self._incidents = connections.incidents
         # Read, with packets left for another turn; one that `poll` has resumed stays here, not deferred.
         self._deferred: deque[Connection] = deque()
         self._has_deferred = trio.Event()
@@ -259,7 +256,7 @@ class ConnectionReader:
     def _apply(self, fd: int, client: Client, outcome: ReadOutcome, *, is_all_read: bool = False) -> None:
         """Apply the effects of what was read; `is_all_read`: when it was read, nothing more had arrived."""
         if outcome.failure is not None:
-            self._log_failure(outcome.failure)
+            self._incidents.connection_failed(outcome.failure)
         if self._connections.clients[fd] is not client:
             return  # an effect of its own packets has closed it: the descriptor may be another's by now
         after = outcome.client
@@ -283,7 +280,7 @@ class ConnectionReader:
         if (outcome.requests or outcome.sight_changed) and (
             failure := self._engine.dispatch_requests(outcome)
         ) is not None:
-            self._log_failure(failure)
+            self._incidents.connection_failed(failure)
         if outcome.unfinished and self._connections.clients[fd] is after:
             self._defer(fd)
 
@@ -304,23 +301,18 @@ class ConnectionReader:
         return True
 
     def _drop_unwatchable(self, fd: int, session: Session, error: Exception) -> None:
-        self._log_failure(error)
+        self._incidents.connection_failed(error)
         self._engine.disconnected(session, Code.SERVER_ERROR)
         self._connections.close(fd)
 
     def connection_failed(self, fd: int, error: Exception) -> None:
         """Close a connection because of an error in this server."""
-        self._log_failure(error)
+        self._incidents.connection_failed(error)
         client = self._connections.clients[fd]
         if isinstance(client, Session):
             self._engine.disconnected(client, Code.SERVER_ERROR)
         if self._connections.is_open(fd):
             self._connections.close(fd)
-
-    def _log_failure(self, error: Exception) -> None:
-        counters = self._connections.counters
-        counters.failures += 1
-        self._log.error("connection failed", failures=counters.failures, **fault_fields(error))
 
     def _client_disconnected(self, fd: int, client: Client) -> None:
         """Handle the end of input: the client closed its side or reset the connection."""

@@ -6,19 +6,15 @@ the epoll transport and drives the same core.
 
 import itertools
 import math
-import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-import structlog
 import trio
 from trio.abc import HalfCloseableStream, Stream
 
 from presence.common import networks
-from presence.common.logs import RateLimited
-from presence.common.scarcity import fault_fields
 from presence.core.admission import Admission
 from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
@@ -34,11 +30,10 @@ from presence.transports.limits import (
     MAX_PACKETS_PER_SLICE,
     MIN_PROGRESS_BYTES,
     READ_BYTES,
-    TOO_MANY_CONNECTIONS,
     Limits,
-    encode_refusal,
+    too_many_connections,
 )
-from presence.transports.statistics import TransportStatistics
+from presence.transports.statistics import Incidents, TransportStatistics
 from presence.transports.tls import TlsListening
 
 
@@ -87,10 +82,10 @@ class StreamTransport:
         self, engine: Engine, limits: Limits, admission: Admission, tls: TlsListening | None = None
     ) -> None:
         self._engine = engine
-        self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._limits = limits
         self._admission = admission
         self._counters = TransportStatistics()
+        self._incidents = Incidents(engine, self._counters)
         self._numbers = itertools.count()
         self._connections: dict[Handle, _Connection] = {}
         self._accepting = trio.CancelScope()
@@ -123,10 +118,9 @@ class StreamTransport:
             if (tls_stream := await self._handshake(stream, deadline)) is not None:
                 await self.serve(tls_stream, deadline, address)
             elif trio.current_time() >= deadline:
-                self._counters.login_timeouts += 1
-                self._engine.count_refusal(Code.LOGIN_TIMEOUT)
+                self._incidents.login_timed_out()
         except Exception as error:
-            self._log_failure(error)
+            self._incidents.connection_failed(error)
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -137,6 +131,7 @@ class StreamTransport:
             counters.handshakes_refused += 1
             return None
         counters.handshakes_underway += 1
+        cause = None
         try:
             tls_stream = trio.SSLStream(stream, self._tls.certificate.context, server_side=True)
             with trio.move_on_at(deadline):
@@ -144,11 +139,10 @@ class StreamTransport:
                 counters.handshakes += 1
                 return tls_stream
         except trio.BrokenResourceError as error:
-            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
-                self._log.info("client certificate refused", reason=error.__cause__.verify_message)
+            cause = error.__cause__
         finally:
             counters.handshakes_underway -= 1
-        counters.handshakes_failed += 1
+        self._incidents.handshake_failed(cause)
         return None
 
     async def serve(
@@ -178,11 +172,10 @@ class StreamTransport:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
-                        self._engine.count_refusal(refusal.code)
-                        self._begin_close(connection, encode_refusal(refusal))
+                        self._begin_close(connection, self._incidents.refused(refusal))
                     await self._read_to_the_end(connection)
         except Exception as error:
-            self._log_failure(error)
+            self._incidents.connection_failed(error)
         finally:
             del self._connections[connection.handle]
             self._counters.connections -= 1
@@ -196,7 +189,7 @@ class StreamTransport:
     def _admit(self, connection: _Connection) -> Refusal | None:
         retry_after = self._admission.admit_connection(self._counters.connections)
         if retry_after is not None:
-            return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
+            return too_many_connections(retry_after)
         address = connection.address if self._admission.counts_connections else ""
         refusal = self._admission.add_connection(address) if address else None
         connection.counted_address = address if refusal is None else ""
@@ -299,7 +292,7 @@ class StreamTransport:
     def _apply(self, connection: _Connection, client: Client, outcome: ReadOutcome) -> None:
         """Apply the effects of what was read."""
         if outcome.failure is not None:
-            self._log_failure(outcome.failure)
+            self._incidents.connection_failed(outcome.failure)
         if outcome.client is not client:
             connection.read_scope.deadline = math.inf
             connection.client = outcome.client
@@ -310,17 +303,12 @@ class StreamTransport:
         if (outcome.requests or outcome.sight_changed) and (
             failure := self._engine.dispatch_requests(outcome)
         ) is not None:
-            self._log_failure(failure)
-
-    def _log_failure(self, error: Exception) -> None:
-        self._counters.failures += 1
-        self._log.error("connection failed", failures=self._counters.failures, **fault_fields(error))
+            self._incidents.connection_failed(failure)
 
     def _after_reading(self, connection: _Connection) -> None:
         """Handle the end of the reader: a guest that is neither lost nor being closed has timed out."""
         if isinstance(connection.client, Guest):
-            self._counters.login_timeouts += 1
-            self._engine.count_refusal(Code.LOGIN_TIMEOUT)
+            self._incidents.login_timed_out()
             self._begin_close(connection, LOGIN_TIMED_OUT)
         else:
             # After a pause a login can be read in the turn in which it times out: it counts.

@@ -7,12 +7,7 @@ an honest handshake takes two round trips, so the oldest are stalled ones, and a
 Tests: `tests/transports/test_tls.py`, `tests/transports/test_client_certificates.py`.
 """
 
-import ssl
-
-import structlog
-
 from presence import protocol
-from presence.common.logs import RateLimited
 from presence.protocol import Code
 from presence.transports.connections import Connection, Connections, State
 from presence.transports.tls import TlsListening
@@ -33,7 +28,6 @@ class Handshakes:
     def __init__(self, connections: Connections, tls: TlsListening | None) -> None:
         self._connections = connections
         self._tls = tls
-        self._log = RateLimited(structlog.get_logger("presence.transport"))
 
     def step(self, connection: Connection) -> None:
         """Continue a handshake with what has arrived; after the last step the login is awaited."""
@@ -49,14 +43,12 @@ class Handshakes:
                 connections.send_output(connection)
         except BlockingIOError:
             return
-        except NotTls:
-            connections.counters.handshakes_failed += 1
+        except NotTls as error:
+            connections.incidents.handshake_failed(error)
             connections.forget_tls(connection)  # so the refusal is sent unencrypted
             connections.close_gracefully(connection.fd, _NOT_TLS)
         except OSError as error:
-            connections.counters.handshakes_failed += 1
-            if isinstance(error, ssl.SSLCertVerificationError):
-                self._log.info("client certificate refused", reason=error.verify_message)
+            connections.incidents.handshake_failed(error)
             if tls.fresh:
                 connections.close(connection.fd)
             else:
