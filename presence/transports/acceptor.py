@@ -25,7 +25,8 @@ from presence.common.rate_limit import RETRY_MIN_S, spread
 from presence.core.admission import FULL_RETRY_S, Admission
 from presence.transports import sockets
 from presence.transports.accept_rotation import AcceptRotation
-from presence.transports.connections import Connection, Connections
+from presence.transports.connection_states import Connection
+from presence.transports.connections import Connections
 from presence.transports.guests import Guests
 from presence.transports.limits import TURN_BUDGET_S
 from presence.transports.reader import ConnectionReader

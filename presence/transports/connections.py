@@ -1,44 +1,6 @@
-"""The connections of the epoll transport: the state of each, its unsent bytes, its deadline, and its close.
+"""All connections of the epoll transport: watching, sending to and closing them, and their deadlines.
 
-An idle connection is a session and two bytes: its latency class, and how many keepalives in a row the next
-slower class would have served as well; and its client's address, if a proxy has named it or it is counted.
-Everything else is in a record (`Connection`). A connection has one until its login is answered, and again
-while anything is pending: replies, unsent bytes, packets left for another turn, its close. A TLS connection
-keeps its record.
-
-A descriptor is reused as soon as it is closed. So it names a connection only where the kernel or the core has
-just said so. Queues and deadlines hold records, and a closed one says that it is.
-
-The states of a connection. A guest takes the steps that it needs (see `guests.py`):
-
-    accept -> (HEADER ->) (HANDSHAKE ->) LOGIN -> LOGGED_IN
-
-    begin_close   any of these -> CLOSE_QUEUED   input is ignored; the close packet is behind the replies
-    send_close    CLOSE_QUEUED -> FLUSHING       both are written, behind what is unsent
-    _half_close   FLUSHING     -> HALF_CLOSED    the sending side is shut; input is read and dropped
-    close         any          -> CLOSED         at the end of input; if the unsent bytes are too many, or are
-                                                 taken too slowly; after `MAX_DRAIN_BYTES`, `DRAIN_TIMEOUT_S`
-
-What the kernel and the clock report, by state:
-
-                  readable            writable (while bytes are unsent)     deadline
-    HEADER        Guests.advance                                            Guests.timed_out
-    HANDSHAKE     Guests.advance      flush                                 Guests.timed_out
-    LOGIN         read                flush                                 Guests.timed_out
-    LOGGED_IN     read                flush; at the end Engine.drained      unsent_timed_out
-    CLOSE_QUEUED  send_close, drain   flush; at the end send_close          close
-    FLUSHING      drain               flush; at the end _half_close         close
-    HALF_CLOSED   drain                                                     close
-
-Each connection is watched by one epoll set, that of its *latency class*. What the client sends moves it.
-`DEMOTE_AFTER_KEEPALIVES` keepalives in a row move it to the next slower class, which would have served them
-too:
-
-    accept -> (AWAITING_HEADER ->) (HANDSHAKING ->) IMMEDIATE -> login -> BATCHED
-    anything but a keepalive:            any class -> IMMEDIATE
-    a keepalive that wants an answer:    BATCHED   -> SHORT
-    keepalives in a row:                 IMMEDIATE -> SHORT
-    the same, none wants an answer:      SHORT     -> BATCHED
+`connection_states.py` says what is known of one; `reader.py` reads them, `guests.py` takes them to a login.
 
 What is sent over TLS is encrypted immediately, so unsent bytes are those that go over the wire. The event
 mask that the kernel reports for a TLS connection has one bit more than that of a plain one, so the hot path
@@ -53,7 +15,6 @@ import select
 import socket
 from collections import OrderedDict
 from contextlib import suppress
-from enum import Enum, IntEnum
 
 import trio
 
@@ -66,6 +27,14 @@ from presence.core.registry import Client, Guest, Session
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 from presence.transports import sockets
+from presence.transports.connection_states import (
+    CLASS_OF_GUEST,
+    SERVED_CLASSES,
+    WATCHING_CLASSES,
+    Connection,
+    LatencyClass,
+    State,
+)
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
     MAX_DRAIN_BYTES,
@@ -78,101 +47,8 @@ from presence.transports.statistics import Incidents, TransportStatistics
 from presence.transports.tls_connection import TlsConnectionState
 
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
-# About two minutes; a client that wants every third keepalive answered keeps its class.
-DEMOTE_AFTER_KEEPALIVES = 12
-
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 TLS_READ = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
-
-
-class LatencyClass(IntEnum):
-    """Which epoll set watches a connection; the head of this file has the transitions."""
-
-    IMMEDIATE = 0  # not logged in, or has recently sent more than keepalives: served without a pause
-    SHORT = 1  # keepalives that want an answer: gathered for a few milliseconds
-    BATCHED = 2  # keepalives without an answer: gathered for longer
-    AWAITING_HEADER = 3  # of a proxy: see `guests.py`
-    HANDSHAKING = 4  # TLS: see `guests.py`
-    UNWATCHED = 5  # none
-
-    @property
-    def slower(self) -> "LatencyClass":
-        """The next slower of the served classes."""
-        return LatencyClass.SHORT if self is LatencyClass.IMMEDIATE else LatencyClass.BATCHED
-
-
-SERVED_CLASSES = (LatencyClass.IMMEDIATE, LatencyClass.SHORT, LatencyClass.BATCHED)
-WATCHING_CLASSES = (*SERVED_CLASSES, LatencyClass.AWAITING_HEADER, LatencyClass.HANDSHAKING)
-
-
-class State(Enum):
-    """How far a connection is; the head of this file has the transitions."""
-
-    HEADER = "a proxy's header is awaited"
-    HANDSHAKE = "the TLS handshake is not over"
-    LOGIN = "the login is awaited"
-    LOGGED_IN = "its client is a session"
-    CLOSE_QUEUED = "the close packet is not sent yet"
-    FLUSHING = "the close packet is sent, or among the unsent bytes"
-    HALF_CLOSED = "the sending side is shut"
-    CLOSED = "the descriptor is closed, and may be another connection's"
-
-
-_GUEST_STATES = frozenset({State.HEADER, State.HANDSHAKE, State.LOGIN})
-_CLASS_OF_GUEST = {State.HEADER: LatencyClass.AWAITING_HEADER, State.HANDSHAKE: LatencyClass.HANDSHAKING}
-
-
-class Connection:
-    """The record of a connection with which anything is pending, or that is a TLS connection."""
-
-    __slots__ = (
-        "drained_bytes",
-        "fd",
-        "header",
-        "is_deferred",
-        "largest_packet",
-        "progress_bytes",
-        "replies",
-        "state",
-        "tls",
-        "unsent",
-    )
-
-    def __init__(self, fd: int, state: State = State.LOGGED_IN) -> None:
-        self.fd = fd  # its descriptor, unless it is closed
-        self.state = state
-        self.tls: TlsConnectionState | None = None  # from the accept on, if it is a TLS connection
-        self.header: bytearray | None = None  # the received part of a proxy's header
-        self.replies: bytearray | None = None  # to send when the batch has been read, or when it is closed
-        self.is_deferred = False  # whether the reader has packets of it left for another turn
-        self.unsent: bytearray | None = None  # bytes waiting for a slow reader
-        self.largest_packet = 0  # bytes among them that make no slow reader, because they are one packet
-        self.progress_bytes = 0  # that a slow reader has taken since its deadline was set
-        self.drained_bytes = 0  # read and dropped since the close began
-
-    @property
-    def is_guest(self) -> bool:
-        return self.state in _GUEST_STATES
-
-    @property
-    def is_closed(self) -> bool:
-        return self.state is State.CLOSED
-
-    @property
-    def can_send(self) -> bool:
-        """Whether packets can be sent: over TLS, whether the handshake is over."""
-        return self.tls is None or self.tls.ready
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the record says no more than that there is a session."""
-        return (
-            self.state is State.LOGGED_IN
-            and self.replies is None
-            and self.unsent is None
-            and not self.is_deferred
-            and self.tls is None
-        )
 
 
 class Deadlines:
@@ -330,7 +206,7 @@ class Connections:
         """
         if connection.state is State.LOGGED_IN or connection.is_closed:
             return
-        latency_class = _CLASS_OF_GUEST.get(connection.state, LatencyClass.IMMEDIATE)
+        latency_class = CLASS_OF_GUEST.get(connection.state, LatencyClass.IMMEDIATE)
         if self.latency_class[connection.fd] != latency_class:
             self.set_latency_class(connection.fd, latency_class)
 

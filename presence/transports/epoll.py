@@ -2,7 +2,7 @@
 
 Why not a task per connection: measured at 15,000 connections, such a server costs several times the
 processor time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. An idle
-connection is a descriptor, a session and two bytes (see `connections.py`).
+connection is a descriptor, a session and two bytes (see `connection_states.py`).
 
 A wake-up costs more than a read: some 0.2 ms of processor time, as much as fifty keepalives. So after a batch
 a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can wait
@@ -35,7 +35,8 @@ from presence.core.registry import ConnectionInfo, Handle, Session
 from presence.transports import sockets
 from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.acceptor import Acceptor
-from presence.transports.connections import SERVED_CLASSES, Connection, Connections, LatencyClass, State
+from presence.transports.connection_states import SERVED_CLASSES, Connection, LatencyClass, State
+from presence.transports.connections import Connections
 from presence.transports.guests import Guests
 from presence.transports.limits import (
     MAX_CONNECTIONS_PER_TURN,

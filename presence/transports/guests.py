@@ -1,4 +1,4 @@
-"""The steps of a guest, from the accept to its login; the states are those of `connections.py`.
+"""The steps of a guest, from the accept to its login; the states are those of `connection_states.py`.
 
     enter        the connection is counted, or refused
     HEADER       from a proxy: its header names the client (see `proxy_protocol.py`)
@@ -28,7 +28,8 @@ from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
 from presence.core.registry import Guest, Transport
 from presence.transports import proxy_protocol
-from presence.transports.connections import WRITE, Connection, Connections, LatencyClass, State
+from presence.transports.connection_states import Connection, LatencyClass, State
+from presence.transports.connections import WRITE, Connections
 from presence.transports.limits import LOGIN_TIMED_OUT, MAX_LOGINS_PER_TURN, too_many_connections
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening

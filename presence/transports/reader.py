@@ -19,16 +19,8 @@ from presence.core.engine import Engine
 from presence.core.registry import Client, Session
 from presence.core.server_protocol import ReadOutcome
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
-from presence.transports.connections import (
-    DEMOTE_AFTER_KEEPALIVES,
-    READ,
-    TLS_READ,
-    WRITE,
-    Connection,
-    Connections,
-    LatencyClass,
-    State,
-)
+from presence.transports.connection_states import DEMOTE_AFTER_KEEPALIVES, Connection, LatencyClass, State
+from presence.transports.connections import READ, TLS_READ, WRITE, Connections
 from presence.transports.limits import (
     GUEST_READ_BYTES,
     MAX_PACKETS_PER_SLICE,

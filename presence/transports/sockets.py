@@ -1,4 +1,7 @@
-"""TCP sockets: open listeners, and ask the kernel about connections."""
+"""TCP sockets: open listeners, and ask the kernel about connections.
+
+Tests: `tests/server/test_listeners.py`, `tests/transports/test_connections.py`.
+"""
 
 import _socket
 import os

@@ -10,6 +10,8 @@ connections.
 
 Where clients have certificates there are no tickets and TLS 1.3 only, which has no other way to resume a
 session: a resumed one is not verified again, although its certificate may have expired or been revoked since.
+
+Tests: `tests/transports/test_tls_certificates.py`, `tests/transports/test_client_certificates.py`.
 """
 
 import ssl

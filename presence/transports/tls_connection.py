@@ -12,6 +12,8 @@ shrinks.
 
 A fresh connection is only a descriptor: a silent client costs what it does on a plain port. The library's 16
 KB come with the first byte, if that can begin a handshake.
+
+Tests: `tests/transports/test_tls.py`.
 """
 
 import errno

@@ -9,7 +9,8 @@ Tests: `tests/transports/test_tls.py`, `tests/transports/test_client_certificate
 
 from presence import protocol
 from presence.protocol import Code
-from presence.transports.connections import Connection, Connections, State
+from presence.transports.connection_states import Connection, State
+from presence.transports.connections import Connections
 from presence.transports.tls import TlsListening
 from presence.transports.tls_connection import NotTls, TlsConnectionState
 

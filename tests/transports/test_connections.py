@@ -18,7 +18,8 @@ from presence.core.registry import Client, ConnectionInfo
 from presence.core.server_protocol import Event, ReadOutcome, ServerProtocol
 from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer
 from presence.transports import connections, sockets, stream
-from presence.transports.connections import Connection, Connections
+from presence.transports.connection_states import Connection
+from presence.transports.connections import Connections
 from presence.transports.limits import MAX_PACKETS_PER_SLICE, Limits
 from tests.support.state_table import AT_TRANSPORT, Cell, brief, frames
 from tests.transports.harness import (

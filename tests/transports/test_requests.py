@@ -13,7 +13,7 @@ from presence.core.admission import PacketRate
 from presence.core.registry import Session
 from presence.core.requests import MessageRequest, QueryRequest, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
-from presence.transports.connections import LatencyClass
+from presence.transports.connection_states import LatencyClass
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
     MAX_PACKETS_PER_SLICE,

@@ -15,7 +15,7 @@ import trio
 
 from presence import protocol
 from presence.protocol import Code, Kind, Other
-from presence.transports.connections import LatencyClass
+from presence.transports.connection_states import LatencyClass
 from presence.transports.epoll import ANSWER_WINDOW_S
 from presence.transports.limits import Limits
 from tests.support.state_table import AT_TRANSPORT, Cell, brief
