@@ -402,8 +402,8 @@ class ShardWriter:
 
     def _has_pending(self) -> bool:
         """Whether there are changes that Redis has not acknowledged."""
-        batch = self._in_flight
-        return bool(batch.batch or batch.unconfirmed or not self._backlog.is_empty)
+        flight = self._in_flight
+        return bool(flight.batch or flight.unconfirmed or not self._backlog.is_empty)
 
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
@@ -433,9 +433,10 @@ class ShardWriter:
         has_gone_back = lost or (is_other_history and not is_first)
         self.resyncs += not is_first
         self.rollbacks += has_gone_back
-        self._causes |= (Cause.LOST if lost else Cause.NONE) | (
-            Cause.GONE_BACK if has_gone_back else Cause.NONE
-        )
+        if lost:
+            self._causes |= Cause.LOST
+        if has_gone_back:
+            self._causes |= Cause.GONE_BACK
         applied = self._in_flight.resolve(history)
         if applied is not None:
             self._backlog.acknowledge()
