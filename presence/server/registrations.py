@@ -12,7 +12,7 @@ from presence.common.clock import Clock
 from presence.core.changes import Change
 from presence.core.engine import Engine
 from presence.core.registry import Session
-from presence.outbox.backlog import ByShard
+from presence.server.by_shard import ByShard
 from presence.store.keys import Keys
 
 FRESH_S: Final = 0.05  # a pass is shared for as long, unless sessions have changed

@@ -4,12 +4,11 @@ The order is also tested in `tests/simulation`.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 import pytest
 
 from presence.core.changes import Change, Op
-from presence.outbox.backlog import MAX_PLANNED_PER_CALL, MAX_SCANNED_PER_CALL, Backlog, ByShard
+from presence.outbox.backlog import MAX_PLANNED_PER_CALL, MAX_SCANNED_PER_CALL, Backlog
 from presence.outbox.queue import Outbox
 from presence.outbox.steps import Item
 from presence.protocol.constants import Code
@@ -95,14 +94,6 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
     assert shard.sent(with_ends=False) == [(Op.LOGIN, "a")]
     assert not shard.backlog.is_planning
     assert shard.pending == ends
-
-
-def test_items_are_split_by_shard_once_and_read_no_further_than_needed() -> None:
-    found = iter(range(100))
-    parted = ByShard(found, lambda number: number % 2, 2)
-    assert len(list(islice(parted.items_of(1), 5))) == 5
-    assert len(list(found)) == 90
-    assert (parted.is_untaken(0), parted.is_untaken(1)) == (True, False)
 
 
 def test_a_pending_update_is_covered_by_a_registration() -> None:
