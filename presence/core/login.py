@@ -84,7 +84,7 @@ class LoginPolicy:
         if existing is not None and existing.login_at > now - waited + ARRIVAL_ERROR_S:
             # After a pause connections are read in no particular order; the client is at the later login.
             return Refusal(Code.REPLACED, "a later login of this device is here already")
-        excess = self._excess_sessions(uid, login.shows.device_class or "", now) if existing is None else []
+        excess = self._excess_sessions(uid, login.device_class, now) if existing is None else []
         if isinstance(excess, Refusal):
             return excess
         if (refusal := self.admission.admit_login(guest.address, uid)) is not None:
@@ -158,7 +158,7 @@ class LoginPolicy:
         checks = [(self.session_limit, others)]
         if device_class in self.class_limits:
             profiles = self.registry.profiles
-            same = [each for each in others if profiles.get(each.number).device_class == device_class]
+            same = [each for each in others if profiles.get(each.number).facts.device_class == device_class]
             checks.insert(0, (self.class_limits[device_class], same))
         excess: dict[Session, None] = {}
         for limit, sessions in checks:

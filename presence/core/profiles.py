@@ -1,4 +1,4 @@
-"""What sessions show to others: their status, and the metadata that their clients set."""
+"""Profiles of sessions: what they show to others, and the facts of their logins."""
 
 from typing import Final, NamedTuple
 
@@ -10,25 +10,37 @@ UPDATES_BURST = 10.0  # each update is written to Redis and sent to all watchers
 UPDATES_PER_S = 1.0  # in the long run
 
 
+class LoginFacts(NamedTuple):
+    """What a login tells for as long as its session lives; "" where it does not."""
+
+    address: str = ""  # of the client, for the application's backend, where a setting asks for it
+    device_class: str = ""  # what the device is: phone, web
+
+
+NO_FACTS: Final = LoginFacts()
+
+
 class Profile(NamedTuple):
-    """What a session shows; `meta` and `private` are the client's JSON, opaque from here to the readers."""
+    """What events tell of a session; `meta` and `private` are the client's JSON, opaque up to the readers."""
 
     status: Status = "online"
     meta: str = ""  # for everybody; "" if none
     private: str = ""  # for the application's backend only
-    address: str = ""  # of the client, for the backend, where a setting asks for it
-    device_class: str = ""  # what the device is, as its login says: phone, web; "" if it does not
+    facts: LoginFacts = NO_FACTS
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All but the status, in the order of TEXTS in `store/scripts/lib/record_cache.lua`."""
+        return (self.meta, self.private, *self.facts)
 
 
 class ProfileChange(NamedTuple):
-    """What a login or an update sets; None: unchanged."""
+    """What a login or an update sets of what a session shows; None: unchanged."""
 
     status: Status | None = None
     until_ms: int | None = None  # Unix milliseconds at which the status from before is back; None: never
     meta: str | None = None
     private: str | None = None
-    address: str | None = None
-    device_class: str | None = None
 
 
 PLAIN = Profile()
@@ -57,6 +69,10 @@ class Profiles:
         """Return 0.0 if a session may be updated now, and count that; else the seconds to wait."""
         return 0.0 if self._updates.take(number, now) else self._updates.wait_s(number, now)
 
+    def note_login(self, number: int, facts: LoginFacts) -> None:
+        """Keep the facts of the login of a session, which has no profile yet."""
+        self._show(number, Profile(facts=facts))
+
     def update(self, number: int, change: ProfileChange = UNCHANGED) -> Code | None:
         """Update a session's profile; ends auto-away. After a status with an end `end_status` follows.
 
@@ -66,13 +82,14 @@ class Profiles:
         before = self.get(number)
         set_before: Status = "online" if number in self._auto_away else before.status
         self._auto_away.discard(number)
-        status, until_ms, *texts = change
+        status, until_ms, meta, private = change
         if status is not None and until_ms is not None:
             self._returns_to.setdefault(number, set_before)
         elif status is not None:
             self._returns_to.pop(number, None)
-        kept = (old if new is None else new for old, new in zip(before[1:], texts, strict=True))
-        return self._show(number, Profile(status or set_before, *kept))
+        meta = before.meta if meta is None else meta
+        private = before.private if private is None else private
+        return self._show(number, Profile(status or set_before, meta, private, before.facts))
 
     def end_status(self, number: int) -> Code | None:
         """End a status that has an end: the one from before is back."""

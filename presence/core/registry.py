@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from presence.common.clock import Clock
 from presence.core.changes import Change, Op
-from presence.core.profiles import UNCHANGED, ProfileChange, Profiles
+from presence.core.profiles import NO_FACTS, UNCHANGED, LoginFacts, ProfileChange, Profiles
 from presence.protocol import Code
 
 
@@ -114,6 +114,7 @@ class NewSession:
     arrived: float  # when the login arrived, which may have been unread for a while
     expires_at: float | None = None  # when its token or certificate expires, whichever is first; None: never
     shows: ProfileChange = UNCHANGED  # what differs from a plain profile
+    facts: LoginFacts = NO_FACTS
     status_ends_at: float | None = None  # when the status in `shows` ends; None: never
 
 
@@ -186,6 +187,8 @@ class Registry:
             self.profiles.remove(superseded.number)
         elif not isinstance(key, str):
             self._add_device(*key)
+        if new.facts is not NO_FACTS:
+            self.profiles.note_login(session.number, new.facts)
         if new.shows is not UNCHANGED:
             self.profiles.update(session.number, new.shows)
         self.version += 1

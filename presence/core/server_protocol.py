@@ -19,7 +19,7 @@ from presence.core.requests import REQUEST_KINDS, Request, parse_request
 from presence.protocol import HEADER_BYTES, Code, Kind, Packet, ProtocolError
 
 _KEEPALIVE_BODY = protocol.KEEPALIVE[HEADER_BYTES:]
-_PROFILE_KEYS = frozenset({"status", "meta", "private", "class"})
+_PROFILE_KEYS = frozenset({"status", "meta", "private"})
 _SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE)
 _MISPLACED = {  # kinds that a logged-in client must not send
     Kind.LOGIN: "this connection has logged in already",
@@ -36,6 +36,7 @@ class Login(NamedTuple):
     token: str | None
     idle_timeout: float | None  # seconds; None: the server's default
     shows: ProfileChange
+    device_class: str  # "" if the login names none
 
 
 class Update(NamedTuple):
@@ -164,12 +165,13 @@ def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
     if packet.kind != Kind.LOGIN:
         return _misplaced(packet, outcome, "the first packet must be a login", Code.NOT_LOGGED_IN)
     get = packet.payload.get
-    shows = _shows(packet.payload, device_class=get("class"))
-    return Login(packet.id, get("uid"), get("device"), get("token"), get("idle_timeout"), shows)
+    shows = _shows(packet.payload)
+    device_class = get("class", "")
+    return Login(packet.id, get("uid"), get("device"), get("token"), get("idle_timeout"), shows, device_class)
 
 
-def _shows(payload: Mapping[str, Any], device_class: str | None = None) -> ProfileChange:
-    """Return what a login or an update changes of what a session shows; only a login has a device class."""
+def _shows(payload: Mapping[str, Any]) -> ProfileChange:
+    """Return what a login or an update changes of what a session shows."""
     if not _PROFILE_KEYS & payload.keys():
         return UNCHANGED
     return ProfileChange(
@@ -177,7 +179,6 @@ def _shows(payload: Mapping[str, Any], device_class: str | None = None) -> Profi
         payload.get("until_ms"),
         meta_json.to_text(payload["meta"]) if "meta" in payload else None,
         meta_json.to_text(payload["private"]) if "private" in payload else None,
-        device_class=device_class,
     )
 
 

@@ -216,10 +216,7 @@ def size_of(change: Change) -> int:
         + _text_bytes(change.uid)
         + _text_bytes(change.device)
         + len(change.session)
-        + _text_bytes(change.profile.meta)
-        + _text_bytes(change.profile.private)
-        + len(change.profile.address)
-        + len(change.profile.device_class)
+        + sum(map(_text_bytes, change.profile.texts))
     )
 
 

@@ -169,7 +169,7 @@ def _packed_profile(profile: Profile) -> str:
     """Return a profile for `show_as` of lib/profile.lua; a JSON text holds no NUL."""
     if profile == PLAIN:
         return ""
-    texts = "\0".join(profile[1:]).rstrip("\0")
+    texts = "\0".join(profile.texts).rstrip("\0")
     return f"{_LETTERS[profile.status]}{texts}"
 
 
@@ -179,7 +179,7 @@ def _fingerprint(profile: Profile) -> str:
         return ""
     return _LETTERS[profile.status] + "".join(
         hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() if text else "-"
-        for text in profile[1:]
+        for text in profile.texts
     )
 
 

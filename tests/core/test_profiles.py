@@ -7,7 +7,7 @@ import pytest
 from presence import protocol
 from presence.common import meta_json
 from presence.core.changes import Op
-from presence.core.profiles import PLAIN, Profile
+from presence.core.profiles import PLAIN, LoginFacts, Profile
 from presence.protocol import Code, Kind, Packet
 from tests.support.desks import NotingDesk
 from tests.support.worlds import TICK, World
@@ -251,6 +251,6 @@ def test_a_login_says_its_address_where_a_setting_asks_for_it() -> None:
     handle = world.login()
     update(world, handle, status="away")
     assert [each.profile for each in world.changes] == [
-        Profile(address="127.0.0.1"),
-        Profile("away", address="127.0.0.1"),
+        Profile(facts=LoginFacts("127.0.0.1")),
+        Profile("away", facts=LoginFacts("127.0.0.1")),
     ]

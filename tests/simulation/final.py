@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadtest.checker import RemainingEvent, check_last_events, differences
 from presence.common import meta_json
-from presence.core.profiles import Profile
+from presence.core.profiles import LoginFacts, Profile
 from presence.core.registry import Session
 from presence.store.records import State, offline_state, online_state, public_state, status_of
 from tests.simulation.fake.values import Hash, Members, Sorted, Stream
@@ -136,8 +136,8 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
             uid, state = name.decode(), online_state(text)
             assert state is not None
             for each in state["sessions"]:
-                texts = (each.get(name, "") for name in ("meta", "private", "address", "class"))
-                recorded = Profile(status_of(each), *texts)
+                facts = LoginFacts(each.get("address", ""), each.get("class", ""))
+                recorded = Profile(status_of(each), each.get("meta", ""), each.get("private", ""), facts)
                 if recorded != profiles.get(each["session"]):
                     text_of = "{} of {} is {} in its record, {} in its process"
                     known = profiles.get(each["session"])
@@ -196,7 +196,8 @@ def _check_profile(
     meta, private = (
         meta_json.to_text({"text": text}) if text else "" for text in (status.meta, status.private)
     )
-    wanted = Profile(shown, meta, private, device_class=connection.device.plan.device_class)
+    facts = LoginFacts(device_class=connection.device.plan.device_class)
+    wanted = Profile(shown, meta, private, facts)
     if profile != wanted:
         judge.add_violation("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 

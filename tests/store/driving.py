@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from presence.core.changes import Change, Op
-from presence.core.profiles import PLAIN, Profile
+from presence.core.profiles import PLAIN, LoginFacts, Profile
 from presence.outbox.event_counts import TYPES
 from presence.outbox.overflow import SkippedChanges
 from presence.outbox.replies import Probe, Reply, ReplyStatus
@@ -225,7 +225,7 @@ def a_change(text: str) -> Change:
         age_s=float(options.get("age", 0)),
         at_ms=at_ms,
         last_seen_ms=NOW_MS + int(options["seen"]) if "seen" in options else at_ms,
-        profile=Profile(status, meta, private, device_class=options.get("class", "")),
+        profile=Profile(status, meta, private, LoginFacts(device_class=options.get("class", ""))),
         grace_ms=int(options.get("grace", 0)),
     )
 

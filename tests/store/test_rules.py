@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from presence.core.profiles import Profile
+from presence.core.profiles import LoginFacts, Profile
 from presence.outbox.event_counts import Transitions
 from presence.outbox.replies import NodeNoticeKind, ReplyStatus
 from presence.store.keys import Keys
@@ -477,7 +477,7 @@ def test_a_victim_of_the_limit_of_its_class_does_not_count_for_the_one_of_all(se
         a, b = Hand(store, "a"), Hand(store, "b")
         for hand in (a, b):
             hand.open()
-        phone = Profile(device_class="phone")
+        phone = Profile(facts=LoginFacts(device_class="phone"))
         a.apply(login("u", "s1", "tv", age_s=3), login("u", "s2", "old", age_s=2, profile=phone))
         b.apply(login("u", "s3", "new", profile=phone))
         assert [notice.device for notice in probed(store, "a").inbox] == ["old"]

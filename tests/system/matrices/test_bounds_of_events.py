@@ -14,7 +14,7 @@ import pytest
 
 from loadtest.servers import LocalRedis
 from presence.core.changes import Change, Op
-from presence.core.profiles import Profile
+from presence.core.profiles import LoginFacts, Profile
 from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.queue import Outbox
 from presence.outbox.replies import ReplyStatus
@@ -52,7 +52,7 @@ def meta(number: int) -> str:
 
 
 def profile(number: int) -> Profile:
-    return Profile("dnd", meta(number), meta(number), ADDRESS, '"' * CLASS_MAX_BYTES)
+    return Profile("dnd", meta(number), meta(number), LoginFacts(ADDRESS, '"' * CLASS_MAX_BYTES))
 
 
 @contextmanager
@@ -163,7 +163,8 @@ def test_a_full_outbox_takes_what_is_documented(shards: int) -> None:
         before = tracemalloc.get_traced_memory()[0]
         while filled_shard < shards:
             at_ms = 1_700_000_000_000 + number
-            shown = Profile("dnd", text(META_TEXT_MAX_BYTES), text(META_TEXT_MAX_BYTES), ADDRESS, "c" * 32)
+            facts = LoginFacts(ADDRESS, "c" * 32)
+            shown = Profile("dnd", text(META_TEXT_MAX_BYTES), text(META_TEXT_MAX_BYTES), facts)
             outbox.append(
                 Change(
                     Op.UPDATE,
