@@ -51,7 +51,14 @@ from presence.protocol.packet import (
     update,
     watch,
 )
-from presence.protocol.reactions import TABLE, ConnectionState, Other, Reaction, ServerAnswer, is_activity
+from presence.protocol.packet_effects import (
+    TABLE,
+    ConnectionState,
+    Other,
+    Reaction,
+    ServerAnswer,
+    is_activity,
+)
 from presence.protocol.schema import check_payload
 
 __all__ = [

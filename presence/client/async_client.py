@@ -14,13 +14,12 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from presence import protocol
-from presence.client.arguments import MAX_PORT, host_name, seconds, unix_ms, user_ids, whole
-from presence.client.arguments import visibility_pass as checked_pass
+from presence.client.argument_checks import MAX_PORT, host_name, seconds, unix_ms, user_ids, whole
+from presence.client.argument_checks import visibility_pass as checked_pass
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.inbox import Inbox
 from presence.client.lifecycle import Payload, State, Statistics
 from presence.client.link import Link, open_tcp
-from presence.client.machine import ClientMachine
 from presence.client.options import DEFAULTS, ClientOptions
 from presence.client.pushes import (
     Connected,
@@ -35,6 +34,7 @@ from presence.client.pushes import (
     WatchEnded,
     user_states,
 )
+from presence.client.state_machine import ClientMachine
 from presence.client.tokens import TokenSource
 from presence.protocol import Packet
 

@@ -1,6 +1,6 @@
 """The states of a client, and its counters.
 
-Tests: `tests/client/test_machine.py`, `tests/client/test_handles.py`.
+Tests: `tests/client/test_state_machine.py`, `tests/client/test_handles.py`.
 """
 
 from collections.abc import Mapping

@@ -24,10 +24,10 @@ from anyio.lowlevel import checkpoint
 from presence.client.errors import PresenceError, error_text
 from presence.client.inbox import Inbox
 from presence.client.lifecycle import Payload, State
-from presence.client.machine import ClientMachine
 from presence.client.options import OpenStream
 from presence.client.pending import Effects, RequestResult, Result
 from presence.client.pushes import PushKind
+from presence.client.state_machine import ClientMachine
 from presence.client.tokens import TokenSource
 
 READ_BYTES = 65_536

@@ -1,6 +1,6 @@
 """How a client uses its connection: one validated object for `connect` and `connect_blocking`.
 
-Tests: `tests/client/test_arguments.py`.
+Tests: `tests/client/test_argument_checks.py`.
 """
 
 import ssl
@@ -11,7 +11,7 @@ from functools import cached_property
 
 from anyio.abc import ByteStream
 
-from presence.client.arguments import seconds, whole
+from presence.client.argument_checks import seconds, whole
 from presence.client.session import ASK_EVERY
 
 REQUEST_TIMEOUT_S = 10.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
-from presence.client.arguments import utc
+from presence.client.argument_checks import utc
 
 MEANWHILE: Final = "meanwhile"
 WATCHED: Final = "watched"

@@ -2,7 +2,7 @@
 
 Time and randomness are arguments: ``chance()`` is uniform in [0, 1).
 
-Tests: `tests/client/test_machine.py`, `tests/client/test_machine_model.py`.
+Tests: `tests/client/test_state_machine.py`, `tests/client/test_machine_model.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """One logged-in connection of a client: keepalives, requests and pushes.
 
-Tests: `tests/client/test_machine.py`.
+Tests: `tests/client/test_state_machine.py`.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 A connection is a `Guest` until its login, then the `Session` that the login made. Each complete packet is an
 event for the engine. What the protocol alone decides, such as the refusal of a packet that is not allowed, it
-answers itself. The reactions follow the table in `protocol/reactions.py`.
+answers itself. The reactions follow the table in `protocol/packet_effects.py`.
 """
 
 import sys

@@ -78,7 +78,7 @@ _UNASKED: Final = EventSearch(None, "redis")
 _NUMBERS: Final = ("code", "at_ms", "since_ms", "last_seen_ms")  # required to describe an event
 
 NodeAnswer = Mapping[str, Any]
-"""The answer of a node, see `presence.server.session_report`."""
+"""The answer of a node, see `presence.server.question_answers`."""
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Explainer:
         `redis`: None, or why Redis could not be reached; then `event` is None, and `state` may be. `state`:
         as `presence status --json`. `event`: that led to the state, as `presence tail --json`;
         `event_missing`: why there is none, see `EventSearch`; `online_event`: of this online period, if
-        `event` is another. `sessions`: see `presence.server.session_report`, with `on_record`: whether the
+        `event` is another. `sessions`: see `presence.server.question_answers`, with `on_record`: whether the
         state has it, None if unknown. `ended`: ended sessions that nodes remember, the latest first:
         ``{node, device, session, code, reason, at_ms, last_packet_ms, idle_timeout_s, deadline_ms}``.
         `nodes`: ``{node, status, answer, version}`` of all nodes.

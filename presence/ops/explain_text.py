@@ -9,7 +9,7 @@ from presence.store.ban_table import StoredBan
 
 State = Mapping[str, Any]
 Answers = Mapping[str, Mapping[str, Any]]
-"""The answers of nodes, by name; see `presence.server.session_report`."""
+"""The answers of nodes, by name; see `presence.server.question_answers`."""
 
 _SILENT = {
     ("dead", "not_listening"): "it is dead, and other nodes end its sessions",

@@ -4,7 +4,7 @@ Notices only arrive faster this way: they are also in the node's inbox, which th
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
 lost is not delivered, and its sender gets an error. Changes of bans may be missed, too, so the table is read
 again after each subscription. Under load the channel is read in batches, because a turn costs as much as a
-dozen deliveries. Questions of operators also arrive here; `presence.server.question_responder` answers them.
+dozen deliveries. Questions of operators also arrive here; `presence.server.answer_queue` answers them.
 """
 
 import math
@@ -19,8 +19,8 @@ from presence.common.outage import Outage
 from presence.common.runtime import LoopCaller
 from presence.messaging.message_bus import Delivery
 from presence.outbox.replies import NodeNotice
+from presence.server.answer_queue import QUESTION_WORK
 from presence.server.node import Node
-from presence.server.question_responder import QUESTION_WORK
 from presence.store.control_channel import ControlMessage
 from presence.store.control_messages import BanNotice, Erasure
 from presence.store.questions import Question

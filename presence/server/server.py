@@ -24,20 +24,19 @@ from presence.config.settings import Settings
 from presence.core.registry import ConnectionInfo, Handle
 from presence.messaging.router import MessageRouter
 from presence.server import drain, listeners, redis_setup
+from presence.server.answer_queue import AnswerQueue
 from presence.server.ban_enforcer import BanEnforcer
 from presence.server.control_listener import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
-from presence.server.question_responder import AnswerFunctions, QuestionResponder
+from presence.server.question_answers import QuestionAnswers
 from presence.server.readiness import Readiness
 from presence.server.request_router import RequestRouter
 from presence.server.server_statistics import ServerStatistics, ServerTransport
-from presence.server.session_report import SessionReporter
 from presence.server.stats_socket import RequestHandlers, StatsResponder
 from presence.store.answers import AnswerKeys
 from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
-from presence.store.questions import QuestionKind
 from presence.store.redis_store import Deliveries
 from presence.store.watch_reads import StoredStates
 from presence.transports.accept_rotation import AcceptRotation
@@ -99,8 +98,8 @@ class Server:
         self._credentials = Credentials(settings, clock)
         self.node = self._build_node(max_connections, family)
         self._watching = self._build_watching()
-        self._answer_functions = self._build_answer_functions()
-        self._responder = self._build_responder()
+        self._answers = self._build_answers()
+        self._answer_queue = self._build_answer_queue()
         self._router = self._build_router()
         self.node.engine.request_handler = RequestRouter(
             self._watching, self._router.submit, self.node.faults
@@ -142,8 +141,8 @@ class Server:
         self._redis.enter_context(closing(states))
         return redis_setup.watching(self._redis_url, self.node, states)
 
-    def _build_answer_functions(self) -> AnswerFunctions:
-        reporter = SessionReporter(
+    def _build_answers(self) -> QuestionAnswers:
+        return QuestionAnswers(
             self.node.engine,
             self.clock,
             node=self._node_id,
@@ -152,12 +151,11 @@ class Server:
             watches=self._watching.watches,
             ended=self.node.recent_ends.of_user,
         )
-        return {QuestionKind.EXPLAIN: reporter.explain}
 
-    def _build_responder(self) -> QuestionResponder:
+    def _build_answer_queue(self) -> AnswerQueue:
         answer_keys = AnswerKeys(self._redis_url, self.node.keys)
-        return QuestionResponder(
-            self._answer_functions,
+        return AnswerQueue(
+            self._answers.by_kind,
             self._redis.enter_context(closing(answer_keys)),
             self.clock,
             TrioRuntime(),
@@ -175,7 +173,7 @@ class Server:
             TrioRuntime(),
             node=self._node_id,
             ends_at=self.node.engine.sessions.ends_at,
-            report=self._responder.report,
+            report=self._answer_queue.report,
             faults=self.node.faults,
         )
 
@@ -189,14 +187,14 @@ class Server:
             self.node,
             self._redis.enter_context(closing(channel)),
             self._router.deliver,
-            self._responder.answer,
+            self._answer_queue.answer,
             self._bans.refresh_soon,
         )
 
     def _build_stats_responder(self, stats_socket: socket.socket | None) -> StatsResponder | None:
         if stats_socket is None:
             return None
-        functions = {kind.value: function for kind, function in self._answer_functions.items()}
+        functions = {kind.value: function for kind, function in self._answers.by_kind.items()}
         handlers: RequestHandlers = {"sample": self.sample, **functions}
         return StatsResponder(stats_socket, handlers, self.node.faults)
 
@@ -205,7 +203,7 @@ class Server:
             self.node,
             self._router,
             self._watching,
-            self._responder,
+            self._answer_queue,
             self._credentials,
             followups=self._followups,
             stats_responder=self._stats_responder,
@@ -252,7 +250,7 @@ class Server:
             self._control.run,
             self._bans.run,
             self._router.run,
-            self._responder.run,
+            self._answer_queue.run,
             self._watching.run,
             self._report,
             partial(self._credentials.run, self.node.faults),

@@ -12,10 +12,10 @@ from typing import Any
 from presence import __version__
 from presence.followups.scheduler_task import SchedulerTask
 from presence.messaging.router import MessageRouter
+from presence.server.answer_queue import AnswerQueue
 from presence.server.credentials import Credentials
 from presence.server.node import Node
 from presence.server.process_stats import ProcessStats
-from presence.server.question_responder import QuestionResponder
 from presence.server.stats_socket import SAMPLE_VERSION, StatsResponder
 from presence.transports.epoll import EpollTransport
 from presence.transports.stream import StreamTransport
@@ -28,7 +28,7 @@ class ServerStatistics:
     """Reads the counters of all services.
 
     Args:
-        node, router, watching, responder, credentials: those of the server.
+        node, router, watching, answer_queue, credentials: those of the server.
         followups: None if the settings have no rules.
         stats_responder: None without an admin process.
         transport: returns the transport; None before it is started.
@@ -43,7 +43,7 @@ class ServerStatistics:
         node: Node,
         router: MessageRouter,
         watching: Watching,
-        responder: QuestionResponder,
+        answer_queue: AnswerQueue,
         credentials: Credentials,
         *,
         followups: SchedulerTask | None,
@@ -54,7 +54,7 @@ class ServerStatistics:
         self._node = node
         self._router = router
         self._watching = watching
-        self._responder = responder
+        self._answer_queue = answer_queue
         self._credentials = credentials
         self._followups = followups
         self._stats_responder = stats_responder
@@ -103,8 +103,8 @@ class ServerStatistics:
             "transport": asdict(transport.statistics()) if transport is not None else {},
             "messages": asdict(self._router.statistics()),
             "watching": self._watching.report(),
-            "answering": asdict(self._responder.questions),
-            "reports": asdict(self._responder.reports),
+            "answering": asdict(self._answer_queue.questions),
+            "reports": asdict(self._answer_queue.reports),
             **self._credentials.report(),
             **followups,
         }

@@ -1,6 +1,6 @@
 """How a worker answers the admin process: over a stats socket.
 
-Operators' questions come through Redis, see `presence.server.question_responder`.
+Operators' questions come through Redis, see `presence.server.answer_queue`.
 
 The admin process shares a pair of datagram sockets with each worker. A request and its answer are one
 datagram each, so a replaced worker continues with the next request, and no reconnect is needed. An answer

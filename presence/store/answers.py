@@ -45,7 +45,7 @@ def report_field(report: DeliveryReport, node: str) -> AnswerField:
 
 
 class AnswerKeys(Scripting):
-    """The node's side; see `presence.server.question_responder.AnswerChannel`.
+    """The node's side; see `presence.server.answer_queue.AnswerChannel`.
 
     Args:
         url, connect: see `Scripting`.

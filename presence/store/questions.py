@@ -2,7 +2,7 @@
 
 A question goes to nodes over their control channels; each writes its answer where the program polls for it,
 see `presence.store.answers`. A node ignores kinds that it does not know. A new kind is a member of
-`QuestionKind`, a row of `_CHECKS`, and a row of `Server._answer_functions`: what a worker answers.
+`QuestionKind`, a row of `_CHECKS`, and a method of `presence.server.question_answers`.
 """
 
 import json
@@ -22,7 +22,7 @@ from presence.store.shard_clients import ShardClients
 
 
 class QuestionKind(Enum):
-    EXPLAIN = "explain"  # everything about a user's sessions, see `presence.server.session_report`
+    EXPLAIN = "explain"  # everything about a user's sessions, see `presence.server.question_answers`
 
 
 class Question(NamedTuple):

@@ -29,7 +29,7 @@ from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
 from presence.watching.client_answers import encodable
 from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState, reason_for, reason_shown
-from presence.watching.watches import Watches
+from presence.watching.watch_index import Watches
 
 MAX_PACKETS_PER_SLICE: Final = 256  # packets sent without a turn for other tasks: a millisecond or two
 MAX_QUEUED_CHANGES: Final = 20_000  # with packets: some 10 MB with ordinary names

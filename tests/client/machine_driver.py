@@ -7,9 +7,9 @@ from typing import Any
 
 from presence import protocol
 from presence.client.lifecycle import State
-from presence.client.machine import ClientMachine
 from presence.client.pending import RequestResult
 from presence.client.pushes import PresenceChanged, Push
+from presence.client.state_machine import ClientMachine
 from presence.protocol import Kind, Packet
 
 T = 30.0

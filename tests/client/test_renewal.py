@@ -9,7 +9,7 @@ from presence import protocol
 from presence.client import Connected, Disconnected, Goodbye, LoginRefused, NoToken, Replaced, State
 from presence.client.connection import ANSWER_TIMEOUT_S
 from presence.client.login_token import MIN_RENEWAL_DELAY_S, TOKEN_TIMEOUT_S
-from presence.client.machine import CONNECT_TIMEOUT_S
+from presence.client.state_machine import CONNECT_TIMEOUT_S
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import SERVER_TIME_S, Driven, login_ok, token
 

@@ -25,9 +25,9 @@ from presence.client import (
 )
 from presence.client.connection import ANSWER_TIMEOUT_S, MAX_IN_FLIGHT
 from presence.client.login_token import TOKEN_TIMEOUT_S
-from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, ClientMachine
 from presence.client.pending import Effects, RequestResult
 from presence.client.reconnect import RECONNECT_MAX_S
+from presence.client.state_machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, ClientMachine
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import KEEPALIVE, SERVER_TIME_S, login_ok, token
 

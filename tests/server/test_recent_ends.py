@@ -3,7 +3,7 @@
 from presence.core.changes import Change, Op
 from presence.core.profiles import PLAIN, Profile
 from presence.server.recent_ends import KEEP_ENDS_S, MAX_ENDS_KEPT, RecentEnds
-from tests.server.test_session_report import explain
+from tests.server.test_question_answers import explain
 from tests.support.worlds import T, World
 
 WALL_MS = 1_700_000_000_000

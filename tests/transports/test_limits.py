@@ -209,7 +209,7 @@ async def test_the_address_of_a_client_that_resets_after_its_login_is_known() ->
         log_in_and_reset(server, "ada", token="ada:60")
         await server.until(lambda: server.changes)
         assert authenticator.addresses == ["127.0.0.1"]
-        assert server.changes[0].profile.address == "127.0.0.1"
+        assert server.changes[0].profile.facts.address == "127.0.0.1"
 
 
 async def test_a_connection_without_an_address_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

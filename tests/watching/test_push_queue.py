@@ -8,7 +8,7 @@ from presence.core.registry import Session
 from presence.watching import push_queue as module
 from presence.watching.push_queue import PushQueue
 from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState
-from presence.watching.watches import Watches
+from presence.watching.watch_index import Watches
 from tests.watching.fakes import Line, device_entry, entry, session
 
 

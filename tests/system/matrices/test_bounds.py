@@ -34,7 +34,7 @@ from presence.messaging.message_queue import MAX_BYTES, MAX_ITEMS, MessageQueue,
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Decoder
 from presence.protocol.constants import DEVICE_MAX_BYTES, PASS_MAX_BYTES, TOKEN_MAX_BYTES, UID_MAX_BYTES
-from presence.server.question_responder import MAX_QUEUED_ANSWERS
+from presence.server.answer_queue import MAX_QUEUED_ANSWERS
 from presence.store.answers import AnswerKeys, report_field
 from presence.store.ban_table import MAX_BANS, MAX_REASON_CHARS
 from presence.store.keys import Keys
@@ -52,7 +52,7 @@ from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries
 from presence.watching.shard_view import ShardView
 from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
-from presence.watching.watches import Watches, WatchQuota
+from presence.watching.watch_index import Watches, WatchQuota
 from tests.docs.pages import pages
 from tests.store.driving import Hand, end, login
 from tests.support.worlds import World

@@ -14,13 +14,13 @@ from presence.common.faults import Faults
 from presence.common.loop_calls import let_others_run
 from presence.common.runtime import TrioRuntime
 from presence.messaging.message_bus import DeliveryReport, ReplyAddress
-from presence.server.question_responder import (
+from presence.server.answer_queue import (
     ANSWER_TIMEOUT_S,
     MAX_ANSWERS_PER_CALL,
     MAX_QUESTIONS_PER_S,
     MAX_QUEUED_ANSWERS,
     AnswerCounters,
-    QuestionResponder,
+    AnswerQueue,
 )
 from presence.store.answers import AnswerField
 from presence.store.questions import Question, QuestionKind
@@ -46,7 +46,7 @@ class ResponderHarness:
         self.calls_started = 0
         self.is_slow = False
         self.faults = Faults()
-        self.responder = QuestionResponder(
+        self.responder = AnswerQueue(
             {QuestionKind.EXPLAIN: self.explain},
             self,
             Clock(lambda: self.now),

@@ -36,7 +36,6 @@ from presence.client import (
     Unsupported,
     UserState,
 )
-from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S
 from presence.client.message_lines import STEADY_S
 from presence.client.pending import SPARE_TIMES
 from presence.client.reconnect import Backoff
@@ -48,6 +47,7 @@ from presence.client.session import (
     WRITE_GRACE_S,
     Keepalives,
 )
+from presence.client.state_machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import KEEPALIVE, Driven, login_ok
 

@@ -1,11 +1,11 @@
-"""What a worker knows about the sessions of a user, as one map for operators; read-only.
+"""What a worker answers to operators' questions about a user, by kind of question; read-only.
 
-See `presence.ops.explain`. The map is sent over the stats socket or through Redis, so it is bounded plain
-data. Times are Unix milliseconds, differences are seconds.
+An answer is sent over the stats socket or through Redis, so it is bounded plain data. Times are Unix
+milliseconds, differences are seconds.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -15,15 +15,20 @@ from presence.core.changes import Change
 from presence.core.engine import Engine
 from presence.core.registry import ConnectionInfo, Handle, Session
 from presence.protocol import Code
+from presence.store.questions import QuestionKind
 
 # Each packs to some 2,100 bytes at most: `meta` and `private` of empty binaries grow from 256 to 880.
 MAX_SESSIONS_REPORTED: Final = 25
 MAX_ENDS_REPORTED: Final = 8  # and each of these to some 300: together less than 60 KB
 
 
+AnswerFunctions = Mapping[QuestionKind, Callable[[str], object]]
+"""By kind of question: takes a uid, and returns what MessagePack can encode."""
+
+
 @dataclass(frozen=True)
-class SessionReporter:
-    """Reports on the users of one node."""
+class QuestionAnswers:
+    """Answers questions about the users of one node."""
 
     engine: Engine
     clock: Clock
@@ -35,11 +40,16 @@ class SessionReporter:
     # returns a user's recently ended sessions, the latest first, given the monotonic time
     ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()
 
+    @property
+    def by_kind(self) -> AnswerFunctions:
+        """What answers each kind of question."""
+        return {QuestionKind.EXPLAIN: self.explain}
+
     def explain(self, uid: str) -> dict[str, object]:
         """Return ``{node, at_ms, outbox, more, sessions, ended}`` of a user, any text.
 
         `outbox` is the number of changes of all users that wait for Redis, `more` the number of sessions left
-        out, `ended` the recently ended sessions, the latest first.
+        out, `ended` the recently ended sessions, the latest first. See `presence.ops.explain`.
         """
         now = self.clock.now()
         sessions = self.engine.registry.sessions_of(uid)

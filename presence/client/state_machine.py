@@ -37,7 +37,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from presence import protocol
-from presence.client.arguments import whole
+from presence.client.argument_checks import whole
 from presence.client.connection import ClientConnection
 from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, PresenceError
 from presence.client.inbox import Inbox

@@ -8,7 +8,7 @@ program then learns that this node did not answer. A message is delivered whatev
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -21,8 +21,9 @@ from presence.common.faults import Faults
 from presence.common.rate_limit import TokenBucket
 from presence.common.runtime import Runtime
 from presence.messaging.message_bus import DeliveryReport
+from presence.server.question_answers import AnswerFunctions
 from presence.store.answers import AnswerField, report_field
-from presence.store.questions import Question, QuestionKind, answer_field
+from presence.store.questions import Question, answer_field
 
 MAX_QUEUED_ANSWERS: Final = 8192  # as many as messages that clients may have waiting: at most 8 MB
 MAX_ANSWERS_PER_CALL: Final = 256  # of which one is to a question: it takes some 0.1 ms of the loop
@@ -58,11 +59,7 @@ class _Due(NamedTuple):
     about: Question | DeliveryReport
 
 
-AnswerFunctions = Mapping[QuestionKind, Callable[[str], object]]
-"""By kind of question: takes a uid, and returns what MessagePack can encode."""
-
-
-class QuestionResponder:
+class AnswerQueue:
     """Writes answers in order, those to questions and reports on messages.
 
     Args:

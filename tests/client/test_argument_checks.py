@@ -11,8 +11,8 @@ import pytest
 
 from presence import protocol
 from presence.client import ClientOptions, EncodeError, connect, connect_blocking
-from presence.client.arguments import unix_ms
-from presence.client.machine import ClientMachine
+from presence.client.argument_checks import unix_ms
+from presence.client.state_machine import ClientMachine
 from tests.client.scripted_server import ScriptedServer
 from tests.support.backends import on_both_backends
 

@@ -8,10 +8,10 @@ import pytest
 from presence import protocol
 from presence.core.registry import ConnectionInfo
 from presence.protocol import DEVICE_MAX_BYTES, META_TEXT_MAX_BYTES, UID_MAX_BYTES, Code
-from presence.server.session_report import (
+from presence.server.question_answers import (
     MAX_ENDS_REPORTED,
     MAX_SESSIONS_REPORTED,
-    SessionReporter,
+    QuestionAnswers,
 )
 from presence.server.stats_socket import ANSWER_BYTES
 from tests.auth.gates import WordAuthenticator
@@ -27,7 +27,7 @@ def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
         "connected": lambda handle: ConnectionInfo("plain", "192.0.2.1", 10 * handle),
         "watches": lambda session: 3 if session.device else 0,
     }
-    return SessionReporter(world.engine, world.clock, **usual | more).explain(uid)
+    return QuestionAnswers(world.engine, world.clock, **usual | more).explain(uid)
 
 
 def only(world: World) -> dict[str, Any]:
