@@ -177,10 +177,15 @@ class Sessions:
         return change
 
     def pop_due(self, slot: int, now: float, limit: int) -> DueSessions | None:
-        """Take sessions that are due in `slot` out of the wheels, at most `limit` of each kind.
+        """Take sessions that are due out of the wheels.
 
         Before the caller acts on one it asks again, with `is_idle` and the like: the session may have ended
         since, or a packet or a token that has arrived has put it back into its wheel.
+
+        Args:
+            slot: of idle time-outs and auto-away, which a stall postpones.
+            now: of ends of tokens and statuses, which nothing postpones.
+            limit: of each kind.
 
         Returns:
             The sessions; None: no more are due.
