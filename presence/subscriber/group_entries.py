@@ -88,7 +88,7 @@ class GroupEntries:
         self._oldest_listed: dict[int, tuple[int, int]] = {}  # its order, by shard
         self._ahead: list[Item] = []  # by id; a gap after the entry with its id
         self._taken: list[Item] = []
-        self._perhaps_counted: set[EntryKey] = set()  # AHEAD or TAKEN again: the answer was lost
+        self._perhaps_counted: set[EntryKey] = set()  # AHEAD: put back, when they may have been counted
         self._handed_out: dict[EntryKey, Entry] = {}
         self._refused: dict[EntryKey, Refusal] = {}
         self._delayed: dict[EntryKey, float] = {}  # until when
@@ -180,6 +180,7 @@ class GroupEntries:
             return None
         item = self._ahead.pop(place)
         self._taken.append(item)
+        self._perhaps_counted.discard(_key(item))
         return item
 
     def _front(self, shards: Collection[int]) -> int | None:
@@ -199,15 +200,12 @@ class GroupEntries:
     def skip(self, item: Item) -> None:
         """Forget an item that is TAKEN: it does not go to the program."""
         self._taken.remove(item)
-        self._perhaps_counted.discard(_key(item))
 
     def hand_out(self) -> None:
         """Give the program what is TAKEN, and is counted now."""
         for item in self._taken:
             if isinstance(item, Entry):
-                key = item.shard, item.id
-                self._handed_out[key] = item
-                self._perhaps_counted.discard(key)
+                self._handed_out[item.shard, item.id] = item
         self._taken = []
 
     def put_back(self, unseen: Iterable[EntryKey] = ()) -> None:

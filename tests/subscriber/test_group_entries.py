@@ -189,18 +189,31 @@ def test_what_was_its_own_may_be_found_again_as_free(first: int | None, then: in
     assert entries.oldest_listed({SHARD}, 1) == [Listed(*KEY, known)]
 
 
-def test_what_was_taken_or_never_reached_the_program_is_perhaps_counted_until_it_is_handed_out() -> None:
+@pytest.fixture
+def put_back() -> GroupEntries:
+    """Return two entries that are AHEAD again: one that was TAKEN, and one that never reached the program."""
     entries = GroupEntries()
     hand_out(entries)
     entries.add([LATER], 0.0)
     entries.take({SHARD})
     entries.put_back([KEY])
-    assert entries.perhaps_counted() == {KEY: ENTRY, (SHARD, LATER.id): LATER}
-    entries.take({SHARD})
-    entries.hand_out()
-    assert entries.perhaps_counted() == {(SHARD, LATER.id): LATER}
-    entries.keep({}, 0.0)
-    assert entries.perhaps_counted() == {}
+    return entries
+
+
+def test_what_was_put_back_is_perhaps_counted_until_it_is_handed_out(put_back: GroupEntries) -> None:
+    assert put_back.perhaps_counted() == {KEY: ENTRY, (SHARD, LATER.id): LATER}
+    put_back.take({SHARD})
+    put_back.hand_out()
+    put_back.found([LISTED])
+    put_back.claimed([LISTED], [ENTRY], 0.0)
+    assert put_back.states()[KEY] is State.AHEAD
+    assert put_back.perhaps_counted() == {(SHARD, LATER.id): LATER}
+
+
+def test_what_another_consumer_has_taken_over_is_not_perhaps_counted(put_back: GroupEntries) -> None:
+    put_back.keep({}, 0.0)
+    put_back.add([ENTRY, LATER], 0.0)
+    assert put_back.perhaps_counted() == {}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
-from presence.subscriber import BlockingSubscription, Event, Subscription, entries, subscribe, subscribe_sync
+from presence.subscriber import (
+    BlockingSubscription,
+    Event,
+    Gap,
+    Subscription,
+    entries,
+    subscribe,
+    subscribe_sync,
+)
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.group_cursor import GroupCursor
 from presence.subscriber.pending_entries import HANDED_BACK, PendingEntries
@@ -84,6 +92,22 @@ def test_a_consumer_that_waits_gets_what_is_handed_back_before_what_is_written_t
         stopping.close()
         streams.write("d")
         assert uids([next_within(waiting) for _ in range(4)]) == ["a", "b", "c", "d"]
+
+
+def test_a_consumer_that_reads_again_after_a_stop_reports_what_was_trimmed_meanwhile(
+    url: str, client: Redis
+) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b", "c")
+    events = consumer(url)
+    with events:
+        take(events, 1)
+        client.xdel(streams.keys.events(0), "2-0")
+    with events:
+        first, gap, last = take(events, 3)
+    assert gap == Gap(0, "2-0", "trimmed", dropped=1)
+    assert uids([first, last]) == ["a", "c"]
 
 
 def test_what_is_handed_back_during_a_read_that_waits_comes_before_what_it_returns(
