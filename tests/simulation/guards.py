@@ -202,8 +202,8 @@ GUARDS: Final = (
         (
             SourceChange(
                 "apply",
-                "return now_ms - earliest_ms > LATE_LOGIN_MS and earliest_login_ms(present) > earliest_ms",
-                "return false",
+                "wins = now_ms - earliest_ms <= LATE_LOGIN_MS or earliest_ms >= earliest_login_ms(present)",
+                "wins = true",
             ),
         ),
         seed=11,

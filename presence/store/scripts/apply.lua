@@ -32,9 +32,26 @@
 -- generation), gap (a number is missing), heavy (the records of its users are too large together; `fitting` = how many of
 -- its items, from the first on, are not). A number applied before gets its reply again and changes nothing;
 -- if that is damaged, unknown.
+--
+-- Two logins of a device. A device has one session, so a login may find another one on record. Of each it is known, by this
+-- shard's clock, when it was at the latest (its age before its call arrived: `login_ms`) and at the earliest (its age before
+-- its call was sent: `late_ms` before that, on record if it is long). `order_of` compares two logins, and this happens to the
+-- one of this call:
+--
+--              earlier          unknown                                        later
+--   login      yields for good  yields if it waited and was, at the earliest,  wins for good
+--                               before the other; otherwise wins
+--   register   yields           yields                                         yields
+--   reclaim    yields           wins if far later, otherwise yields            wins for good if far later, otherwise yields
+--   hold       takes over       takes over                                     does not
+--
+-- Unless it is for good, the client of the session that lost may return, and its next login is surely later. A session of the
+-- calling node loses to all, because an outbox is in order, and so does one of a fenced node. A registration yields, because
+-- the ages of a machine that slept are too small. A reclaim may find a session whose end Redis has lost; its node does not
+-- know this shard's clock yet, so it is far later if it would be even with a call that took UNCERTAIN_LOGIN_MS. A hold is
+-- compared with the end of the user's last session, see `hand_to_pending_login`.
 
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: the record may have a newer one
-local UNCERTAIN_LOGIN_MS = 5000   -- without knowledge of clocks, the order of logins nearer than this is uncertain
 local CLOCK_ERROR = 0.05       -- of ages by the clock of a node, far above any real error
 local ITEM_VALUES = 9
 local EXACT_DIGITS = 16          -- of numbers up to EXACT
@@ -91,8 +108,9 @@ local n, packed_items, packed_reasons, is_complete = tonumber(ARGV[10]), ARGV[11
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
 local max_sessions, session_policy, sent_ms = tonumber(ARGV[15]), ARGV[16], tonumber(ARGV[17])
 local class_limits = ARGV[18] ~= '' and cmsgpack.unpack(ARGV[18])
-local late_ms  -- of this call, if that matters: Redis was stopped, or the node slept
-if sent_ms > 0 and now_ms - sent_ms > UNCERTAIN_LOGIN_MS then late_ms = now_ms - sent_ms end
+local is_sending_known = sent_ms > 0 and sent_ms <= now_ms  -- otherwise it is unknown, or the clock was set back
+local reached_ms = is_sending_known and sent_ms or now_ms  -- ages are as of this time at the earliest, if it is known
+local late_ms = lateness(now_ms - reached_ms)  -- of the logins of this call: Redis was stopped, or the node slept
 
 local failure = finish_former(meta_key)
 if failure then return failure end
@@ -120,43 +138,43 @@ end
 
 local superseded = {}
 
--- Whether it is uncertain which of two logins of a (uid, device) is the later one. Ages are those of the sending of a
--- call: a long delay makes logins look younger. So `present.login_ms` is not before the real login, but for the error of
--- its node's clock, and another login is surely later if it is later even by its earliest possible time.
-local function login_order_uncertain(present, login_ms, age_ms)
-  local clock_error_ms = CLOCK_ERROR * (age_ms + present.arrived_ms - present.login_ms)
-  if sent_ms > 0 and sent_ms <= now_ms and sent_ms - age_ms > present.login_ms + 1 + clock_error_ms then
-    return false
-  end
-  return late_ms ~= nil or login_ms - present.login_ms < UNCERTAIN_LOGIN_MS
-    or present.arrived_ms - present.login_ms > UNCERTAIN_LOGIN_MS or age_ms > UNCERTAIN_LOGIN_MS
-end
-
 -- Returns when a session of a record logged in at the earliest.
 local function earliest_login_ms(session)
   return session.login_ms - (session.late_ms or 0)
 end
 
--- Whether a new session yields to `present`, another session of the same (uid, device). It never yields to an older
--- session of its own node (the outbox is in order), nor to one of a fenced node. The earliest times of the logins decide:
--- of a call that came late they are the right ones, unless its node slept. A registration yields, because the ages
--- of a machine that slept are too small; unless Redis lost recent writes: then the record may be of a session that has
--- ended since, and the surely younger session wins.
-local function yields_to(present, op, login_ms, age_ms)
-  if present.node == node or is_fenced(present.node) then return false end
-  if op == 'register' then return true end
-  local earliest_ms = login_ms - (late_ms or 0)
-  if op == 'reclaim' then return earliest_ms - present.login_ms <= UNCERTAIN_LOGIN_MS + CLOCK_ERROR * age_ms end
-  return now_ms - earliest_ms > LATE_LOGIN_MS and earliest_login_ms(present) > earliest_ms
+-- Returns how the login of a session of this call is to another one: 'earlier', 'later' or 'unknown'. The clock of each node
+-- may be wrong by CLOCK_ERROR. If the time of sending is unknown, calls that came soon took less than UNCERTAIN_LOGIN_MS.
+local function order_of(login, other)
+  local age_ms, other_age_ms = now_ms - login.login_ms, other.arrived_ms - other.login_ms
+  local clock_error_ms = 1 + CLOCK_ERROR * (age_ms + other_age_ms)
+  if is_sending_known and reached_ms - age_ms - other.login_ms > clock_error_ms then return 'later' end
+  local came_soon = age_ms <= UNCERTAIN_LOGIN_MS and other_age_ms <= UNCERTAIN_LOGIN_MS
+  if came_soon and earliest_login_ms(login) - other.login_ms >= UNCERTAIN_LOGIN_MS then return 'later' end
+  if earliest_login_ms(other) - login.login_ms > UNCERTAIN_LOGIN_MS then return 'earlier' end
+  return 'unknown'
+end
+
+-- Returns whether a login wins over `present`, another session of its device, and whether the client of the one that loses
+-- may return; nil: no node has to tell it. See the table above.
+local function outcome_of(op, login, present)
+  if present.node == node or is_fenced(present.node) then return true end
+  if op == 'register' then return false, true end
+  local order, earliest_ms, wins = order_of(login, present), earliest_login_ms(login)
+  if op == 'login' then
+    wins = now_ms - earliest_ms <= LATE_LOGIN_MS or earliest_ms >= earliest_login_ms(present)
+  else  -- a reclaim wins if it is far later
+    wins = earliest_ms - present.login_ms > UNCERTAIN_LOGIN_MS + CLOCK_ERROR * (now_ms - login.login_ms)
+  end
+  if wins then return true, order ~= 'later' end
+  return false, op == 'reclaim' or order ~= 'earlier'
 end
 
 local has_pending_logins  -- whether this node has any; nil: not asked yet
 
--- A call that arrives late makes the login look younger, so its earliest possible time is kept, too.
 local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, profile)
   local logins = read_pending_logins(node, uid)
-  local earliest_ms = (sent_ms > 0 and sent_ms < now_ms and sent_ms or now_ms) - age_ms
-  logins[#logins + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile, earliest_ms}
+  logins[#logins + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile, reached_ms - age_ms}
   pending_logins[uid], has_pending_logins = cjson.encode(logins), true
 end
 
@@ -220,34 +238,34 @@ end
 
 local function add_session(op, change, age_ms, idle_timeout_ms, profile)
   local uid, device, session = change.uid, change.device, change.session
-  local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
-  local recorded_ms = login_ms
+  local field = uid .. ' ' .. device
   if has_pending_logins == nil then has_pending_logins = redis.call('EXISTS', pending_logins_key(node)) == 1 end
   if has_pending_logins then pending_logins[uid] = false end
   local record = read_record(uid)
   local present = record and record.sessions[device]
-  if op == 'login' and record then  -- the outbox is in order, even if a call that came late makes a login look younger
-    for _, other in pairs(record.sessions) do
-      if other.node == node and other.session ~= session then
-        recorded_ms = math.max(recorded_ms, other.login_ms + 1)
-      end
-    end
-  end
-  local entry = {session = session, node = node, generation = generation, login_ms = recorded_ms,
+  local entry = {session = session, node = node, generation = generation, login_ms = now_ms - age_ms,
     arrived_ms = now_ms, idle_timeout_ms = idle_timeout_ms, late_ms = late_ms}
   if profile ~= '' then show_as(entry, profile) end
-  if present and present.session == session then
-    entry.login_ms, entry.arrived_ms, entry.late_ms = present.login_ms, present.arrived_ms, present.late_ms
-  elseif present and yields_to(present, op, login_ms, age_ms) then
-    local surely = op == 'login' and earliest_login_ms(present) - login_ms > UNCERTAIN_LOGIN_MS
-    superseded[#superseded + 1] = {uid, device, session, not surely}
+  local is_on_record = present and present.session == session
+  local wins, return_allowed = true, nil
+  if present and not is_on_record then wins, return_allowed = outcome_of(op, entry, present) end
+  if not wins then
+    superseded[#superseded + 1] = {uid, device, session, return_allowed}
     return
+  end
+  if is_on_record then
+    entry.login_ms, entry.arrived_ms, entry.late_ms = present.login_ms, present.arrived_ms, present.late_ms
+  elseif op == 'login' and record then
+    -- An outbox is in order, even if a call that came late made the logins before this one look younger.
+    for _, other in pairs(record.sessions) do
+      if other.node == node then entry.login_ms = math.max(entry.login_ms, other.login_ms + 1) end
+    end
   end
   if present and present.node ~= node then
     set_owned(present.node, field, false)
-    if present.session ~= session and not is_fenced(present.node) then
+    if return_allowed ~= nil then
       notify(present.node, {type = 'displaced', uid = uid, device = device, session = present.session,
-        by = node, return_allowed = login_order_uncertain(present, login_ms, age_ms)})
+        by = node, return_allowed = return_allowed})
     end
   end
   local left_id, left_ms

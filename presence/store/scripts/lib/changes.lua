@@ -1,6 +1,7 @@
 -- requires: effects shard record_cache notices entries profile shown_state events
--- provides: PLAIN_RECORD end_without_record hand_to_pending_login nodes_with_pending_logins pending_logins
--- provides: read_pending_logins remove_session set_owned trim_seen write_back write_record
+-- provides: PLAIN_RECORD UNCERTAIN_LOGIN_MS end_without_record hand_to_pending_login lateness
+-- provides: nodes_with_pending_logins pending_logins read_pending_logins remove_session set_owned trim_seen write_back
+-- provides: write_record
 -- Removes sessions from records, moves pending logins into them, and writes all changes at the end of a call.
 
 -- Pattern of a record with one plain session; captures id, since_ms, device, session, node. Nearly all users have such a
@@ -59,11 +60,17 @@ local function set_owned(id, field, value)
   fields[field] = value
 end
 
+local UNCERTAIN_LOGIN_MS = 5000  -- without knowledge of clocks, the order of logins nearer than this is uncertain
+
+-- Returns `late_ms` of a session from the ms between the earliest and the latest time of its login; nil if they are few.
+local function lateness(ms)
+  return ms > UNCERTAIN_LOGIN_MS and ms or nil
+end
+
 -- Pending logins. After an outage the ends of a node wait until other nodes have registered, and later changes of the
 -- same user wait with them. A login that waits so is stored as pending: the end of the user's last session elsewhere must
 -- not make the user offline, but hands the record to the pending login. A pending login: [device, session, generation,
 -- login_ms, idle_timeout_ms, profile, earliest possible login_ms].
-local NOTED_LATENESS_MS = 5000  -- UNCERTAIN_LOGIN_MS of apply.lua: the order of nearer logins is uncertain anyway
 local pending_nodes
 local function nodes_with_pending_logins()
   pending_nodes = pending_nodes or redis.call('SMEMBERS', pending_nodes_key)
@@ -91,7 +98,7 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
         idle_timeout_ms = login[5]}
       local earliest_ms = type(login[7]) == 'number' and login[7] or login[4]
       if type(login[1]) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms then
-        if login[4] - earliest_ms > NOTED_LATENESS_MS then entry.late_ms = login[4] - earliest_ms end
+        entry.late_ms = lateness(login[4] - earliest_ms)
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
         record.sessions[login[1]] = entry
         if login[1] ~= gone then
