@@ -207,6 +207,16 @@ def test_a_login_whose_call_came_late_yields_to_a_later_one(a: Hand, b: Hand, se
     assert not probed(b.store, "b").inbox
 
 
+@pytest.mark.parametrize("device", ["", "phone"], ids=["the same device", "another device"])
+def test_a_login_that_follows_one_whose_call_came_late_does_not_win_over_a_later_one(
+    a: Hand, b: Hand, server: Server, device: str
+) -> None:
+    send(a, 60, login("u", "s1", device))
+    send(a, 0, login("u", "s2", age_s=50))  # on record after s1, whose call made it look younger
+    assert send(b, 0, login("u", "sb", age_s=30)) == ()
+    assert ("u", "", "sb") in online_sessions(server.client)
+
+
 def test_a_login_is_not_superseded_for_good_by_one_whose_call_may_have_come_late(a: Hand, b: Hand) -> None:
     send(a, 8, login("u", "sa"))
     (superseded,) = send(b, 0, login("u", "sb", age_s=9))

@@ -260,6 +260,7 @@ local function add_session(op, change, age_ms, idle_timeout_ms, profile)
     for _, other in pairs(record.sessions) do
       if other.node == node then entry.login_ms = math.max(entry.login_ms, other.login_ms + 1) end
     end
+    entry.late_ms = lateness(entry.login_ms - (reached_ms - age_ms))  -- its earliest time stays
   end
   if present and present.node ~= node then
     set_owned(present.node, field, false)
