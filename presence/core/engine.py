@@ -21,7 +21,8 @@ from presence.core.engine_counters import EngineCounters
 from presence.core.expiry import Expiry
 from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
-from presence.core.profiles import LoginFacts, ProfileChange
+from presence.core.login_facts import facts_of_login
+from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
 from presence.core.registry import Client, Guest, Handle, Session, Transport
 from presence.core.requests import MessageRequest, Request, RequestHandler, WatchRequest
@@ -185,8 +186,9 @@ class Engine:
             return
         new = grant.session
         new.shows, new.status_ends_at = self._status_end(login.shows, now)
-        if self.records_addresses or login.device_class:
-            new.facts = LoginFacts(guest.address if self.records_addresses else "", login.device_class)
+        new.facts = facts_of_login(
+            guest.address, login.device_class, records_addresses=self.records_addresses
+        )
         session, superseded, change = self.sessions.login(guest, new, now)
         outcome.client = session
         if self.visibility is not None:

@@ -1,23 +1,14 @@
-"""Profiles of sessions: what they show to others, and the facts of their logins."""
+"""Profiles of sessions: what they show, with the facts of their logins (see `login_facts`)."""
 
 from typing import Final, NamedTuple
 
 from presence.common.rate_limit import KeyedRateLimiter
+from presence.core.login_facts import NO_FACTS, LoginFacts
 from presence.protocol import Code
 from presence.protocol.constants import Status
 
 UPDATES_BURST = 10.0  # each update is written to Redis and sent to all watchers
 UPDATES_PER_S = 1.0  # in the long run
-
-
-class LoginFacts(NamedTuple):
-    """What a login tells for as long as its session lives; "" where it does not."""
-
-    address: str = ""  # of the client, for the application's backend, where a setting asks for it
-    device_class: str = ""  # what the device is: phone, web
-
-
-NO_FACTS: Final = LoginFacts()
 
 
 class Profile(NamedTuple):

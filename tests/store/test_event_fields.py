@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from presence.core.profiles import LoginFacts, Profile
+from presence.core.login_facts import LoginFacts
+from presence.core.profiles import Profile
 from presence.outbox.overflow import SkippedChanges
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
