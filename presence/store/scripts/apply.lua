@@ -178,8 +178,6 @@ local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, 
   pending_logins[uid], has_pending_logins = cjson.encode(logins), true
 end
 
-local generation_prefix = digits(generation) .. ' '  -- of the values of the index
-
 local crowded = {}  -- users with another session than before, in order, and by uid the classes of these sessions
 
 local function note_another_session(uid, class)
@@ -289,7 +287,7 @@ local function add_session(op, change, age_ms, idle_timeout_ms, profile)
     if next(record.sessions, next(record.sessions)) then note_another_session(uid, entry.class) end
   end
   write_record(uid, record)
-  set_owned(node, field, generation_prefix .. session)
+  set_owned(node, field, digits(generation) .. ' ' .. session)
 end
 
 -- Changes the profile and the idle time-out of a session in the record.
@@ -336,7 +334,7 @@ local function end_session(op, change, age_ms)
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
     local ended = {session = session, node = node, generation = generation, login_ms = now_ms - age_ms}
     since_ms = tonumber(change.last_seen_ms) < tonumber(change.at_ms) and change.last_seen_ms or change.at_ms
-    since_id = go_online({uid = uid, device = device, session = session, code = CODES.returned, reason = 'returned',
+    since_id = go_online({uid = uid, device = device, session = session, code = CODE_RETURNED, reason = 'returned',
       at_ms = since_ms})
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
     if hand_to_pending_login(record, uid, device, ended, now_ms - age_ms) then
@@ -380,7 +378,8 @@ if fitting < #uids then
   return refuse('heavy', generation, items_before)
 end
 read_watchers(uids)
-local change = {}  -- the one at hand, see lib/events.lua; a table for each would take a tenth of a transition's time
+-- The change at hand, see lib/events.lua. A table for each would take a tenth of the time of a transition.
+local change = {uid = '', device = '', session = '', code = '', reason = '', at_ms = '', last_seen_ms = '', grace_ms = false}
 for i = 1, #items, ITEM_VALUES do
   local op, code = items[i], items[i + 4]
   change.uid, change.device, change.session, change.code = items[i + 1], items[i + 2], items[i + 3], code
@@ -410,7 +409,15 @@ end
 write_peer_traces()
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = event_counts}
-if opens then reply.traces, reply.trail = all_peer_traces(), batch_history end
+if opens then
+  local flat, others = redis.call('HGETALL', peer_traces_key), {}  -- as they are after this call
+  for id, text in pairs(peer_traces) do others[id] = text end
+  for i = 1, #flat, 2 do
+    if others[flat[i]] then flat[i + 1], others[flat[i]] = others[flat[i]], nil end
+  end
+  for id, text in pairs(others) do flat[#flat + 1], flat[#flat + 2] = id, text end
+  reply.traces, reply.trail = flat, batch_history
+end
 local packed = cmsgpack.pack(reply)
 will('HSET', node_key, 'gen', generation, 'n', n, 'reply', packed)
 return carry_out_changes() or {packed, replication_id}

@@ -104,7 +104,7 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
         if login[1] ~= gone then
           local successor = record.sessions[gone]
           record.sessions[gone] = successor or gone_entry  -- it is on record until its own event
-          emit_device({uid = uid, device = login[1], session = entry.session, code = CODES.login, reason = 'login',
+          emit_device({uid = uid, device = login[1], session = entry.session, code = CODE_LOGIN, reason = 'login',
             last_seen_ms = digits(now_ms), at_ms = digits(now_ms)}, record, entry)
           record.sessions[gone] = successor
         end

@@ -134,22 +134,21 @@ local function is_watched(uid)
   return watched[uid]
 end
 
--- Returns the JSON of an entry, in which numbers are numbers, and of two more fields.
-local function published(id, command, status, status_ms)
+-- Publishes an entry about a user as JSON to the channels that have subscribers: that of all events of the type, if it is not
+-- nil, and that of the user, which is also told their status and its start. It costs as much as to write the entry.
+local function publish(uid, id, command, channel, status, status_ms)
+  channel = channel and has_subscribers(channel) and channel
+  if not (channel or is_watched(uid)) then return end
   local entry = {id = id}
   for i = command[3] == 'MAXLEN' and 7 or 4, #command, 2 do
     local name, value = command[i], command[i + 1]
     entry[name] = (name == 'v' or name == 'code' or string.sub(name, -3) == '_ms') and tonumber(value) or value
   end
-  if status then entry.status, entry.status_ms = status, tonumber(status_ms) end
-  return cjson.encode(entry)
-end
-
--- Publishes an entry about a user to the channels that have subscribers: that of all events of the type, if it is not nil,
--- and that of the user, which is also told their status and its start. It costs as much as to write the entry.
-local function publish(uid, id, command, channel, status, status_ms)
-  if channel and has_subscribers(channel) then will('PUBLISH', channel, published(id, command)) end
-  if is_watched(uid) then will('PUBLISH', user_prefix .. uid, published(id, command, status, status_ms)) end
+  if channel then will('PUBLISH', channel, cjson.encode(entry)) end
+  if is_watched(uid) then
+    entry.status, entry.status_ms = status, tonumber(status_ms)
+    will('PUBLISH', user_prefix .. uid, cjson.encode(entry))
+  end
 end
 
 -- Carries out all effects; returns an error reply if one was refused.

@@ -1,10 +1,10 @@
 -- requires: shard record_cache entries profile shown_state
--- provides: CODES emit_device emit_if_shown_changed go_offline go_online
+-- provides: CODE_LOGIN CODE_NODE_DOWN CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
 -- Events of users. A *change* of a session causes them; it has the fields uid, device, session, code, reason, at_ms,
 -- last_seen_ms and, of the end of a lost connection whose grace was lengthened, grace_ms. All but the names are digits.
 
--- Of the events that scripts decide on, by reason.
-local CODES = {login = '1', returned = '2', away = '3', back = '4', updated = '5', logout = '100', node_down = '402'}
+local CODE_LOGIN, CODE_RETURNED, CODE_LOGOUT, CODE_NODE_DOWN = '1', '2', '100', '402'
+local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
 
 -- A name and a value, where there is one, before other arguments.
 local function with(name, value, ...)
@@ -86,23 +86,22 @@ local function emit_if_shown_changed(change, record, before)
   local session, at_ms = shown(record), change.at_ms
   if show_the_same(session, before) then return end
   local status, status_before, status_ms = status_of(session), status_of(before), at_ms
-  local type, reason = 'update', 'updated'
+  local type, code, reason = 'update', CODE_UPDATED, 'updated'
   if status == status_before then
     status_ms = status_start(record)
   elseif status == 'invisible' or status_before == 'invisible' then
-    record.public = status == 'invisible' and table.concat({CODES.logout, '*', at_ms, at_ms}, ' ') or nil
+    record.public = status == 'invisible' and table.concat({CODE_LOGOUT, '*', at_ms, at_ms}, ' ') or nil
   elseif status == 'away' then
-    type, reason = 'away', 'away'
+    type, code, reason = 'away', CODE_AWAY, 'away'
   elseif status_before == 'away' then
-    type, reason = 'away', 'back'
+    type, code, reason = 'away', CODE_BACK, 'back'
   end
-  local uid, code = change.uid, CODES[reason]
-  local id, command = add_entry(type, code, 'uid', uid, 'code', code, 'reason', reason,
+  local id, command = add_entry(type, code, 'uid', change.uid, 'code', code, 'reason', reason,
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
     'last_seen_ms', at_ms, 'at_ms', at_ms,
-    state_fields(record, session, status_ms, record.public or status_before == 'invisible' and CODES.login,
+    state_fields(record, session, status_ms, record.public or status_before == 'invisible' and CODE_LOGIN,
       with('devices', device_events and devices_text(record.sessions))))
-  publish(uid, id, command, nil, status, status_ms)
+  publish(change.uid, id, command, nil, status, status_ms)
   record.state = {id = id, since_ms = tonumber(status_ms)}
   if record.public then record.public = string.gsub(record.public, '%*', id) end
 end

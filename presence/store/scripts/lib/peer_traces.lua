@@ -1,5 +1,5 @@
 -- requires: effects shard
--- provides: all_peer_traces fence set_peer_trace write_peer_traces
+-- provides: fence peer_traces set_peer_trace write_peer_traces
 -- Fences, and the summaries of nodes.
 
 local peer_traces = {}  -- node id -> its summary as this call will write it
@@ -16,17 +16,6 @@ local function fence(id)
   fenced_now[id] = true
   will('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms))
   set_peer_trace(id, count(counter[1]), count(counter[2]), true)
-end
-
--- Returns the summaries of all nodes, flat, as they are after this call.
-local function all_peer_traces()
-  local flat, others = redis.call('HGETALL', peer_traces_key), {}
-  for id, text in pairs(peer_traces) do others[id] = text end
-  for i = 1, #flat, 2 do
-    if others[flat[i]] then flat[i + 1], others[flat[i]] = others[flat[i]], nil end
-  end
-  for id, text in pairs(others) do flat[#flat + 1], flat[#flat + 2] = id, text end
-  return flat
 end
 
 local function write_peer_traces()
