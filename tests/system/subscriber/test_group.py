@@ -5,7 +5,7 @@ import time
 import pytest
 
 from presence.store.redis_client import Redis
-from presence.subscriber.group import GroupConsumer
+from presence.subscriber.pending_entries import PendingEntries
 from tests.subscriber.streams import Streams, uids
 from tests.subscriber.test_group import consumer
 
@@ -30,5 +30,5 @@ def test_a_slow_consumer_that_lives_is_not_robbed_of_what_it_read_ahead(url: str
 
 
 def test_without_renewal_it_would_be_robbed(url: str, client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GroupConsumer, "_renew", lambda _self, _client: None)
+    monkeypatch.setattr(PendingEntries, "renew", lambda _self, _clients, kept: {*kept})
     assert doubled_by_a_slow_consumer(url, Streams(client)) > 0
