@@ -9,27 +9,23 @@ A consumer that stops moves its pending entries to a consumer of a fixed name, `
 been idle for a year. Every consumer asks for the entries of that name whenever it reads new ones. Taking one
 ends its idle time, so that only one consumer succeeds.
 
-Tests: `tests/subscriber/test_settling.py`, `tests/subscriber/test_dead_letters.py`.
+Tests: `tests/subscriber/test_settling.py`, `tests/subscriber/test_stopping.py`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from presence.common.redaction import redact_text
-from presence.common.text import printable
 from presence.store.shard_clients import ShardClients
+from presence.subscriber.dead_letters import DeadLetters, stored_error
 from presence.subscriber.events import Entry, Gap, Item, read_entry
 from presence.subscriber.group_entries import Listed
-from presence.subscriber.redis_connections import Shards, log, unless_missing
+from presence.subscriber.redis_connections import Shards, unless_missing
 from presence.subscriber.source import EntryKey
 
 MAX_PENDING_ROWS_PER_CALL = 100  # of each shard
-MAX_DEAD_LETTERS = 100_000  # of each shard, roughly: some 40 MB
-MAX_ERROR_CHARS = 500
 HANDED_BACK: Final = "handed-back"  # the consumer of entries whose consumer has stopped
 HANDED_BACK_IDLE_MS: Final = 365 * 86_400_000  # longer than any entry is pending, and shorter than Unix time
 FREE_IDLE_MS: Final = HANDED_BACK_IDLE_MS // 2
-_NO_ERROR_REPORTED = "its consumer died, or left the loop without a word"
 
 # Moves a page of a consumer's pending entries to another consumer. Those that are no longer in the stream
 # stay where they are, because XCLAIM would forget them and no consumer would learn of the gap.
@@ -71,6 +67,7 @@ class PendingEntries:
         self._consumer = consumer
         self._idle_ms = max(1, round(claim_idle_s * 1000))
         self._max_deliveries = max_deliveries
+        self._dead_letters = DeadLetters(shards, group)
         self._acks: dict[EntryKey, Entry] = {}
         self._given_up: dict[EntryKey, tuple[Entry, str | None]] = {}  # with the error
         self._errors: dict[EntryKey, str] = {}
@@ -87,7 +84,7 @@ class PendingEntries:
 
     def note_error(self, entry: Entry, error: str) -> None:
         """Store the error of an entry with the next `flush`, for a dead letter."""
-        self._errors[entry.shard, entry.id] = redact_text(error)[:MAX_ERROR_CHARS]
+        self._errors[entry.shard, entry.id] = stored_error(error)
 
     def flush(
         self, clients: ShardClients, handed_out: Sequence[Entry] = (), asked: Iterable[int] = ()
@@ -112,7 +109,7 @@ class PendingEntries:
                 del self._errors[key]
         for key, (entry, final_error) in list(self._given_up.items()):
             if entry.shard in reachable:
-                self._move_to_dead_letters(clients, entry, self._consumer, final_error)
+                self._dead_letters.add(clients, entry, self._consumer, final_error)
                 del self._given_up[key]
         return found
 
@@ -270,7 +267,7 @@ class PendingEntries:
                     found.append(entry)
                 else:
                     entry = entry._replace(deliveries=calls)
-                    self._move_to_dead_letters(clients, entry, row["consumer"].decode(), None)
+                    self._dead_letters.add(clients, entry, row["consumer"].decode(), None)
         return found
 
     def _free(self, clients: ShardClients, listed: Iterable[Listed]) -> dict[int, dict[str, Any]]:
@@ -334,45 +331,6 @@ class PendingEntries:
         while begins:
             answers = _check(clients.ask(keys, begins, move, raise_on_error=False))
             begins = {shard: f"({last.decode()}" for shard, (last,) in answers.items() if last}
-
-    def _move_to_dead_letters(
-        self, clients: ShardClients, entry: Entry, consumer: str, error: str | None
-    ) -> None:
-        keys, group = self._shards.keys, self._group
-        key, errors = keys.events(entry.shard), keys.errors(entry.shard, group)
-        client = clients.at(key)
-        with client.pipeline(transaction=False) as pipe:
-            pipe.xpending_range(key, group, entry.id, entry.id, 1)
-            pipe.hget(errors, entry.id)
-            answers: Any = pipe.execute(raise_on_error=False)
-        rows, noted = map(unless_missing, answers)
-        if not rows:
-            return  # this was done before, and the answer was lost
-        if error is None:
-            error = noted.decode("utf-8", "backslashreplace") if noted else _NO_ERROR_REPORTED
-        error = redact_text(error)[:MAX_ERROR_CHARS]
-        dead_letter: dict[Any, Any] = {
-            "original_id": entry.id,
-            "group": group,
-            "consumer": consumer,
-            "deliveries": entry.deliveries,
-            "error": error,
-            **entry.fields,
-        }
-        with client.pipeline(transaction=True) as pipe:
-            pipe.xadd(keys.dead(entry.shard), dead_letter, maxlen=MAX_DEAD_LETTERS, approximate=True)
-            pipe.xack(key, group, entry.id)
-            pipe.hdel(errors, entry.id)
-            pipe.execute()
-        # A follow-up has an id of its own, with its rule and its user.
-        own_id = entry.fields.get("id")
-        log.error(
-            "gave up %s of shard %d after %d deliveries: %s",
-            f"follow-up {printable(own_id)}" if own_id else f"event {entry.id}",
-            entry.shard,
-            entry.deliveries,
-            error,
-        )
 
     def _forget(self, clients: ShardClients, shard: int, entry_id: str) -> None:
         keys, group = self._shards.keys, self._group

@@ -41,7 +41,7 @@ CONSTANTS = {
     "presence.common.runtime.CALL_TIMEOUT_S": "seconds after which reading a file that hangs is given up",
     "presence.subscriber.retry.RETRY_MAX_S": "maximum seconds between two attempts of a subscriber",
     "presence.subscriber.redis_connections.POLL_INTERVAL_MAX_S": "seconds between idle reads, in a cluster",
-    "presence.subscriber.pending_entries.MAX_DEAD_LETTERS": "dead letters kept per shard",
+    "presence.subscriber.dead_letters.MAX_DEAD_LETTERS": "dead letters kept per shard",
     "presence.subscriber.consumer_names.IDLE_CONSUMER_KEPT_S": "seconds until an idle consumer is removed",
     "presence.subscriber.consumer_names.NAME_LOCK_S": "seconds until two consumers of one name are noticed",
     "presence.followups.script_calls.MAX_PENDING_PER_SHARD": "pending follow-ups per shard",
