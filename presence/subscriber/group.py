@@ -1,8 +1,9 @@
 """Reads all streams as one consumer of a group: at least once, shared with the group's other consumers.
 
-`group_entries.py` has the entries that this consumer knows, and the table of their states; `membership.py`
-what is done when it joins and after a lost connection; `group_cursor.py` the group's position, reads, and
-gaps; `pending_entries.py` the calls about what is pending in Redis.
+`group_entries.py` has the entries that this consumer knows, and the table of their states;
+`group_membership.py` what is done when it joins and after a lost connection; `group_cursor.py` the group's
+position, reads, and gaps; `pending_entries.py` the calls about what is pending in Redis; `dead_letters.py`
+what was given up.
 
 A stop hands back every entry that is pending for this consumer. A death leaves them pending: after
 `claim_idle_s` without a sign of life any consumer lists them. What is AHEAD or DELAYED is renewed meanwhile;
@@ -29,7 +30,7 @@ from presence.subscriber.consumer_names import IDLE_CONSUMER_KEPT_S, NameLock, f
 from presence.subscriber.events import Entry, Item
 from presence.subscriber.group_cursor import GroupCursor
 from presence.subscriber.group_entries import GroupEntries
-from presence.subscriber.membership import Membership
+from presence.subscriber.group_membership import GroupMembership
 from presence.subscriber.pending_entries import HANDED_BACK, PendingEntries
 from presence.subscriber.redis_connections import RedisConnections, Shards
 from presence.subscriber.source import EntryKey, Source
@@ -106,7 +107,7 @@ class GroupConsumer(Source[Item]):
             claim_idle_s=options.claim_idle_s,
             max_deliveries=options.max_deliveries,
         )
-        self._membership = Membership(self._shards, self._cursor, self._pending, self._entries)
+        self._membership = GroupMembership(self._shards, self._cursor, self._pending, self._entries)
         is_checked = owns_name is None and options.consumer is not None
         self._name_lock = NameLock(self._shards, options.group, self.name, clock) if is_checked else None
         self._owns_name = owns_name or (lambda: self._name_lock is None or not self._name_lock.is_refused)

@@ -43,7 +43,7 @@ from presence.subscriber.source import EntryKey
 MAX_DELAYED: Final = 10_000
 
 
-class State(Enum):
+class EntryState(Enum):
     """Where an entry is; see the table above."""
 
     LISTED = "listed"
@@ -55,7 +55,7 @@ class State(Enum):
     DELAYED = "delayed"
 
 
-_TO_BE_CLAIMED: Final = {None, State.LISTED, State.HANDED_OUT, State.OVERDUE}  # None: unknown
+_TO_BE_CLAIMED: Final = {None, EntryState.LISTED, EntryState.HANDED_OUT, EntryState.OVERDUE}  # None: unknown
 
 
 class Listed(NamedTuple):
@@ -66,7 +66,7 @@ class Listed(NamedTuple):
     min_idle_ms: int | None = None
 
 
-class Refusal(NamedTuple):
+class RefusedEntry(NamedTuple):
     """An entry that a handler has refused, for this reason, until this monotonic time; None: no delay."""
 
     entry: Entry
@@ -90,18 +90,19 @@ class GroupEntries:
         self._taken: list[Item] = []
         self._perhaps_counted: set[EntryKey] = set()  # AHEAD: put back, when they may have been counted
         self._handed_out: dict[EntryKey, Entry] = {}
-        self._refused: dict[EntryKey, Refusal] = {}
+        self._refused: dict[EntryKey, RefusedEntry] = {}
         self._delayed: dict[EntryKey, float] = {}  # until when
 
-    def states(self) -> dict[EntryKey, State]:
+    def states(self) -> dict[EntryKey, EntryState]:
         """Return the state of each entry that is known."""
         return {
-            **dict.fromkeys(self._listed, State.LISTED),
-            **dict.fromkeys(_keys(self._ahead), State.AHEAD),
-            **dict.fromkeys(_keys(self._taken), State.TAKEN),
-            **{key: State.OVERDUE if key in self._listed else State.HANDED_OUT for key in self._handed_out},
-            **dict.fromkeys(self._refused, State.REFUSED),
-            **dict.fromkeys(self._delayed, State.DELAYED),
+            **dict.fromkeys(self._listed, EntryState.LISTED),
+            **dict.fromkeys(_keys(self._ahead), EntryState.AHEAD),
+            **dict.fromkeys(_keys(self._taken), EntryState.TAKEN),
+            **dict.fromkeys(self._handed_out, EntryState.HANDED_OUT),
+            **dict.fromkeys(self._handed_out.keys() & self._listed.keys(), EntryState.OVERDUE),
+            **dict.fromkeys(self._refused, EntryState.REFUSED),
+            **dict.fromkeys(self._delayed, EntryState.DELAYED),
         }
 
     # Found and claimed
@@ -240,10 +241,10 @@ class GroupEntries:
             return entry
 
     def refuse(self, key: EntryKey, until: float | None, error: str | None) -> None:
-        """Note a refusal, see `Refusal`; do nothing if the program does not have the entry."""
+        """Note a refusal, see `RefusedEntry`; do nothing if the program does not have the entry."""
         with self._lock:
             if entry := self.settle(key):
-                self._refused[key] = Refusal(entry, until, error)
+                self._refused[key] = RefusedEntry(entry, until, error)
 
     # Refused and delayed
 
@@ -251,7 +252,7 @@ class GroupEntries:
     def has_refused(self) -> bool:
         return bool(self._refused)
 
-    def take_back(self, max_deliveries: int) -> list[Refusal]:
+    def take_back(self, max_deliveries: int) -> list[RefusedEntry]:
         """Put what is REFUSED where it waits, and return it; what had so many deliveries is forgotten."""
         with self._lock:
             refused, self._refused = [*self._refused.values()], {}

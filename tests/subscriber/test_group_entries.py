@@ -8,7 +8,7 @@ import pytest
 
 from presence.subscriber import group_entries
 from presence.subscriber.events import Entry, Gap
-from presence.subscriber.group_entries import GroupEntries, Listed, State
+from presence.subscriber.group_entries import EntryState, GroupEntries, Listed
 
 SHARD = 3
 KEY = (SHARD, "5-0")
@@ -53,15 +53,15 @@ def delayed(entries: GroupEntries) -> None:
 
 
 # The ways into each state
-WAYS: dict[State | None, list[Move]] = {
+WAYS: dict[EntryState | None, list[Move]] = {
     None: [lambda _: None],
-    State.LISTED: [lambda entries: entries.found([LISTED])],
-    State.AHEAD: [lambda entries: entries.add([ENTRY], 0.0)],
-    State.TAKEN: [taken],
-    State.HANDED_OUT: [hand_out],
-    State.OVERDUE: [overdue],
-    State.REFUSED: [refused(None), refused(60.0), refused(None, ENTRY._replace(deliveries=MOST))],
-    State.DELAYED: [delayed],
+    EntryState.LISTED: [lambda entries: entries.found([LISTED])],
+    EntryState.AHEAD: [lambda entries: entries.add([ENTRY], 0.0)],
+    EntryState.TAKEN: [taken],
+    EntryState.HANDED_OUT: [hand_out],
+    EntryState.OVERDUE: [overdue],
+    EntryState.REFUSED: [refused(None), refused(60.0), refused(None, ENTRY._replace(deliveries=MOST))],
+    EntryState.DELAYED: [delayed],
 }
 MOVES: list[tuple[str, Move]] = [
     ("found", lambda entries: entries.found([LISTED])),
@@ -95,7 +95,7 @@ def table() -> dict[tuple[str, str], set[str]]:
     return found
 
 
-def name_of(state: State | None) -> str:
+def name_of(state: EntryState | None) -> str:
     return state.name if state else "unknown"
 
 
@@ -103,7 +103,7 @@ def test_each_method_moves_an_entry_as_the_table_says() -> None:
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for state, ways in WAYS.items():
         for way in ways:
-            for method, move in MOVES + ADD * (state is None) + SKIP * (state is State.TAKEN):
+            for method, move in MOVES + ADD * (state is None) + SKIP * (state is EntryState.TAKEN):
                 entries = GroupEntries()
                 way(entries)
                 assert entries.states().get(KEY) is state
@@ -118,19 +118,21 @@ def test_each_method_moves_an_entry_as_the_table_says() -> None:
     [(ways[0], state) for state, ways in WAYS.items()],
     ids=[name_of(state) for state in WAYS],
 )
-def test_a_stop_keeps_what_the_program_has_if_it_may_still_settle_it(way: Move, kept: State | None) -> None:
+def test_a_stop_keeps_what_the_program_has_if_it_may_still_settle_it(
+    way: Move, kept: EntryState | None
+) -> None:
     entries = GroupEntries()
     way(entries)
     entries.put_back()
     entries.clear(keeps_handed_out=True)
-    has_it = kept in {State.HANDED_OUT, State.OVERDUE}
+    has_it = kept in {EntryState.HANDED_OUT, EntryState.OVERDUE}
     assert (entries.settle(KEY) is not None) is has_it
     way(entries)
     entries.clear(keeps_handed_out=False)
     assert entries.settle(KEY) is None
 
 
-@pytest.mark.parametrize("way", [WAYS[State.LISTED][0], overdue], ids=["listed", "overdue"])
+@pytest.mark.parametrize("way", [WAYS[EntryState.LISTED][0], overdue], ids=["listed", "overdue"])
 def test_nothing_is_taken_while_an_older_entry_of_the_shard_is_to_be_claimed(way: Move) -> None:
     entries, elsewhere = GroupEntries(), Entry(SHARD + 1, "7-0", {})
     way(entries)
@@ -150,9 +152,9 @@ def test_the_end_of_a_slow_handler_lets_the_next_entry_be_taken(end: str) -> Non
     assert entries.take({SHARD}) == LATER
 
 
-@pytest.mark.parametrize(("end", "state"), [("settle", None), ("refuse", State.REFUSED)])
+@pytest.mark.parametrize(("end", "state"), [("settle", None), ("refuse", EntryState.REFUSED)])
 def test_what_is_settled_during_the_claim_of_a_slow_handlers_entry_stays_so(
-    end: str, state: State | None
+    end: str, state: EntryState | None
 ) -> None:
     entries = GroupEntries()
     overdue(entries)
@@ -206,7 +208,7 @@ def test_what_was_put_back_is_perhaps_counted_until_it_is_handed_out(put_back: G
     put_back.hand_out()
     put_back.found([LISTED])
     put_back.claimed([LISTED], [ENTRY], 0.0)
-    assert put_back.states()[KEY] is State.AHEAD
+    assert put_back.states()[KEY] is EntryState.AHEAD
     assert put_back.perhaps_counted() == {(SHARD, LATER.id): LATER}
 
 
@@ -218,7 +220,7 @@ def test_what_another_consumer_has_taken_over_is_not_perhaps_counted(put_back: G
 
 @pytest.mark.parametrize(
     ("way", "renewed_at"),
-    [(WAYS[None][0], 9.0), (WAYS[State.AHEAD][0], 1.0), (delayed, 1.0), (hand_out, 9.0)],
+    [(WAYS[None][0], 9.0), (WAYS[EntryState.AHEAD][0], 1.0), (delayed, 1.0), (hand_out, 9.0)],
     ids=["nothing", "ahead", "delayed", "handed out"],
 )
 def test_a_read_renews_nothing_that_is_ahead_or_delayed(way: Move, renewed_at: float) -> None:
@@ -244,4 +246,4 @@ def test_more_than_some_delayed_entries_are_left_to_their_idle_time(monkeypatch:
     hand_out(entries, LATER)
     entries.refuse((SHARD, LATER.id), 60.0, None)
     take_back(entries)
-    assert entries.states() == {KEY: State.DELAYED}
+    assert entries.states() == {KEY: EntryState.DELAYED}

@@ -14,7 +14,7 @@ from presence.subscriber.pending_entries import PendingEntries
 from presence.subscriber.redis_connections import Shards
 
 
-class Membership:
+class GroupMembership:
     """The membership of one consumer.
 
     Attributes:
