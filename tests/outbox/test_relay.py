@@ -225,6 +225,25 @@ async def test_a_crowd_of_changes_is_sent_sooner(clock: MockClock, relaying: Rel
     assert len(relaying.applied) == 1 + GATHER_ITEMS
 
 
+async def test_the_answer_of_a_small_batch_is_read_when_changes_have_gathered(
+    clock: MockClock, relaying: Relaying
+) -> None:
+    """The relay wakes once for it and for the next batch."""
+    await trio.sleep(GATHER_S)
+    relaying.outbox.append(login("u"))
+    await trio.sleep(GATHER_S / 8)
+    assert (relaying.applied, relaying.outbox.pending) == (["u"], 1)
+    await trio.sleep(GATHER_S)
+    assert relaying.outbox.pending == 0
+
+
+async def test_the_answer_of_a_full_batch_is_read_immediately(clock: MockClock, relaying: Relaying) -> None:
+    await trio.sleep(GATHER_S)
+    relaying.outbox.extend([login(f"u{number}0") for number in range(BATCH_ITEMS)])
+    await trio.sleep(GATHER_S / 8)
+    assert (len(relaying.applied), relaying.outbox.pending) == (BATCH_ITEMS, 0)
+
+
 async def test_items_too_many_for_a_batch_follow_it_immediately_and_in_order(
     clock: MockClock, relaying: Relaying
 ) -> None:
