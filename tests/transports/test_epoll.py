@@ -180,6 +180,20 @@ async def test_a_connection_has_a_record_only_while_anything_is_pending(kind: Tr
         await server.until(lambda: not server.epoll._connections.records)
 
 
+@plain_and_secured
+async def test_a_reader_that_has_caught_up_wakes_the_loop_no_more(kind: TransportKind) -> None:
+    async with serving(kind, Limits(unsent_bytes=10_000_000), send_buffer=4096) as server:
+        client = await server.connect(receive_buffer=4096)
+        await client.login("ada")
+        many = [protocol.keepalive(number) for number in range(2000)]
+        await client.send(*many)
+        await server.until(lambda: server.counted.unsent_connections)
+        await client.take(len(many))
+        await server.until(lambda: not server.counted.unsent_connections)
+        assert not any(epoll.poll(0) for epoll in server.epoll._connections.sets)
+        await client.beat()
+
+
 async def test_a_close_that_is_queued_does_not_reach_the_next_connection_of_its_descriptor() -> None:
     async with serving("epoll") as server:
         await server.logged_in("ada")
