@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from presence import protocol
 from presence.core.admission import PacketRate
@@ -335,6 +336,16 @@ async def test_a_slow_reader_that_catches_up_gets_the_goodbye() -> None:
         *answers, last = await client.rest()  # the goodbye may still be queued when all else is read
         assert len(answers) == 1000
         assert last.payload["code"] == Code.SERVER_DRAIN
+
+
+async def test_a_slow_reader_that_sends_nothing_more_gets_the_goodbye_behind_what_is_unsent() -> None:
+    async with asking("epoll", Limits(unsent_bytes=1_000_000), is_slow=True) as (server, _, client, session):
+        await fill(server, session)
+        server.transport.disconnect(session.handle, protocol.encode(protocol.goodbye(Code.SERVER_DRAIN)))
+        await client.tcp.send_eof()
+        await wait_all_tasks_blocked(0.01)  # the server has read the end, and waits
+        *_, last = await client.rest()
+        assert brief(last) == (Kind.GOODBYE, None, Code.SERVER_DRAIN)
 
 
 async def test_a_reader_cut_off_within_the_batch_of_its_keepalive_gets_only_its_grace() -> None:
