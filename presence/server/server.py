@@ -40,10 +40,10 @@ from presence.store.control_channel import ControlChannel
 from presence.store.redis_store import Deliveries
 from presence.store.watch_reads import StoredStates
 from presence.transports.accept_rotation import AcceptRotation
-from presence.transports.epoll import EpollTransport
+from presence.transports.epoll_transport import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
-from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
+from presence.transports.trio_transport import StreamTransport
 from presence.watching.watch_service import Watching
 
 REPORT_INTERVAL_S: Final = 60.0

@@ -17,8 +17,8 @@ from presence.server.credentials import Credentials
 from presence.server.node import Node
 from presence.server.process_stats import ProcessStats
 from presence.server.stats_socket import SAMPLE_VERSION, StatsResponder
-from presence.transports.epoll import EpollTransport
-from presence.transports.stream import StreamTransport
+from presence.transports.epoll_transport import EpollTransport
+from presence.transports.trio_transport import StreamTransport
 from presence.watching.watch_service import Watching
 
 ServerTransport = EpollTransport | StreamTransport

@@ -6,7 +6,7 @@ has usually arrived. Both happen in slices, between which other connections are 
 connections wait here; beyond that, new ones are refused. A refused connection keeps its descriptor for up to
 a second, so if there are too many, further ones stay in the kernel's queue.
 
-Tests: `tests/transports/test_epoll.py`, `tests/transports/test_limits.py`.
+Tests: `tests/transports/test_epoll_transport.py`, `tests/transports/test_limits.py`.
 """
 
 import errno

@@ -41,7 +41,7 @@ too:
     keepalives in a row:                 IMMEDIATE -> SHORT
     the same, none wants an answer:      SHORT     -> BATCHED
 
-Tests: `tests/transports/test_connections.py`, `tests/transports/test_epoll.py`.
+Tests: `tests/transports/test_connections.py`, `tests/transports/test_epoll_transport.py`.
 """
 
 from enum import Enum, IntEnum

@@ -3,7 +3,7 @@
 `ConnectionReader.serve` is the hot path of the server: a keepalive costs one read, two comparisons and its
 place in the batch's list. Everything else goes through `Engine.received`.
 
-Tests: `tests/transports/test_requests.py`, `tests/transports/test_epoll.py`.
+Tests: `tests/transports/test_requests.py`, `tests/transports/test_epoll_transport.py`.
 """
 
 import errno

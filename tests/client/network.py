@@ -6,7 +6,7 @@ import trio.testing
 from anyio.abc import ByteStream
 from trio.abc import Stream
 
-from presence.transports.stream import StreamTransport
+from presence.transports.trio_transport import StreamTransport
 from tests.transports.harness import Harness
 
 

@@ -26,11 +26,11 @@ from presence.core.stall_guard import StallGuard
 from presence.protocol import Code, Decoder, Kind, Packet
 from presence.server.ticker import Ticker
 from presence.transports import sockets
-from presence.transports.epoll import EpollTransport
+from presence.transports.epoll_transport import EpollTransport
 from presence.transports.limits import Limits
 from presence.transports.statistics import TransportStatistics
-from presence.transports.stream import StreamTransport
 from presence.transports.tls import HANDSHAKES, Certificate, TlsListening
+from presence.transports.trio_transport import StreamTransport
 from tests.support.waiting import until
 from tests.transports import certificates
 

@@ -17,7 +17,7 @@ from presence.core.login import ARRIVAL_ERROR_S
 from presence.core.registry import Client, ConnectionInfo
 from presence.core.server_protocol import Event, ReadOutcome, ServerProtocol
 from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer
-from presence.transports import connections, sockets, stream
+from presence.transports import connections, sockets, trio_transport
 from presence.transports.connection_states import Connection
 from presence.transports.connections import Connections
 from presence.transports.limits import MAX_PACKETS_PER_SLICE, Limits
@@ -212,7 +212,7 @@ async def test_the_engine_can_hang_up_and_a_displaced_client_gets_a_goodbye(kind
 async def test_a_hung_up_client_that_keeps_sending_is_cut_off(
     kind: TransportKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for transport in (connections, stream):
+    for transport in (connections, trio_transport):
         monkeypatch.setattr(
             transport, "DRAIN_TIMEOUT_S", 10 * PATIENCE_S
         )  # by then the client has sent too much

@@ -11,7 +11,7 @@ from presence.core.admission import AdmissionLimits, PacketRate
 from presence.core.changes import Op
 from presence.protocol import Code, Kind, Packet
 from presence.transports.limits import Limits
-from presence.transports.stream import StreamTransport
+from presence.transports.trio_transport import StreamTransport
 from tests.auth.gates import WordAuthenticator
 from tests.transports import proxies
 from tests.transports.harness import Harness, TransportKind, both, every_kind, serving

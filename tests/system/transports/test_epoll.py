@@ -16,12 +16,12 @@ import trio
 from presence import protocol
 from presence.protocol import Code, Kind, Other
 from presence.transports.connection_states import LatencyClass
-from presence.transports.epoll import ANSWER_WINDOW_S
+from presence.transports.epoll_transport import ANSWER_WINDOW_S
 from presence.transports.limits import Limits
 from tests.support.state_table import AT_TRANSPORT, Cell, brief
 from tests.transports.harness import serving
 from tests.transports.test_connections import try_cell
-from tests.transports.test_epoll import class_of, many
+from tests.transports.test_epoll_transport import class_of, many
 
 
 @pytest.mark.parametrize("cell", [cell for cell in AT_TRANSPORT if cell[1] is Other.LOGIN_TIMEOUT], ids=str)

@@ -16,7 +16,7 @@ for each set; tasks do not grow with connections.
 The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
 client and no record any more; accepts run in turns of their own. So no event can reach the wrong connection.
 
-Tests: `tests/transports/test_epoll.py`, `tests/system/transports/test_epoll.py`.
+Tests: `tests/transports/test_epoll_transport.py`, `tests/system/transports/test_epoll.py`.
 """
 
 import math

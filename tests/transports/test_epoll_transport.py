@@ -21,7 +21,7 @@ from presence.protocol import KEEPALIVE, Code, Kind
 from presence.transports import acceptor
 from presence.transports.acceptor import MAX_ACCEPTS_PER_TURN
 from presence.transports.connection_states import DEMOTE_AFTER_KEEPALIVES, LatencyClass
-from presence.transports.epoll import CLOSE_PAUSE_S, KERNEL_ERROR_S, pause_after
+from presence.transports.epoll_transport import CLOSE_PAUSE_S, KERNEL_ERROR_S, pause_after
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from tests.support.desks import NotingDesk
 from tests.support.state_table import brief
