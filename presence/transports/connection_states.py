@@ -2,9 +2,9 @@
 
 An idle connection is a session and two bytes: its latency class, and how many keepalives in a row the next
 slower class would have served as well; and its client's address, if a proxy has named it or it is counted.
-Everything else is in a record (`Connection`). A connection has one until its login is answered, and again
-while anything is pending: replies, unsent bytes, packets left for another turn, its close. A TLS connection
-keeps its record.
+Replies are kept until the batch has been read. Everything else is in a record (`Connection`). A connection
+has one until its login, and again while anything is pending: unsent bytes, packets left for another turn, its
+close. A TLS connection keeps its record.
 
 A descriptor is reused as soon as it is closed. So it names a connection only where the kernel or the core has
 just said so. Queues and deadlines hold records, and a closed one says that it is.
@@ -14,8 +14,8 @@ methods of `Connections`:
 
     accept -> (HEADER ->) (HANDSHAKE ->) LOGIN -> LOGGED_IN
 
-    begin_close   any of these -> CLOSE_QUEUED   input is ignored; the close packet is behind the replies
-    send_close    CLOSE_QUEUED -> FLUSHING       both are written, behind what is unsent
+    begin_close   any of these -> CLOSE_QUEUED   input is ignored; replies and close packet are kept
+    send_close    CLOSE_QUEUED -> FLUSHING       they are written, behind what is unsent
     _half_close   FLUSHING     -> HALF_CLOSED    the sending side is shut; input is read and dropped
     close         any          -> CLOSED         at the end of input; if the unsent bytes are too many, or are
                                                  taken too slowly; after `MAX_DRAIN_BYTES`, `DRAIN_TIMEOUT_S`
@@ -45,6 +45,7 @@ Tests: `tests/transports/test_connections.py`, `tests/transports/test_epoll_tran
 """
 
 from enum import Enum, IntEnum
+from typing import Final
 
 from presence.transports.tls_connection import TlsConnectionState
 
@@ -68,8 +69,16 @@ class LatencyClass(IntEnum):
         return LatencyClass.SHORT if self is LatencyClass.IMMEDIATE else LatencyClass.BATCHED
 
 
-SERVED_CLASSES = (LatencyClass.IMMEDIATE, LatencyClass.SHORT, LatencyClass.BATCHED)
-WATCHING_CLASSES = (*SERVED_CLASSES, LatencyClass.AWAITING_HEADER, LatencyClass.HANDSHAKING)
+# The members by themselves, here and below: finding one in its class would cost more than a keepalive.
+IMMEDIATE: Final = LatencyClass.IMMEDIATE
+SHORT: Final = LatencyClass.SHORT
+BATCHED: Final = LatencyClass.BATCHED
+AWAITING_HEADER: Final = LatencyClass.AWAITING_HEADER
+HANDSHAKING: Final = LatencyClass.HANDSHAKING
+UNWATCHED: Final = LatencyClass.UNWATCHED
+
+SERVED_CLASSES = (IMMEDIATE, SHORT, BATCHED)
+WATCHING_CLASSES = (*SERVED_CLASSES, AWAITING_HEADER, HANDSHAKING)
 
 
 class State(Enum):
@@ -85,36 +94,44 @@ class State(Enum):
     CLOSED = "the descriptor is closed, and may be another connection's"
 
 
-_GUEST_STATES = frozenset({State.HEADER, State.HANDSHAKE, State.LOGIN})
-CLASS_OF_GUEST = {State.HEADER: LatencyClass.AWAITING_HEADER, State.HANDSHAKE: LatencyClass.HANDSHAKING}
+HEADER: Final = State.HEADER
+HANDSHAKE: Final = State.HANDSHAKE
+LOGIN: Final = State.LOGIN
+LOGGED_IN: Final = State.LOGGED_IN
+CLOSE_QUEUED: Final = State.CLOSE_QUEUED
+FLUSHING: Final = State.FLUSHING
+HALF_CLOSED: Final = State.HALF_CLOSED
+CLOSED: Final = State.CLOSED
+
+_GUEST_STATES = (LOGIN, HANDSHAKE, HEADER)
 
 
 class Connection:
     """The record of a connection with which anything is pending, or that is a TLS connection."""
 
     __slots__ = (
+        "close_packet",
         "drained_bytes",
         "fd",
         "header",
         "is_deferred",
         "largest_packet",
         "progress_bytes",
-        "replies",
         "state",
         "tls",
         "unsent",
     )
 
-    def __init__(self, fd: int, state: State = State.LOGGED_IN) -> None:
+    def __init__(self, fd: int, state: State = LOGGED_IN) -> None:
         self.fd = fd  # its descriptor, unless it is closed
         self.state = state
         self.tls: TlsConnectionState | None = None  # from the accept on, if it is a TLS connection
         self.header: bytearray | None = None  # the received part of a proxy's header
-        self.replies: bytearray | None = None  # to send when the batch has been read, or when it is closed
         self.is_deferred = False  # whether the reader has packets of it left for another turn
         self.unsent: bytearray | None = None  # bytes waiting for a slow reader
         self.largest_packet = 0  # bytes among them that make no slow reader, because they are one packet
         self.progress_bytes = 0  # that a slow reader has taken since its deadline was set
+        self.close_packet: bytes | bytearray = b""  # the last bytes to send
         self.drained_bytes = 0  # read and dropped since the close began
 
     @property
@@ -123,7 +140,7 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        return self.state is State.CLOSED
+        return self.state is CLOSED
 
     @property
     def can_send(self) -> bool:
@@ -133,10 +150,4 @@ class Connection:
     @property
     def is_idle(self) -> bool:
         """Whether the record says no more than that there is a session."""
-        return (
-            self.state is State.LOGGED_IN
-            and self.replies is None
-            and self.unsent is None
-            and not self.is_deferred
-            and self.tls is None
-        )
+        return self.state is LOGGED_IN and self.unsent is None and not self.is_deferred and self.tls is None

@@ -28,8 +28,19 @@ from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.connection_states import (
-    CLASS_OF_GUEST,
+    AWAITING_HEADER,
+    BATCHED,
+    CLOSE_QUEUED,
+    CLOSED,
+    FLUSHING,
+    HALF_CLOSED,
+    HANDSHAKE,
+    HANDSHAKING,
+    HEADER,
+    IMMEDIATE,
+    LOGGED_IN,
     SERVED_CLASSES,
+    UNWATCHED,
     WATCHING_CLASSES,
     Connection,
     LatencyClass,
@@ -111,6 +122,7 @@ class Connections:
         quiet_keepalives: consecutive keepalives that the next slower class would have served as well.
         addresses: those that a proxy has named or that are counted, by descriptor.
         records: everything else, by descriptor.
+        replies: answers to send when the batch has been read, by descriptor.
         handshaking: connections whose handshake has begun and is not finished, oldest first.
         deadlines: time-outs of connections.
         counters: statistics of this transport.
@@ -127,7 +139,7 @@ class Connections:
         self.quiet_keepalives = bytearray()
         self.addresses: dict[int, str] = {}
         self.records: dict[int, Connection] = {}
-        self._replying: list[Connection] = []  # with replies since the last `flush_replies`
+        self.replies: dict[int, bytearray] = {}
         # A plain dict gets slow when its front is removed.
         self.handshaking: OrderedDict[Connection, None] = OrderedDict()
         self.deadlines = Deadlines(clock)
@@ -138,7 +150,7 @@ class Connections:
         """Add an accepted descriptor, not watched yet and without a login time-out."""
         if (missing := fd + 1 - len(self.clients)) > 0:
             self.clients.extend([None] * missing)
-            self.latency_class.extend(bytes([LatencyClass.UNWATCHED]) * missing)
+            self.latency_class.extend(bytes([UNWATCHED]) * missing)
             self.quiet_keepalives.extend(bytes(missing))
         self.clients[fd] = guest
         connection = self.records[fd] = Connection(fd, state)
@@ -156,8 +168,8 @@ class Connections:
         return connection
 
     def settle(self, connection: Connection) -> None:
-        """Forget a record that has nothing to say any more; it may have been forgotten before."""
-        if connection.is_idle and self.records.get(connection.fd) is connection:
+        """Forget a record that has nothing to say any more."""
+        if connection.is_idle:
             del self.records[connection.fd]
 
     def is_open(self, fd: int) -> bool:
@@ -204,9 +216,13 @@ class Connections:
         Raises:
             OSError: the limit of epoll watches is reached, or there is no memory.
         """
-        if connection.state is State.LOGGED_IN or connection.is_closed:
+        if connection.state is LOGGED_IN or connection.is_closed:
             return
-        latency_class = CLASS_OF_GUEST.get(connection.state, LatencyClass.IMMEDIATE)
+        latency_class: LatencyClass = IMMEDIATE
+        if connection.state is HEADER:
+            latency_class = AWAITING_HEADER
+        elif connection.state is HANDSHAKE:
+            latency_class = HANDSHAKING
         if self.latency_class[connection.fd] != latency_class:
             self.set_latency_class(connection.fd, latency_class)
 
@@ -218,12 +234,13 @@ class Connections:
         """
         connection = self.record(fd)
         self.clients[fd] = session
-        connection.state = State.LOGGED_IN
+        connection.state = LOGGED_IN
         if connection.unsent is not None:
             self.deadlines.set(connection, self._limits.unsent_timeout)
         else:
             self.deadlines.cancel(connection)
-        self.set_latency_class(fd, LatencyClass.BATCHED)
+        self.set_latency_class(fd, BATCHED)
+        self.settle(connection)
 
     def set_latency_class(self, fd: int, latency_class: LatencyClass) -> None:
         """Let the set of a latency class watch a connection.
@@ -231,9 +248,9 @@ class Connections:
         Raises:
             OSError: as in `log_in`.
         """
-        if self.latency_class[fd] != LatencyClass.UNWATCHED:
+        if self.latency_class[fd] != UNWATCHED:
             self.sets[self.latency_class[fd]].unregister(fd)
-            self.latency_class[fd] = LatencyClass.UNWATCHED
+            self.latency_class[fd] = UNWATCHED
         connection = self.records.get(fd)
         has_unsent = connection is not None and connection.unsent is not None
         self.sets[latency_class].register(fd, self._mask(fd, READ | WRITE if has_unsent else READ))
@@ -247,9 +264,9 @@ class Connections:
     def _watch(self, fd: int, mask: int) -> None:
         """Change the watched events; a connection not watched yet becomes `IMMEDIATE`."""
         mask = self._mask(fd, mask)
-        if self.latency_class[fd] == LatencyClass.UNWATCHED:
-            self.sets[LatencyClass.IMMEDIATE].register(fd, mask)
-            self.latency_class[fd] = LatencyClass.IMMEDIATE
+        if self.latency_class[fd] == UNWATCHED:
+            self.sets[IMMEDIATE].register(fd, mask)
+            self.latency_class[fd] = IMMEDIATE
         else:
             self.sets[self.latency_class[fd]].modify(fd, mask)
 
@@ -280,36 +297,29 @@ class Connections:
 
     def queue_reply(self, fd: int, data: bytearray) -> None:
         """Keep an answer for the next `flush_replies`."""
-        connection = self.record(fd)
-        if connection.replies is None:
-            connection.replies = data
-            self._replying.append(connection)
+        replies = self.replies.get(fd)
+        if replies is None:
+            self.replies[fd] = data
         else:
-            connection.replies += data
+            replies += data
 
     def flush_replies(self) -> None:
         """Send the pending replies, one write per connection.
 
         A write per answer would wake the client each time, which costs as much as all the rest of a login.
         """
-        replying, self._replying = self._replying, []
-        for connection in replying:
-            if connection.state is State.LOGGED_IN:  # if not, `send_close` sends them
-                self._send_replies(connection)
-                self.settle(connection)
-
-    def _send_replies(self, connection: Connection) -> None:
-        replies, connection.replies = connection.replies, None
-        if replies and connection.can_send:
-            self.send(connection.fd, replies)
+        replies, self.replies = self.replies, {}
+        for fd, data in replies.items():
+            if self.clients[fd] is not None:
+                self.send(fd, data)
 
     def deliver(self, fd: int, packet: bytes) -> None:
         """Send one packet after the pending replies; its size alone makes no slow reader of the client."""
+        if fd in self.replies:
+            self.send(fd, self.replies.pop(fd))
+            if self.clients[fd] is None:
+                return  # cut off
         connection = self.records.get(fd)
-        if connection is not None:
-            self._send_replies(connection)
-            if connection.is_closed:
-                return
         data = self._encoded(connection, packet)
         self._send(fd, connection, data, len(data) if len(packet) <= MAX_PACKET_BYTES else MAX_PACKET_BYTES)
 
@@ -368,9 +378,9 @@ class Connections:
         self.counters.unsent_connections -= 1
         client = self.clients[connection.fd]
         self._watch(connection.fd, READ)
-        if connection.state is State.CLOSE_QUEUED:
+        if connection.state is CLOSE_QUEUED:
             self.send_close(connection)
-        elif connection.state is State.FLUSHING:
+        elif connection.state is FLUSHING:
             self._half_close(connection)
         elif isinstance(client, Session):
             self.deadlines.cancel(connection)
@@ -409,9 +419,7 @@ class Connections:
         if connection is not None and (connection.tls is not None or connection.unsent is not None):
             self.close_gracefully(fd, last_packet)
             return
-        data = last_packet
-        if connection is not None and connection.replies is not None:
-            data, connection.replies = connection.replies + last_packet, None
+        data = self.replies.pop(fd, b"") + last_packet
         sent = _write(fd, data)
         if sent == len(data):
             self.close(fd)
@@ -421,19 +429,21 @@ class Connections:
     def begin_close(self, fd: int, close_packet: bytes | bytearray) -> Connection | None:
         """Ignore the input of a connection from now on; return it if `send_close` must follow."""
         connection = self.record(fd)
-        if not (connection.is_guest or connection.state is State.LOGGED_IN):
+        if not (connection.is_guest or connection.state is LOGGED_IN):
             return None
         self.clients[fd] = None
-        connection.state = State.CLOSE_QUEUED
-        connection.replies = (connection.replies or bytearray()) + close_packet
+        connection.state = CLOSE_QUEUED
+        connection.close_packet = self.replies.pop(fd, b"") + close_packet
         return connection
 
     def send_close(self, connection: Connection) -> None:
         """Send the close packet after `begin_close`, and half-close the connection."""
-        if connection.state is not State.CLOSE_QUEUED:
+        if connection.state is not CLOSE_QUEUED:
             return
-        connection.state = State.FLUSHING
-        self._send_replies(connection)
+        connection.state = FLUSHING
+        close_packet, connection.close_packet = connection.close_packet, b""
+        if close_packet and connection.can_send:
+            self.send(connection.fd, close_packet)
         if connection.is_closed:
             return  # too much was unsent already
         if connection.unsent is not None:
@@ -442,7 +452,7 @@ class Connections:
             self._half_close(connection)
 
     def _half_close(self, connection: Connection) -> None:
-        connection.state = State.HALF_CLOSED
+        connection.state = HALF_CLOSED
         self.deadlines.set(connection, DRAIN_TIMEOUT_S)
         _end_tls(connection)
         with suppress(OSError), sockets.borrowed(connection.fd) as sock:
@@ -460,7 +470,7 @@ class Connections:
         except OSError:
             data = b""
         connection.drained_bytes += len(data)
-        if not data and connection.state is not State.HALF_CLOSED:
+        if not data and connection.state is not HALF_CLOSED:
             self._watch(connection.fd, WRITE)  # the client sends nothing more, but still reads
         elif not data or connection.drained_bytes > MAX_DRAIN_BYTES:
             self.close(connection.fd)
@@ -472,8 +482,9 @@ class Connections:
         address = self.addresses.pop(fd, None)
         if address is not None and self._admission.counts_connections:
             self._admission.remove_connection(address)
+        self.replies.pop(fd, None)
         self.clients[fd] = None
-        self.latency_class[fd] = LatencyClass.UNWATCHED
+        self.latency_class[fd] = UNWATCHED
         self.counters.connections -= 1
         self.counters.closed += 1
         os.close(fd)  # which also removes it from its epoll set
@@ -485,7 +496,7 @@ class Connections:
         self.counters.awaiting_proxy_headers -= connection.header is not None
         self.deadlines.cancel(connection)
         self.forget_tls(connection)
-        connection.state = State.CLOSED
+        connection.state = CLOSED
 
     def forget_tls(self, connection: Connection) -> None:
         """Treat a connection as a plain one from now on."""

@@ -35,7 +35,14 @@ from presence.core.registry import ConnectionInfo, Handle, Session
 from presence.transports import sockets
 from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.acceptor import Acceptor
-from presence.transports.connection_states import SERVED_CLASSES, Connection, LatencyClass, State
+from presence.transports.connection_states import (
+    IMMEDIATE,
+    LOGGED_IN,
+    SERVED_CLASSES,
+    SHORT,
+    Connection,
+    LatencyClass,
+)
 from presence.transports.connections import Connections
 from presence.transports.guests import Guests
 from presence.transports.limits import (
@@ -146,7 +153,7 @@ class EpollTransport:
 
     async def _serve_set(self, latency_class: LatencyClass) -> None:
         epoll = self._connections.sets[latency_class]
-        turn = MAX_LOGINS_PER_TURN if latency_class == LatencyClass.IMMEDIATE else MAX_CONNECTIONS_PER_TURN
+        turn = MAX_LOGINS_PER_TURN if latency_class == IMMEDIATE else MAX_CONNECTIONS_PER_TURN
         pause_s, costly_reads = self._window_s, 0
         while True:
             events = epoll.poll(0, turn)
@@ -165,9 +172,9 @@ class EpollTransport:
 
     def _window_after(self, latency_class: LatencyClass, now: float) -> float:
         """Return the seconds from the start of a batch to the start of the next."""
-        if latency_class == LatencyClass.IMMEDIATE:
+        if latency_class == IMMEDIATE:
             return 0.0
-        if latency_class == LatencyClass.SHORT:
+        if latency_class == SHORT:
             return min(ANSWER_WINDOW_S, self._window_s)
         if self._reader.late_answer_seen:
             self._reader.late_answer_seen = False
@@ -257,7 +264,7 @@ class EpollTransport:
     def _timed_out(self, connection: Connection) -> None:
         if connection.is_guest:
             self._guests.timed_out(connection)
-        elif connection.state is State.LOGGED_IN:
+        elif connection.state is LOGGED_IN:
             self._connections.unsent_timed_out(connection)
         elif not connection.is_closed:
             self._connections.close(connection.fd)

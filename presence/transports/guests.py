@@ -28,7 +28,15 @@ from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
 from presence.core.registry import Guest, Transport
 from presence.transports import proxy_protocol
-from presence.transports.connection_states import Connection, LatencyClass, State
+from presence.transports.connection_states import (
+    AWAITING_HEADER,
+    HANDSHAKE,
+    HANDSHAKING,
+    HEADER,
+    LOGIN,
+    Connection,
+    LatencyClass,
+)
 from presence.transports.connections import WRITE, Connections
 from presence.transports.limits import LOGIN_TIMED_OUT, MAX_LOGINS_PER_TURN, too_many_connections
 from presence.transports.reader import ConnectionReader
@@ -72,8 +80,8 @@ class Guests:
     async def run(self) -> None:
         """Serve headers and handshakes until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._serve_set, LatencyClass.AWAITING_HEADER, MAX_LOGINS_PER_TURN)
-            nursery.start_soon(self._serve_set, LatencyClass.HANDSHAKING, MAX_STEPS_PER_TURN)
+            nursery.start_soon(self._serve_set, AWAITING_HEADER, MAX_LOGINS_PER_TURN)
+            nursery.start_soon(self._serve_set, HANDSHAKING, MAX_STEPS_PER_TURN)
 
     async def _serve_set(self, latency_class: LatencyClass, turn: int) -> None:
         epoll = self._connections.sets[latency_class]
@@ -108,12 +116,12 @@ class Guests:
             retry_after: to refuse it, the seconds until a retry.
         """
         guest = self._engine.opened(self._transport, fd, networks.limit_key(address))
-        state = State.HANDSHAKE if is_tls else State.LOGIN
+        state = HANDSHAKE if is_tls else LOGIN
         connection = self._connections.add(fd, guest, state, is_tls=is_tls)
         if retry_after is not None:
             self._refuse(connection, too_many_connections(retry_after))
         elif self._proxies and networks.contains(self._proxies, address):
-            connection.state, connection.header = State.HEADER, bytearray()
+            connection.state, connection.header = HEADER, bytearray()
             self._connections.counters.awaiting_proxy_headers += 1
         elif (refusal := self._connections.identify(fd, guest.address)) is not None:
             self._refuse(connection, refusal)
@@ -130,11 +138,11 @@ class Guests:
             OSError: it could not be watched, and was closed.
         """
         try:
-            if connection.state is State.HEADER:
+            if connection.state is HEADER:
                 self._read_header(connection)
-            if connection.state is State.HANDSHAKE and may_shake:
+            if connection.state is HANDSHAKE and may_shake:
                 self._handshakes.step(connection)
-            if connection.state is State.LOGIN:
+            if connection.state is LOGIN:
                 self._reader.read(connection.fd)
             self._connections.watch_guest(connection)
         except OSError:  # the limit of epoll watches, or no memory
@@ -149,12 +157,12 @@ class Guests:
         self._connections.flush_replies()
         if not connection.is_guest:
             return
-        if connection.state is State.HEADER:
+        if connection.state is HEADER:
             self._connections.counters.login_timeouts += 1
             self._refuse_header(connection, "it was not complete in time")
             return
         self._incidents.login_timed_out()
-        if connection.state is State.HANDSHAKE:
+        if connection.state is HANDSHAKE:
             self._connections.close(connection.fd)
         else:
             self._connections.close_gracefully(connection.fd, LOGIN_TIMED_OUT)
@@ -180,7 +188,7 @@ class Guests:
             self._refuse_header(connection, str(error))
             return
         connection.header = None
-        connection.state = State.LOGIN if connection.tls is None else State.HANDSHAKE
+        connection.state = LOGIN if connection.tls is None else HANDSHAKE
         self._connections.counters.awaiting_proxy_headers -= 1
         self._connections.counters.proxied += 1
         self._identify_proxied(connection, client)

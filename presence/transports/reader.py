@@ -19,7 +19,15 @@ from presence.core.engine import Engine
 from presence.core.registry import Client, Session
 from presence.core.server_protocol import ReadOutcome
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
-from presence.transports.connection_states import DEMOTE_AFTER_KEEPALIVES, Connection, LatencyClass, State
+from presence.transports.connection_states import (
+    BATCHED,
+    DEMOTE_AFTER_KEEPALIVES,
+    IMMEDIATE,
+    LOGGED_IN,
+    SHORT,
+    Connection,
+    LatencyClass,
+)
 from presence.transports.connections import READ, TLS_READ, WRITE, Connections
 from presence.transports.limits import (
     GUEST_READ_BYTES,
@@ -131,7 +139,7 @@ class ConnectionReader:
 
     def _resume(self, connection: Connection) -> None:
         """Handle some of the deferred packets of a connection."""
-        if not connection.is_deferred or connection.state is not State.LOGGED_IN:
+        if not connection.is_deferred or connection.state is not LOGGED_IN:
             return
         connection.is_deferred = False
         client = self._connections.clients[connection.fd]
@@ -165,7 +173,7 @@ class ConnectionReader:
         self._engine.keepalives_received(plain)
         if answered:
             self._engine.keepalives_received(answered)
-        if answered or latency_class != LatencyClass.BATCHED:
+        if answered or latency_class != BATCHED:
             self._adapt_latency_classes(latency_class, plain, answered)
 
     def _adapt_latency_classes(
@@ -173,17 +181,17 @@ class ConnectionReader:
     ) -> None:
         """Move connections to the latency class that their keepalives allow."""
         connections = self._connections
-        if latency_class == LatencyClass.BATCHED:
+        if latency_class == BATCHED:
             self.late_answer_seen = True
             for session in answered:
-                self._reclassify(session, LatencyClass.SHORT)
+                self._reclassify(session, SHORT)
             return
         quiet_keepalives = connections.quiet_keepalives
-        if latency_class == LatencyClass.SHORT:
+        if latency_class == SHORT:
             for session in answered:
                 if session.transport is not None:
                     quiet_keepalives[session.handle] = 0
-        for session in plain if latency_class == LatencyClass.SHORT else plain + answered:
+        for session in plain if latency_class == SHORT else plain + answered:
             if session.transport is None:
                 continue
             fd = session.handle
@@ -265,10 +273,10 @@ class ConnectionReader:
             if (
                 after is client
                 and isinstance(after, Session)
-                and (latency_class := self._connections.latency_class[fd]) != LatencyClass.IMMEDIATE
+                and (latency_class := self._connections.latency_class[fd]) != IMMEDIATE
             ):
-                self.late_answer_seen |= latency_class == LatencyClass.BATCHED
-                self._reclassify(after, LatencyClass.IMMEDIATE)
+                self.late_answer_seen |= latency_class == BATCHED
+                self._reclassify(after, IMMEDIATE)
         if (outcome.requests or outcome.sight_changed) and (
             failure := self._engine.dispatch_requests(outcome)
         ) is not None:
@@ -310,7 +318,7 @@ class ConnectionReader:
         """Handle the end of input: the client closed its side or reset the connection."""
         self._engine.disconnected(client)
         connection = self._connections.records.get(fd)
-        if connection is not None and (connection.unsent is not None or connection.replies is not None):
+        if fd in self._connections.replies or (connection is not None and connection.unsent is not None):
             self._connections.close_gracefully(fd, b"")  # the client may still read what is unsent
         else:
             self._connections.close(fd)

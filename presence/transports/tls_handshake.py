@@ -9,7 +9,10 @@ Tests: `tests/transports/test_tls.py`, `tests/transports/test_client_certificate
 
 from presence import protocol
 from presence.protocol import Code
-from presence.transports.connection_states import Connection, State
+from presence.transports.connection_states import (
+    LOGIN,
+    Connection,
+)
 from presence.transports.connections import Connections
 from presence.transports.tls import TlsListening
 from presence.transports.tls_connection import NotTls, TlsConnectionState
@@ -58,7 +61,7 @@ class Handshakes:
             if is_over:
                 del connections.handshaking[connection]
                 connections.counters.handshakes += 1
-                connection.state = State.LOGIN
+                connection.state = LOGIN
 
     def _begin(self, connection: Connection, tls: TlsConnectionState) -> None:
         """Begin a handshake; raises what `TlsConnectionState.begin` does."""
