@@ -20,8 +20,8 @@ from presence.core.changes import Change, ChangeSink
 from presence.core.engine_counters import EngineCounters
 from presence.core.expiry import Expiry
 from presence.core.flap_damping import FlapDamping
-from presence.core.login import LoginPolicy
 from presence.core.login_facts import facts_of_login
+from presence.core.login_policy import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registration import RegistrationPolicy
 from presence.core.registry import Client, Guest, Handle, Session, Transport

@@ -26,7 +26,7 @@ from presence.core.ban_list import Ban
 from presence.core.changes import SessionName
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
-from presence.core.login import LoginPolicy, SessionQuota
+from presence.core.login_policy import LoginPolicy, SessionQuota
 from presence.core.profiles import Profile
 from presence.core.registry import Registry, SessionKey
 from presence.core.sessions import Sessions

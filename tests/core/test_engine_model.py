@@ -27,7 +27,7 @@ from presence.core import deadline_wheel, expiry
 from presence.core.admission import PacketRate
 from presence.core.ban_list import Ban
 from presence.core.changes import Change, Op
-from presence.core.login import ARRIVAL_ERROR_S, NO_LIMIT, SessionQuota
+from presence.core.login_policy import ARRIVAL_ERROR_S, NO_LIMIT, SessionQuota
 from presence.core.registry import Session, SessionKey
 from presence.core.requests import send_ok
 from presence.protocol import FRAME_LIMIT_BYTES, Code, Decoder, Kind, Packet

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence import protocol
-from presence.core.login import SessionQuota
+from presence.core.login_policy import SessionQuota
 from presence.protocol import Code, Kind
 from tests.support.worlds import GRACE, TICK, T, World
 

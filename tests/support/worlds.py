@@ -11,7 +11,7 @@ from presence.core.authenticator import Authenticator, CertificateAuthenticator
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
-from presence.core.login import NO_LIMIT, LoginPolicy, SessionQuota
+from presence.core.login_policy import NO_LIMIT, LoginPolicy, SessionQuota
 from presence.core.registry import Client, Guest, Registry, Session, SessionKey
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock

@@ -18,7 +18,7 @@ from presence.core.authenticator import Authenticator, CertificateAuthenticator
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
-from presence.core.login import LoginPolicy
+from presence.core.login_policy import LoginPolicy
 from presence.core.registry import Registry, Session, SessionKey
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock

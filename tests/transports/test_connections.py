@@ -13,7 +13,7 @@ import trio.lowlevel
 
 from presence import protocol
 from presence.common.clock import Clock
-from presence.core.login import ARRIVAL_ERROR_S
+from presence.core.login_policy import ARRIVAL_ERROR_S
 from presence.core.registry import Client, ConnectionInfo
 from presence.core.server_protocol import Event, ReadOutcome, ServerProtocol
 from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer

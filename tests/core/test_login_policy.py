@@ -4,7 +4,7 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
-from presence.core.login import SessionQuota
+from presence.core.login_policy import SessionQuota
 from presence.protocol import Code, Kind
 from tests.support.worlds import TICK, T, World, ended
 
