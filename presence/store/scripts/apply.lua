@@ -170,14 +170,6 @@ local function outcome_of(op, login, present)
   return false, op == 'reclaim' or order ~= 'earlier'
 end
 
-local has_pending_logins  -- whether this node has any; nil: not asked yet
-
-local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, profile)
-  local logins = read_pending_logins(node, uid)
-  logins[#logins + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile, reached_ms - age_ms}
-  pending_logins[uid], has_pending_logins = cjson.encode(logins), true
-end
-
 local crowded = {}  -- users with another session than before, in order, and by uid the classes of these sessions
 
 local function note_another_session(uid, class)
@@ -237,8 +229,7 @@ end
 local function add_session(op, change, age_ms, idle_timeout_ms, profile)
   local uid, device, session = change.uid, change.device, change.session
   local field = uid .. ' ' .. device
-  if has_pending_logins == nil then has_pending_logins = redis.call('EXISTS', pending_logins_key(node)) == 1 end
-  if has_pending_logins then pending_logins[uid] = false end
+  remove_pending_logins(uid)
   local record = read_record(uid)
   local present = record and record.sessions[device]
   local entry = {session = session, node = node, generation = generation, login_ms = now_ms - age_ms,
@@ -391,7 +382,7 @@ for i = 1, #items, ITEM_VALUES do
   else
     local age_ms, idle_timeout_ms, profile = items[i + 6], items[i + 7], items[i + 8]
     if op == 'hold' then
-      add_pending_login(change.uid, change.device, change.session, age_ms, idle_timeout_ms, profile)
+      add_pending_login(change, now_ms - age_ms, idle_timeout_ms, profile, reached_ms - age_ms)
     elseif op == 'update' then
       update(change, idle_timeout_ms, profile)
     else

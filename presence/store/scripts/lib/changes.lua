@@ -1,7 +1,6 @@
 -- requires: effects shard record_cache notices entries profile shown_state events
--- provides: PLAIN_RECORD UNCERTAIN_LOGIN_MS end_without_record hand_to_pending_login lateness
--- provides: nodes_with_pending_logins pending_logins read_pending_logins remove_session set_owned trim_seen write_back
--- provides: write_record
+-- provides: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login end_without_record hand_to_pending_login lateness
+-- provides: nodes_with_pending_logins remove_pending_logins remove_session set_owned trim_seen write_back write_record
 -- Removes sessions from records, moves pending logins into them, and writes all changes at the end of a call.
 
 -- Pattern of a record with one plain session; captures id, since_ms, device, session, node. Nearly all users have such a
@@ -84,6 +83,19 @@ local function read_pending_logins(id, uid)
   if id == node then text = pending_logins[uid] end
   if text == nil then text = redis.call('HGET', pending_logins_key(id), uid) end
   return decoded(text or nil)
+end
+
+local has_pending_logins  -- whether the calling node has any; nil: not asked yet
+
+local function add_pending_login(change, login_ms, idle_timeout_ms, profile, earliest_ms)
+  local logins = read_pending_logins(node, change.uid)
+  logins[#logins + 1] = {change.device, change.session, generation, login_ms, idle_timeout_ms, profile, earliest_ms}
+  pending_logins[change.uid], has_pending_logins = cjson.encode(logins), true
+end
+
+local function remove_pending_logins(uid)
+  if has_pending_logins == nil then has_pending_logins = redis.call('EXISTS', pending_logins_key(node)) == 1 end
+  if has_pending_logins then pending_logins[uid] = false end
 end
 
 -- Puts pending logins of other nodes from before `ended_ms` into the record, which has lost its last device, `gone`; returns

@@ -134,8 +134,8 @@ local function is_watched(uid)
   return watched[uid]
 end
 
--- Publishes an entry about a user as JSON to the channels that have subscribers: that of all events of the type, if it is not
--- nil, and that of the user, which is also told their status and its start. It costs as much as to write the entry.
+-- Publishes an entry about a user as JSON to the channels that have subscribers: that of all events of the type, unless it
+-- is nil, and that of the user, which is also told their status and its start. It costs as much as writing the entry.
 local function publish(uid, id, command, channel, status, status_ms)
   channel = channel and has_subscribers(channel) and channel
   if not (channel or is_watched(uid)) then return end

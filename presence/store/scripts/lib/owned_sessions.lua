@@ -3,7 +3,8 @@
 -- Goes through the sessions that a node owns, and ends them.
 
 -- The change of the session at hand, see lib/events.lua.
-local change = {uid = '', device = '', session = '', code = CODE_NODE_DOWN, reason = 'node_down', at_ms = '', last_seen_ms = ''}
+local change = {uid = '', device = '', session = '', code = CODE_NODE_DOWN, reason = 'node_down', at_ms = '',
+  last_seen_ms = ''}
 
 -- Ends the session that a node owns under a field, "<uid> <device>", if the record still has that session, node and
 -- generation; returns whether it did. `latest_ms`: latest time at which it can have been seen; 0: unknown.
