@@ -1,4 +1,26 @@
-"""Arguments of the scripts, and parsing of their answers."""
+"""Arguments of the scripts, and parsing of their answers.
+
+Python and the scripts have one word for a thing. Stored data, calls and answers keep some older words:
+
+====================================  ==================  ====================
+Python                                stored or sent      scripts
+====================================  ==================  ====================
+`Reply.event_counts`                  `told`              `event_counts`
+`CounterSnapshot.event_counts`        `told`              `former_counts`
+`Opened.batch_history`                `trail`             `batch_history`
+`Opened.peer_traces`                  `traces`            `peer_traces`
+`Probe.peer_traces`                   `traces`            `peer_traces_key`
+`Reply.replication_id`                `history`           `replication_id`
+`Op.PENDING_LOGIN`                    `hold`              `add_pending_login`
+`Keys.pending_logins`                 `pending`           `pending_logins_key`
+`Keys.pending_nodes`                  `holding`           `pending_nodes_key`
+`ReplyStatus.MISSING_BATCH`           `gap`               `refuse`
+`Opening.skipped`                     `dropped`           `opening`
+`LoginFacts.device_class`             `class`             `TEXTS`
+====================================  ==================  ====================
+
+Tests: `tests/store/test_script_arguments.py`, `tests/store/test_apply.py`.
+"""
 
 import hashlib
 import json
