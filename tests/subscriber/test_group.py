@@ -189,6 +189,33 @@ def test_entries_of_an_unknown_type_are_skipped_and_acknowledged(url: str, clien
     assert streams.pending() == 0
 
 
+def test_an_entry_that_another_consumer_claims_first_is_left_to_it(
+    url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    key, now = streams.keys.events(0), 0.0
+    options = ConsumerOptions("g", "c1", claim_idle_s=10.0)
+    with closing(GroupConsumer(RedisConnections(url), "presence", options, clock=lambda: now)) as source:
+        source.fetch()
+        streams.write("a")
+        client.xreadgroup("g", "dead", {key: ">"})
+        client.xclaim(key, "g", "dead", 0, ["1-0"], idle=60_000, justid=True)
+        ask = ShardClients.ask
+
+        def claimed_before_the_claim(access: ShardClients, *arguments: Any, **more: Any) -> Any:
+            if more.get("is_atomic"):  # the claim is; what precedes it has found the entry free
+                client.xclaim(key, "g", "other", 59_000, ["1-0"])
+            return ask(access, *arguments, **more)
+
+        monkeypatch.setattr(ShardClients, "ask", claimed_before_the_claim)
+        now = 60.0  # listing entries that are idle is due
+        source.fetch()
+        assert source.next() is None
+    rows: Any = client.xpending_range(key, "g", "-", "+", 10)
+    assert [row["consumer"] for row in rows] == [b"other"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
