@@ -17,7 +17,15 @@ from presence.outbox.end_gate import SETTLE_DELAY_S
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
-from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
+from presence.outbox.replies import (
+    CounterSnapshot,
+    NodeNotice,
+    NodeNoticeKind,
+    Opened,
+    Probe,
+    Reply,
+    ReplyStatus,
+)
 from presence.outbox.steps import FENCE_TTL_S, Batch, Counter, Step
 from tests.support.waiting import InlineCallsRuntime, until
 
@@ -46,6 +54,7 @@ class FakeStore:
         self.batches: list[Batch] = []
         self.probed: list[int] = []  # shards
         self.now_ms = 0  # of the shards
+        self.inboxes: dict[int, list[NodeNotice]] = {}  # of the node, by shard
         self.checks = 0
 
     def check_meta(self, shards: Collection[int] = ()) -> None:
@@ -97,7 +106,15 @@ class FakeStore:
         return {
             s: failures.get(s)
             or Probe(
-                s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, (), self.now_ms
+                s,
+                "history",
+                node in self.fenced,
+                self.counters.get(s, none),
+                "0-0",
+                {},
+                len(self.inboxes.get(s, [])),
+                tuple(self.inboxes.get(s, [])[inbox_read[s] :]),
+                self.now_ms,
             )
             for s in inbox_read
         }
@@ -303,6 +320,23 @@ async def test_other_tasks_run_between_the_slices_of_a_plan(
     nursery.start_soon(relaying.relay.run)
     await until(lambda: relaying.applied)
     assert runtime.yields >= slices
+
+
+# Notices
+
+
+async def test_notices_of_a_shard_are_passed_on_once_and_in_order(
+    clock: MockClock, nursery: trio.Nursery
+) -> None:
+    passed: list[NodeNotice] = []
+    callbacks = RelayCallbacks(lambda _: None, passed.extend, lambda: "second")
+    relaying = await Relaying(callbacks=callbacks).run(nursery)
+    sent = [NodeNotice(NodeNoticeKind.KICKED, f"u{number}", "", "s") for number in range(3)]
+    inbox = relaying.fake.inboxes[1] = sent[:2]
+    await until(lambda: passed)
+    inbox.append(sent[2])
+    await trio.sleep(3 * PROBE_INTERVAL_S)
+    assert passed == sent
 
 
 # Fences
