@@ -112,8 +112,9 @@ TABLE: Final[Mapping[tuple[ConnectionState, Trigger], Reaction]] = {
 }
 
 _ACTIVITY: Final[Mapping[int, bool]] = {kind: TABLE[_LOGGED_IN, kind].activity for kind in Kind}
+_ACTIVITY_OF_UNKNOWN: Final = TABLE[_LOGGED_IN, Other.UNKNOWN].activity
 
 
 def is_activity(kind: int) -> bool:
     """Whether a packet of this kind, which may be unknown, resets the idle time-out of its session."""
-    return _ACTIVITY.get(kind, TABLE[_LOGGED_IN, Other.UNKNOWN].activity)
+    return _ACTIVITY.get(kind, _ACTIVITY_OF_UNKNOWN)

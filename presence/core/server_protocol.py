@@ -102,15 +102,13 @@ class ServerProtocol:
             outcome: a new one, of the connection.
             max_packets: maximum of packets to handle; see `ReadOutcome.unfinished`.
         """
-        data = outcome.client.unhandled
+        data, logged_in = outcome.client.unhandled, isinstance(outcome.client, Session)
         start, size, handled, packets, has_activity = 0, len(data), 0, 0, False
         try:
             while start < size and outcome.end_code is None:
                 if handled >= max_packets:
                     outcome.unfinished = True
                     break
-                client = outcome.client
-                logged_in = isinstance(client, Session)
                 limit = protocol.FRAME_LIMIT_BYTES if logged_in else protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES
                 end = protocol.frame_end(data, start, limit)
                 if not end:
@@ -120,6 +118,7 @@ class ServerProtocol:
                 handled += 1
                 if not logged_in:
                     yield _first_packet(protocol.decode(body), outcome)
+                    logged_in = isinstance(outcome.client, Session)
                     continue
                 packets += 1
                 if body == _KEEPALIVE_BODY:
