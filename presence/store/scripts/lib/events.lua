@@ -12,9 +12,11 @@ local function with(name, value, ...)
   return ...
 end
 
--- Two fields of the events of an invisible user, before others. `public`: see lib/shown_state.lua; nil: not invisible.
-local function with_public(public, ...)
+-- The fields of an event for a session that is not online, before others. `public`: see lib/shown_state.lua; nil: it is not
+-- invisible.
+local function with_status(status, public, ...)
   if public then return 'invisible', '1', 'public', public, ... end
+  if status ~= 'online' then return 'status', status, ... end
   return ...
 end
 
@@ -44,8 +46,7 @@ local function go_online(change, session, devices)
   local id, command = add_entry('online', change.code, 'uid', uid, 'code', change.code, 'reason', change.reason,
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', at_ms, 'last_seen_ms', at_ms,
     'at_ms', at_ms,
-    with('status', said_status(status) ~= 'online' and status, with_public(public,
-      with_texts(session, 1, #TEXTS, with('devices', devices)))))
+    with_status(status, public, with_texts(session, 1, #TEXTS, with('devices', devices))))
   publish(uid, id, command, online_channel, status, at_ms)
   return id, public
 end
@@ -62,7 +63,7 @@ local function go_offline(change, since_id, since_ms, session, public)
   local id, command = add_entry('offline', code, 'uid', uid, 'code', code, 'reason', change.reason,
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', since_ms, 'last_seen_ms', last_seen_ms,
     'at_ms', at_ms, 'since_id', since_id,
-    with('grace_ms', change.grace_ms, with_public(public, with_texts(session, 1, #TEXTS))))
+    with('grace_ms', change.grace_ms, with_status('online', public, with_texts(session, 1, #TEXTS))))
   publish(uid, id, command, offline_channel, 'offline', at_ms)
   left[uid] = code .. ' ' .. id .. ' ' .. digits(at_ms - top_ms)
     .. (public and ' ' .. (public ~= '' and public or '-') or '')
@@ -70,8 +71,7 @@ end
 
 -- The last fields of an event of a user who stays online, of whom a session is shown, before other arguments. `public`: what
 -- it says of an invisible user.
-local function state_fields(record, session, status_ms, public, ...)
-  local status = status_of(session)
+local function state_fields(record, session, status, status_ms, public, ...)
   return 'since_id', record.id, 'status', said_status(status), 'status_ms', status_ms,
     with('invisible', status == 'invisible' and '1', with('public', public, with_texts(session, 1, SHOWN_TEXTS, ...)))
 end
@@ -99,7 +99,7 @@ local function emit_if_shown_changed(change, record, before)
   local id, command = add_entry(type, code, 'uid', change.uid, 'code', code, 'reason', reason,
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
     'last_seen_ms', at_ms, 'at_ms', at_ms,
-    state_fields(record, session, status_ms, record.public or status_before == 'invisible' and CODE_LOGIN,
+    state_fields(record, session, status, status_ms, record.public or status_before == 'invisible' and CODE_LOGIN,
       with('devices', device_events and devices_text(record.sessions))))
   publish(change.uid, id, command, nil, status, status_ms)
   record.state = {id = id, since_ms = tonumber(status_ms)}
@@ -111,11 +111,12 @@ end
 local function emit_device(change, record, session)
   if not device_events then return end
   local shown_session, status_ms = shown(record), status_start(record)
+  local status = status_of(shown_session)
   local id, command = add_entry('device', change.code, 'uid', change.uid, 'code', change.code, 'reason', change.reason,
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
     'last_seen_ms', change.last_seen_ms, 'at_ms', change.at_ms,
-    state_fields(record, shown_session, status_ms, record.public,
+    state_fields(record, shown_session, status, status_ms, record.public,
       with_texts(session, SHOWN_TEXTS + 1, #TEXTS, with('devices', devices_text(record.sessions)))))
-  publish(change.uid, id, command, nil, status_of(shown_session), status_ms)
+  publish(change.uid, id, command, nil, status, status_ms)
   record.state = {id = id, since_ms = tonumber(status_ms)}
 end

@@ -50,9 +50,10 @@ end
 
 -- Whether two sessions show the same status and SHOWN_TEXTS.
 local function show_the_same(session, other)
+  if status_of(session) ~= status_of(other) then return false end
   for i = 1, SHOWN_TEXTS do
-    if text_or_nil(session[TEXTS[i]]) ~= text_or_nil(other[TEXTS[i]]) then return false end
+    local text, another = session[TEXTS[i]], other[TEXTS[i]]
+    if text ~= another and text_or_nil(text) ~= text_or_nil(another) then return false end
   end
-  return status_of(session) == status_of(other)
+  return true
 end
-
