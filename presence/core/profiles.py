@@ -22,7 +22,7 @@ class Profile(NamedTuple):
     @property
     def texts(self) -> tuple[str, ...]:
         """All but the status, in the order of TEXTS in `store/scripts/lib/record_cache.lua`."""
-        return (self.meta, self.private, *self.facts)
+        return self[1:3] + self.facts
 
 
 class ProfileChange(NamedTuple):

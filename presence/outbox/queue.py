@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from sys import getsizeof
 
 from presence.core.changes import Change
+from presence.core.profiles import PLAIN
 from presence.outbox.overflow import Overflow
 from presence.outbox.pending_ages import PendingAges
 
@@ -211,15 +212,10 @@ class Outbox:
 
 def size_of(change: Change) -> int:
     """Return the approximate memory of a change in bytes."""
-    return (
-        CHANGE_BYTES
-        + _text_bytes(change.uid)
-        + _text_bytes(change.device)
-        + len(change.session)
-        + sum(map(_text_bytes, change.profile.texts))
-    )
-
-
-def _text_bytes(text: str) -> int:
-    """Return the memory of the characters of a text: one beyond ASCII makes all of them wider."""
-    return len(text) if text.isascii() else getsizeof(text)
+    texts: tuple[str, ...] = (change.uid, change.device, change.session)
+    if change.profile is not PLAIN:
+        texts += change.profile.texts
+    size = CHANGE_BYTES
+    for text in texts:
+        size += len(text) if text.isascii() else getsizeof(text)  # one wide character makes all of them wide
+    return size
