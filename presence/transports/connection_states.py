@@ -45,7 +45,6 @@ Tests: `tests/transports/test_connections.py`, `tests/transports/test_epoll_tran
 """
 
 from enum import Enum, IntEnum
-from typing import Final
 
 from presence.transports.tls_connection import TlsConnectionState
 
@@ -69,14 +68,8 @@ class LatencyClass(IntEnum):
         return LatencyClass.SHORT if self is LatencyClass.IMMEDIATE else LatencyClass.BATCHED
 
 
-# The members by themselves, here and below: finding one in its class would cost more than a keepalive.
-IMMEDIATE: Final = LatencyClass.IMMEDIATE
-SHORT: Final = LatencyClass.SHORT
-BATCHED: Final = LatencyClass.BATCHED
-AWAITING_HEADER: Final = LatencyClass.AWAITING_HEADER
-HANDSHAKING: Final = LatencyClass.HANDSHAKING
-UNWATCHED: Final = LatencyClass.UNWATCHED
-
+# The members by themselves, here and below: CPython 3.11 takes 0.3 us to find one in its class.
+IMMEDIATE, SHORT, BATCHED, AWAITING_HEADER, HANDSHAKING, UNWATCHED = LatencyClass
 SERVED_CLASSES = (IMMEDIATE, SHORT, BATCHED)
 WATCHING_CLASSES = (*SERVED_CLASSES, AWAITING_HEADER, HANDSHAKING)
 
@@ -94,15 +87,7 @@ class State(Enum):
     CLOSED = "the descriptor is closed, and may be another connection's"
 
 
-HEADER: Final = State.HEADER
-HANDSHAKE: Final = State.HANDSHAKE
-LOGIN: Final = State.LOGIN
-LOGGED_IN: Final = State.LOGGED_IN
-CLOSE_QUEUED: Final = State.CLOSE_QUEUED
-FLUSHING: Final = State.FLUSHING
-HALF_CLOSED: Final = State.HALF_CLOSED
-CLOSED: Final = State.CLOSED
-
+HEADER, HANDSHAKE, LOGIN, LOGGED_IN, CLOSE_QUEUED, FLUSHING, HALF_CLOSED, CLOSED = State
 _GUEST_STATES = (LOGIN, HANDSHAKE, HEADER)
 
 
