@@ -105,3 +105,13 @@ def test_the_reserve_of_a_shard_is_bounded_by_bytes_too() -> None:
     outbox.extend([large] * 100)
     outbox.extend([large._replace(uid="1a")] * 100)
     assert [outbox.queued(shard) for shard in (0, 1)] == [16, 2]
+
+
+def test_the_reserve_of_a_shard_is_free_again_when_redis_has_its_changes() -> None:
+    each = change("0a")
+    outbox = Outbox(lambda uid: int(uid[0]), 2, max_items=1000, max_bytes=16 * size_of(each))
+    outbox.extend([each] * 100)
+    for _ in range(10):
+        outbox.extend([change("1a")] * 2)
+        assert len(outbox.logs[1].take(2)) == 2
+        outbox.logs[1].acknowledge(0)
