@@ -38,12 +38,12 @@ class Driven:
         assert isinstance(step, Batch)
         return step
 
-    def accept(self, history: str = HISTORY) -> Batch | Retirement:
+    def accept(self, history: str = HISTORY, last_id: str = "") -> Batch | Retirement:
         """Accept the next step."""
         step = self.step()
         assert step is not None
         opened = Opened(tuple(self.applied), {}) if isinstance(step, Batch) and step.opening else None
-        self.writer.accept_reply(step, Reply(ReplyStatus.OK, history, opened=opened))
+        self.writer.accept_reply(step, Reply(ReplyStatus.OK, history, last_id=last_id, opened=opened))
         if isinstance(step, Batch):
             self.applied.insert(0, CounterSnapshot(step.counter))
         return step
@@ -197,6 +197,47 @@ def test_an_interrupted_resync_after_a_loss_is_continued_as_one() -> None:
         assert [item.restores for item in driven.batch().items] == [True]
         driven.writer.resync()
     assert driven.writer.rollbacks == 1
+
+
+@pytest.mark.parametrize(
+    ("is_lost", "history", "op"),
+    [(False, HISTORY, Op.REGISTER), (True, HISTORY, Op.RECLAIM), (False, "another history", Op.RECLAIM)],
+    ids=["no loss", "batches lost", "another history"],
+)
+def test_a_registration_yields_less_when_redis_may_have_lost_the_session(
+    is_lost: bool, history: str, op: Op
+) -> None:
+    driven = Driven([change(Op.REGISTER, "bob")])
+    driven.complete()
+    if is_lost:
+        driven.applied.clear()
+    for _ in range(2):  # interrupted, too
+        driven.writer.resync()
+        driven.accept(history)
+        assert [item.change.op for item in driven.batch().items] == [op]
+
+
+def test_an_opening_names_the_highest_entry_that_was_seen() -> None:
+    driven = reached(Phase.COMPLETE)
+    for uid, last_id in (("ann", "9-0"), ("bob", "10-0"), ("eve", "9-5")):
+        driven.outbox.append(change(Op.LOGIN, uid))
+        driven.accept(last_id=last_id)
+    driven.writer.resync()
+    begun = driven.batch().opening
+    assert begun is not None
+    assert begun.floor == "10-0"
+
+
+@pytest.mark.parametrize("said_by", ["probe", "refusal"])
+def test_a_generation_is_above_those_that_redis_has_of_this_node(said_by: str) -> None:
+    driven = reached(Phase.COMPLETE)
+    if said_by == "probe":
+        driven.probe(counter=Counter("a", 7, 3))
+    else:
+        driven.outbox.append(change(Op.LOGIN, "bob"))
+        driven.writer.accept_reply(driven.batch(), Reply(ReplyStatus.UNKNOWN, HISTORY, generation=7))
+    assert opening(driven)
+    assert driven.batch().counter.generation == 8
 
 
 def test_a_renamed_node_is_lost_until_its_sessions_are_registered() -> None:
