@@ -34,6 +34,7 @@ from presence.client.pushes import (
     WatchEnded,
     user_states,
 )
+from presence.client.reconnect import ReconnectPolicy
 from presence.client.state_machine import ClientMachine
 from presence.client.tokens import TokenSource
 from presence.protocol import Packet
@@ -115,8 +116,7 @@ def connect(
     machine = ClientMachine(
         login,
         0.0,
-        server=f"{host}:{port}",
-        persistent=not wait,
+        reconnect_policy=ReconnectPolicy(f"{host}:{port}", persistent=not wait),
         fetches=source is not None,
         ask_every=options.ask_every,
         watch_devices=watch_devices,

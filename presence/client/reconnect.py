@@ -5,6 +5,7 @@ Time and randomness are arguments: ``chance()`` is uniform in [0, 1).
 Tests: `tests/client/test_state_machine.py`, `tests/client/test_machine_model.py`.
 """
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -66,7 +67,9 @@ class ReconnectPolicy:
     one.
     """
 
-    def __init__(self, server: str, persistent: bool, chance: Chance) -> None:
+    def __init__(
+        self, server: str = "the server", *, persistent: bool = True, chance: Chance = random.random
+    ) -> None:
         self._server = server
         self._persistent = persistent
         self._chance = chance

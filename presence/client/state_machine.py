@@ -65,7 +65,7 @@ class ClientMachine:
     Args:
         login: the login packet, without an id.
         now: monotonic seconds; every `now` is of the same clock.
-        server, persistent: see `ReconnectPolicy`.
+        reconnect_policy: decides what follows a loss; None: the default one.
         fetches: whether the program is asked for a token before each login, and before a token expires.
         ask_every: see `Keepalives`.
         watch_devices: see `presence.client.connect`.
@@ -85,8 +85,7 @@ class ClientMachine:
         login: Packet,
         now: float,
         *,
-        server: str = "the server",
-        persistent: bool = True,
+        reconnect_policy: ReconnectPolicy | None = None,
         fetches: bool = False,
         ask_every: int = ASK_EVERY,
         watch_devices: bool = False,
@@ -104,7 +103,7 @@ class ClientMachine:
         self._connection: ClientConnection | None = None
         self._clock = ServerClock()
         self.login_token = LoginToken(self.persistent_state, self._clock, fetches, chance)
-        self.reconnect_policy = ReconnectPolicy(server, persistent, chance)
+        self.reconnect_policy = reconnect_policy or ReconnectPolicy(chance=chance)
         self.error: PresenceError | None = None
         self.keepalives_sent = 0
         self.begin(now)

@@ -23,10 +23,10 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login_facts import facts_of_login
 from presence.core.login_policy import LoginPolicy
 from presence.core.profiles import ProfileChange
-from presence.core.registration import RegistrationPolicy
 from presence.core.registry import Client, Guest, Handle, Session, Transport
-from presence.core.requests import MessageRequest, Request, RequestHandler, WatchRequest
+from presence.core.reregistration import RegistrationPolicy
 from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
+from presence.core.service_requests import MessageRequest, Request, RequestHandler, WatchRequest
 from presence.core.sessions import Sessions
 from presence.core.stall_guard import StallGuard
 from presence.core.termination import SessionTerminator

@@ -15,7 +15,7 @@ from presence import protocol
 from presence.common import meta_json
 from presence.core.profiles import UNCHANGED, ProfileChange
 from presence.core.registry import Client, Guest, Session
-from presence.core.requests import REQUEST_KINDS, Request, parse_request
+from presence.core.service_requests import REQUEST_KINDS, Request, parse_request
 from presence.protocol import HEADER_BYTES, Code, Kind, Packet, ProtocolError
 
 _KEEPALIVE_BODY = protocol.KEEPALIVE[HEADER_BYTES:]

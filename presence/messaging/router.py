@@ -31,7 +31,7 @@ from presence.common.errors import StoreInterrupted, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
-from presence.core.requests import MessageRequest
+from presence.core.service_requests import MessageRequest
 from presence.messaging.message_bus import (
     Delivery,
     DeliveryReport,

@@ -42,7 +42,7 @@ from presence.outbox.store import Store
 from presence.protocol import Code
 from presence.server.readiness import Readiness
 from presence.server.recent_ends import RecentEnds
-from presence.server.registrations import SharedRegistrations
+from presence.server.resync_registrations import SharedRegistrations
 from presence.server.ticker import Ticker
 from presence.store.control_messages import BanNotice, Erasure
 from presence.store.keys import Keys

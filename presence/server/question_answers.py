@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from presence.common.clock import Clock
 from presence.core.changes import Change
@@ -26,6 +26,13 @@ AnswerFunctions = Mapping[QuestionKind, Callable[[str], object]]
 """By kind of question: takes a uid, and returns what MessagePack can encode."""
 
 
+class WatchCounts(Protocol):
+    """The watches of this node's sessions, as far as answers tell of them."""
+
+    def watches(self, session: Session) -> int:
+        """Return the number of users that a session watches."""
+
+
 @dataclass(frozen=True)
 class QuestionAnswers:
     """Answers questions about the users of one node."""
@@ -36,7 +43,7 @@ class QuestionAnswers:
     pending_changes: Callable[[], int]  # number of changes that wait for Redis
     # returns what the transport knows about a connection, by its handle; None: nothing
     connected: Callable[[Handle], ConnectionInfo | None]
-    watches: Callable[[Session], int]  # number of users that a session watches
+    watching: WatchCounts
     # returns a user's recently ended sessions, the latest first, given the monotonic time
     ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()
 
@@ -89,7 +96,7 @@ class QuestionAnswers:
             "away_in_s": None if profile.status == "away" else _seconds(at.away_at, now),
             "token_expires_in_s": _seconds(at.token_ends_at, now),
             "unsent_bytes": connected.unsent_bytes if connected else None,
-            "watches": self.watches(session),
+            "watches": self.watching.watches(session),
             "vouched": self.engine.registration.is_registrable(session),
         }
         for name in ("meta", "private"):

@@ -6,7 +6,7 @@ from functools import partial
 
 from presence.common.faults import Faults
 from presence.core.registry import Session
-from presence.core.requests import MessageRequest, Request
+from presence.core.service_requests import MessageRequest, Request
 from presence.watching.watch_service import Watching
 
 

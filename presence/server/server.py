@@ -148,7 +148,7 @@ class Server:
             node=self._node_id,
             pending_changes=lambda: self.node.outbox.pending,
             connected=self._connected,
-            watches=self._watching.watches,
+            watching=self._watching,
             ended=self.node.recent_ends.of_user,
         )
 

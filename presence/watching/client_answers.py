@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Final
 
 from presence import protocol
-from presence.core import requests
 from presence.core.registry import Session
+from presence.core.service_requests import send_error
 from presence.protocol import Code
 from presence.protocol.prepacked import pack_state, states_answer
 from presence.watching.user_states import HIDDEN, UNKNOWN, WatchedState
@@ -58,10 +58,10 @@ def send(session: Session, packet: bytes) -> None:
 
 def refuse_failed(session: Session, id: int | None) -> None:
     """Refuse because of an error in this server."""
-    requests.send_error(session, id, Code.SERVER_ERROR, "the server failed to carry this out")
+    send_error(session, id, Code.SERVER_ERROR, "the server failed to carry this out")
 
 
 def refuse_busy(session: Session, id: int | None, message: str, retry_s: float = RETRY_S) -> None:
     """Refuse for now, with a retry after about `retry_s` seconds."""
     retry_after = round(retry_s * random.uniform(0.5, 1.5), 2)  # noqa: S311 - spreads load, no secret
-    requests.send_error(session, id, Code.BUSY, message, retry_after)
+    send_error(session, id, Code.BUSY, message, retry_after)

@@ -17,9 +17,8 @@ from presence import protocol
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
-from presence.core import requests
 from presence.core.registry import Session
-from presence.core.requests import QueryRequest
+from presence.core.service_requests import QueryRequest, send_error
 from presence.core.visibility import Visibility
 from presence.protocol import Code
 from presence.watching.client_answers import refuse_busy, refuse_failed, send, states_packet
@@ -181,7 +180,7 @@ class Queries:
         except protocol.EncodeError:  # only devices take so much
             self._settle(pending)
             self.statistics.refused += 1
-            requests.send_error(pending.session, pending.query.id, Code.TOO_LARGE, "ask for fewer users")
+            send_error(pending.session, pending.query.id, Code.TOO_LARGE, "ask for fewer users")
             return
         self._settle(pending)
         self.statistics.answered += 1

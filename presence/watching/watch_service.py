@@ -24,9 +24,8 @@ import trio
 from presence.common.faults import Faults
 from presence.common.rate_limit import KeyedRateLimiter
 from presence.common.runtime import Runtime, TrioRuntime, TrioWakeEvent
-from presence.core import requests
 from presence.core.registry import Session
-from presence.core.requests import QueryRequest, UnwatchRequest, WatchRequest
+from presence.core.service_requests import QueryRequest, UnwatchRequest, WatchRequest, send_error, send_ok
 from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
 from presence.protocol import UIDS_MAX, Code, EncodeError, encode, presence
 from presence.watching.channel import ShardServers
@@ -132,7 +131,7 @@ class Watching:
             self._refused += 1
             message = "too many users asked about in a short time"
             retry_after = round(self._budget.wait_s(session.uid, now, cost) + 0.01, 2)
-            requests.send_error(session, request.id, Code.RATE_LIMITED, message, retry_after)
+            send_error(session, request.id, Code.RATE_LIMITED, message, retry_after)
         elif isinstance(request, QueryRequest):
             self._queries.take(session, request)
         else:
@@ -201,7 +200,7 @@ class Watching:
         if count > self._max_watches:
             self._refused += 1
             message = f"a connection may watch {self._max_watches} users; this one watches {len(watched)}"
-            requests.send_error(session, request.id, Code.TOO_LARGE, message)
+            send_error(session, request.id, Code.TOO_LARGE, message)
             return
         if not self._quota.allows(session, count):
             self._full += 1
@@ -249,7 +248,7 @@ class Watching:
         except EncodeError:  # only devices take so much
             self._refused += 1
             self._release(session, watch.uids)
-            requests.send_error(session, watch.id, Code.TOO_LARGE, "ask for fewer users")
+            send_error(session, watch.id, Code.TOO_LARGE, "ask for fewer users")
             return
         wanted = list(watch.wanted)
         if watch.detail:
@@ -270,7 +269,7 @@ class Watching:
         self._pending.unwatch(session, request.uids)
         self._pushes.discard(session, request.uids)
         self._release(session, self._watches.remove(session, request.uids))
-        requests.send_ok(session, request.id, {})
+        send_ok(session, request.id, {})
 
     def _refuse_timed_out(self, watch: PendingWatch) -> None:
         self._timed_out += 1

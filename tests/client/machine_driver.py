@@ -9,6 +9,7 @@ from presence import protocol
 from presence.client.lifecycle import State
 from presence.client.pending import RequestResult
 from presence.client.pushes import PresenceChanged, Push
+from presence.client.reconnect import ReconnectPolicy
 from presence.client.state_machine import ClientMachine
 from presence.protocol import Kind, Packet
 
@@ -53,7 +54,7 @@ class Driven:
         self.machine = ClientMachine(
             protocol.login("ann", device="phone"),
             self.now,
-            persistent=persistent,
+            reconnect_policy=ReconnectPolicy(persistent=persistent, chance=lambda: self.chance),
             fetches=fetches,
             ask_every=ask_every,
             watch_devices=watch_devices,

@@ -26,7 +26,7 @@ from presence.client import (
 from presence.client.connection import ANSWER_TIMEOUT_S, MAX_IN_FLIGHT
 from presence.client.login_token import TOKEN_TIMEOUT_S
 from presence.client.pending import Effects, RequestResult
-from presence.client.reconnect import RECONNECT_MAX_S
+from presence.client.reconnect import RECONNECT_MAX_S, ReconnectPolicy
 from presence.client.state_machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, ClientMachine
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import KEEPALIVE, SERVER_TIME_S, login_ok, token
@@ -89,7 +89,7 @@ class World:
         self.machine = ClientMachine(
             protocol.login("ann"),
             self.now,
-            persistent=self._persistent,
+            reconnect_policy=ReconnectPolicy(persistent=self._persistent, chance=lambda: self._chance),
             fetches=self._fetches,
             chance=lambda: self._chance,
         )

@@ -29,7 +29,7 @@ from presence.core.ban_list import Ban
 from presence.core.changes import Change, Op
 from presence.core.login_policy import ARRIVAL_ERROR_S, NO_LIMIT, SessionQuota
 from presence.core.registry import Session, SessionKey
-from presence.core.requests import send_ok
+from presence.core.service_requests import send_ok
 from presence.protocol import FRAME_LIMIT_BYTES, Code, Decoder, Kind, Packet
 from tests.auth.gates import WordAuthenticator
 from tests.core import invariants

@@ -11,7 +11,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.core.registry import Guest, Handle, NewSession, Registry, Session
-from presence.core.requests import MessageRequest
+from presence.core.service_requests import MessageRequest
 from presence.messaging.message_bus import OutgoingMessage, RouteResult
 from presence.messaging.message_queue import QueueBounds
 from presence.messaging.router import MessageRouter

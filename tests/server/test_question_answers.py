@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from presence import protocol
-from presence.core.registry import ConnectionInfo
+from presence.core.registry import ConnectionInfo, Session
 from presence.protocol import DEVICE_MAX_BYTES, META_TEXT_MAX_BYTES, UID_MAX_BYTES, Code
 from presence.server.question_answers import (
     MAX_ENDS_REPORTED,
@@ -20,12 +20,22 @@ from tests.support.worlds import GRACE, TICK, T, World
 WALL_MS = 1_700_000_000_000
 
 
+class Watches:
+    """Watches that sessions of named devices, and those of default ones, have."""
+
+    def __init__(self, by_device: int, by_default: int = 0) -> None:
+        self.by_device, self.by_default = by_device, by_default
+
+    def watches(self, session: Session) -> int:
+        return self.by_device if session.device else self.by_default
+
+
 def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {
         "node": lambda: "n1",
         "pending_changes": lambda: 7,
         "connected": lambda handle: ConnectionInfo("plain", "192.0.2.1", 10 * handle),
-        "watches": lambda session: 3 if session.device else 0,
+        "watching": Watches(3),
     }
     return QuestionAnswers(world.engine, world.clock, **usual | more).explain(uid)
 
@@ -165,7 +175,7 @@ def test_largest_answer_fits_a_datagram(world: World, meta_value: object) -> Non
         node=lambda: node,
         pending_changes=lambda: 2**40,
         connected=lambda _: ConnectionInfo("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
-        watches=lambda _session: 2**30,
+        watching=Watches(2**30, by_default=2**30),
         ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
     )
     assert (answer["more"], len(answer["ended"])) == (2, MAX_ENDS_REPORTED)

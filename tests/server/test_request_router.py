@@ -7,7 +7,7 @@ import pytest
 
 from presence.common.faults import Faults
 from presence.core.registry import Session
-from presence.core.requests import MessageRequest, QueryRequest, Request
+from presence.core.service_requests import MessageRequest, QueryRequest, Request
 from presence.server.request_router import RequestRouter
 from presence.watching.watch_service import Watching
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from presence.core.registry import Session
-from presence.core.requests import MessageRequest, Request, send_error, send_ok
+from presence.core.service_requests import MessageRequest, Request, send_error, send_ok
 from presence.protocol import Code
 
 

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from presence import protocol
 from presence.core.admission import PacketRate
 from presence.core.registry import Session
-from presence.core.requests import MessageRequest, QueryRequest, Request, send_ok
+from presence.core.service_requests import MessageRequest, QueryRequest, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from presence.transports.connection_states import LatencyClass
 from presence.transports.limits import (

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from presence.common.faults import Faults
 from presence.core.registry import Handle
-from presence.core.requests import QueryRequest
+from presence.core.service_requests import QueryRequest
 from presence.protocol import Code, Kind, Packet
 from presence.watching.user_states import ShardSnapshot, WatchedState
 from presence.watching.watch_service import WATCH_TIMEOUT_S

@@ -16,7 +16,7 @@ from presence.common.faults import Faults
 from presence.common.runtime import Caller, Linger, TrioWakeEvent
 from presence.core.authenticator import Sight
 from presence.core.registry import Session
-from presence.core.requests import QueryRequest, UnwatchRequest, WatchRequest
+from presence.core.service_requests import QueryRequest, UnwatchRequest, WatchRequest
 from presence.core.visibility import Visibility
 from presence.protocol import UIDS_MAX, Code, Kind
 from presence.watching import queries, watch_service

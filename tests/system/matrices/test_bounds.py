@@ -25,7 +25,7 @@ from presence.common.runtime import TrioRuntime
 from presence.core import visibility
 from presence.core.authenticator import Granted, Sight
 from presence.core.ban_list import Ban, BanList
-from presence.core.requests import QueryRequest
+from presence.core.service_requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.followups.planned import FollowUps
 from presence.followups.script_calls import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from presence.core.registry import Session
-from presence.core.requests import WatchRequest
+from presence.core.service_requests import WatchRequest
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Packet
 from presence.store.keys import Keys

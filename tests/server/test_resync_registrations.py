@@ -13,7 +13,7 @@ from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.replies import Opened, Reply, ReplyStatus
 from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Batch, Item
-from presence.server.registrations import FRESH_S, SharedRegistrations
+from presence.server.resync_registrations import FRESH_S, SharedRegistrations
 from presence.store.keys import Keys
 from tests.server.test_node import node_of
 from tests.support.worlds import World
