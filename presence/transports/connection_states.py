@@ -1,13 +1,13 @@
-"""What the epoll transport knows of a connection: its record, its state, and its latency class.
+"""What the epoll transport knows of a connection: what is pending, its state, and its latency class.
 
 An idle connection is a session and two bytes: its latency class, and how many keepalives in a row the next
 slower class would have served as well; and its client's address, if a proxy has named it or it is counted.
-Replies are kept until the batch has been read. Everything else is in a record (`Connection`). A connection
-has one until its login, and again while anything is pending: unsent bytes, packets left for another turn, its
-close. A TLS connection keeps its record.
+Replies are kept until the batch has been read. Everything else is in an object (`Connection`). There is one
+until the login, and again while anything is pending: unsent bytes, packets left for another turn, the close.
+A TLS connection keeps it.
 
 A descriptor is reused as soon as it is closed. So it names a connection only where the kernel or the core has
-just said so. Queues and deadlines hold records, and a closed one says that it is.
+just said so. Queues and deadlines hold the `Connection`, and a closed one says that it is.
 
 The states of a connection. A guest takes the steps that it needs (see `guests.py`); the other transitions are
 methods of `Connections`:
@@ -92,7 +92,7 @@ _GUEST_STATES = (LOGIN, HANDSHAKE, HEADER)
 
 
 class Connection:
-    """The record of a connection with which anything is pending, or that is a TLS connection."""
+    """What is pending on a connection, and the TLS of a TLS connection."""
 
     __slots__ = (
         "close_packet",
@@ -134,5 +134,5 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the record says no more than that there is a session."""
+        """Whether it says no more than that there is a session."""
         return self.state is LOGGED_IN and self.unsent is None and not self.is_deferred and self.tls is None

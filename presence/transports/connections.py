@@ -121,7 +121,7 @@ class Connections:
         latency_class: the set that watches a descriptor.
         quiet_keepalives: consecutive keepalives that the next slower class would have served as well.
         addresses: those that a proxy has named or that are counted, by descriptor.
-        records: everything else, by descriptor.
+        by_fd: the `Connection` of those that have one, by descriptor.
         replies: answers to send when the batch has been read, by descriptor.
         handshaking: connections whose handshake has begun and is not finished, oldest first.
         deadlines: time-outs of connections.
@@ -138,7 +138,7 @@ class Connections:
         self.latency_class = bytearray()
         self.quiet_keepalives = bytearray()
         self.addresses: dict[int, str] = {}
-        self.records: dict[int, Connection] = {}
+        self.by_fd: dict[int, Connection] = {}
         self.replies: dict[int, bytearray] = {}
         # A plain dict gets slow when its front is removed.
         self.handshaking: OrderedDict[Connection, None] = OrderedDict()
@@ -153,27 +153,27 @@ class Connections:
             self.latency_class.extend(bytes([UNWATCHED]) * missing)
             self.quiet_keepalives.extend(bytes(missing))
         self.clients[fd] = guest
-        connection = self.records[fd] = Connection(fd, state)
+        connection = self.by_fd[fd] = Connection(fd, state)
         if is_tls:
             connection.tls = TlsConnectionState(fd)
             self.counters.tls_connections += 1
         self.counters.connections += 1
         return connection
 
-    def record(self, fd: int) -> Connection:
-        """Return the record of an open connection; one without is logged in and idle."""
-        connection = self.records.get(fd)
+    def of(self, fd: int) -> Connection:
+        """Return the `Connection` of an open descriptor; one without has an idle session."""
+        connection = self.by_fd.get(fd)
         if connection is None:
-            connection = self.records[fd] = Connection(fd)
+            connection = self.by_fd[fd] = Connection(fd)
         return connection
 
     def settle(self, connection: Connection) -> None:
-        """Forget a record that has nothing to say any more."""
+        """Forget a `Connection` that says no more than its session does."""
         if connection.is_idle:
-            del self.records[connection.fd]
+            del self.by_fd[connection.fd]
 
     def is_open(self, fd: int) -> bool:
-        return self.clients[fd] is not None or fd in self.records
+        return self.clients[fd] is not None or fd in self.by_fd
 
     # Addresses
 
@@ -232,7 +232,7 @@ class Connections:
         Raises:
             OSError: the limit of epoll watches is reached, or there is no memory; it is not watched now.
         """
-        connection = self.record(fd)
+        connection = self.of(fd)
         self.clients[fd] = session
         connection.state = LOGGED_IN
         if connection.unsent is not None:
@@ -251,7 +251,7 @@ class Connections:
         if self.latency_class[fd] != UNWATCHED:
             self.sets[self.latency_class[fd]].unregister(fd)
             self.latency_class[fd] = UNWATCHED
-        connection = self.records.get(fd)
+        connection = self.by_fd.get(fd)
         has_unsent = connection is not None and connection.unsent is not None
         self.sets[latency_class].register(fd, self._mask(fd, READ | WRITE if has_unsent else READ))
         self.latency_class[fd] = latency_class
@@ -271,7 +271,7 @@ class Connections:
             self.sets[self.latency_class[fd]].modify(fd, mask)
 
     def _mask(self, fd: int, mask: int) -> int:
-        connection = self.records.get(fd)
+        connection = self.by_fd.get(fd)
         is_tls = connection is not None and connection.tls is not None
         return mask | TLS_READ if mask & READ and is_tls else mask
 
@@ -284,7 +284,7 @@ class Connections:
             BlockingIOError: nothing has arrived; or the client reads so slowly that it was disconnected.
             OSError: the connection is broken.
         """
-        connection = self.records.get(fd)
+        connection = self.by_fd.get(fd)
         if connection is None or connection.tls is None:
             return os.read(fd, limit)
         try:
@@ -319,13 +319,13 @@ class Connections:
             self.send(fd, self.replies.pop(fd))
             if self.clients[fd] is None:
                 return  # cut off
-        connection = self.records.get(fd)
+        connection = self.by_fd.get(fd)
         data = self._encoded(connection, packet)
         self._send(fd, connection, data, len(data) if len(packet) <= MAX_PACKET_BYTES else MAX_PACKET_BYTES)
 
     def send(self, fd: int, data: bytes | bytearray) -> None:
         """Send, or keep what the kernel does not take; a client with too many unsent bytes is cut off."""
-        connection = self.records.get(fd)
+        connection = self.by_fd.get(fd)
         self._send(fd, connection, self._encoded(connection, data))
 
     def send_output(self, connection: Connection) -> None:
@@ -350,7 +350,7 @@ class Connections:
             sent = _write(fd, data)
             if sent == len(data):
                 return
-            connection = connection or self.record(fd)
+            connection = connection or self.of(fd)
             connection.unsent = bytearray(data[sent:])
             self.counters.unsent_connections += 1
             self._watch(fd, READ | WRITE)
@@ -415,7 +415,7 @@ class Connections:
         So no later read finds the end of the input. What the client sends nevertheless is answered by the
         kernel, with a reset.
         """
-        connection = self.records.get(fd)
+        connection = self.by_fd.get(fd)
         if connection is not None and (connection.tls is not None or connection.unsent is not None):
             self.close_gracefully(fd, last_packet)
             return
@@ -428,7 +428,7 @@ class Connections:
 
     def begin_close(self, fd: int, close_packet: bytes | bytearray) -> Connection | None:
         """Ignore the input of a connection from now on; return it if `send_close` must follow."""
-        connection = self.record(fd)
+        connection = self.of(fd)
         if not (connection.is_guest or connection.state is LOGGED_IN):
             return None
         self.clients[fd] = None
@@ -477,7 +477,7 @@ class Connections:
 
     def close(self, fd: int) -> None:
         """Close a descriptor and remove all its state."""
-        if (connection := self.records.pop(fd, None)) is not None:
+        if (connection := self.by_fd.pop(fd, None)) is not None:
             self._release(connection)
         address = self.addresses.pop(fd, None)
         if address is not None and self._admission.counts_connections:

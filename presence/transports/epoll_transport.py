@@ -14,7 +14,8 @@ connections are in the same sets once their handshakes are over (see `guests.py`
 for each set; tasks do not grow with connections.
 
 The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
-client and no record any more; accepts run in turns of their own. So no event can reach the wrong connection.
+client and no `Connection` any more; accepts run in turns of their own. So no event can reach the wrong
+connection.
 
 Tests: `tests/transports/test_epoll_transport.py`, `tests/system/transports/test_epoll.py`.
 """
@@ -229,7 +230,7 @@ class EpollTransport:
         self._connections.deliver(handle, data)
 
     def try_send(self, handle: Handle, data: bytes) -> bool:
-        connection = self._connections.records.get(handle)
+        connection = self._connections.by_fd.get(handle)
         if connection is not None and connection.unsent is not None:
             return False
         self.send(handle, data)
@@ -250,12 +251,12 @@ class EpollTransport:
             return sockets.receive_queue_age_s(sock, now, self._clock)
 
     def certificate(self, handle: Handle) -> bytes | None:
-        connection = self._connections.records.get(handle)
+        connection = self._connections.by_fd.get(handle)
         return None if connection is None or connection.tls is None else connection.tls.peer_certificate()
 
     def connected(self, handle: Handle) -> ConnectionInfo:
         """Return what operators are shown of a logged-in connection."""
-        connection, address = self._connections.records.get(handle), self._connections.address_of(handle)
+        connection, address = self._connections.by_fd.get(handle), self._connections.address_of(handle)
         if connection is None:
             return ConnectionInfo("plain", address, 0)
         transport = "plain" if connection.tls is None else "tls"

@@ -97,7 +97,7 @@ class Guests:
             await trio.lowlevel.checkpoint()
 
     def _serve(self, fd: int, mask: int) -> None:
-        connection = self._connections.records.get(fd)
+        connection = self._connections.by_fd.get(fd)
         if connection is None or not connection.is_guest:  # closed by another event of this turn
             return
         if mask & WRITE:

@@ -150,7 +150,7 @@ class ConnectionReader:
 
     def poll(self, fd: int, session: Session) -> None:
         """Read a connection before its session expires; one complete packet keeps the session alive."""
-        connection = self._connections.records.get(fd)
+        connection = self._connections.by_fd.get(fd)
         is_tls = connection is not None and connection.tls is not None
         for _ in range(MAX_READS_PER_POLL if is_tls else 1):
             if self._deferred_of(fd) is None and not self.read(fd):
@@ -162,8 +162,8 @@ class ConnectionReader:
         self._connections.flush_replies()
 
     def _deferred_of(self, fd: int) -> Connection | None:
-        """Return the record of a connection with packets left for another turn, None for any other."""
-        connection = self._connections.records.get(fd)
+        """Return a connection with packets left for another turn, None for any other."""
+        connection = self._connections.by_fd.get(fd)
         return connection if connection is not None and connection.is_deferred else None
 
     def _record_keepalives(
@@ -210,7 +210,7 @@ class ConnectionReader:
 
     def serve_other(self, fd: int, mask: int) -> None:
         """Handle any event but plain input of a logged-in connection."""
-        connection = self._connections.records.get(fd)
+        connection = self._connections.by_fd.get(fd)
         if mask & WRITE and connection is not None:
             self._connections.flush(connection)
         if not mask & ~WRITE:
@@ -286,7 +286,7 @@ class ConnectionReader:
 
     def _defer(self, fd: int) -> None:
         """Handle the rest of what was read later, after what is deferred already."""
-        connection = self._connections.record(fd)
+        connection = self._connections.of(fd)
         connection.is_deferred = True
         self._deferred.append(connection)
         self._has_deferred.set()
@@ -317,7 +317,7 @@ class ConnectionReader:
     def _client_disconnected(self, fd: int, client: Client) -> None:
         """Handle the end of input: the client closed its side or reset the connection."""
         self._engine.disconnected(client)
-        connection = self._connections.records.get(fd)
+        connection = self._connections.by_fd.get(fd)
         if fd in self._connections.replies or (connection is not None and connection.unsent is not None):
             self._connections.close_gracefully(fd, b"")  # the client may still read what is unsent
         else:

@@ -151,33 +151,35 @@ async def test_repeated_connections_leave_nothing_behind(
         assert open_descriptors() == before
         connections = server.epoll._connections
         assert not any(connections.clients)
-        assert [*connections.records, *connections.addresses, *connections.handshaking] == []
+        assert [*connections.by_fd, *connections.addresses, *connections.handshaking] == []
         assert len(connections.deadlines) == 0
         assert server.counted.tls_connections == server.counted.unsent_connections == 0
         assert server.counted.connections == server.counted.handshakes_underway == len(server.registry) == 0
         assert kind == "epoll" or server.counted.handshakes_failed > 0
 
 
-# Records
+# What is kept of a connection
 
 
 @plain_and_secured
-async def test_a_connection_has_a_record_only_while_anything_is_pending(kind: TransportKind) -> None:
+async def test_a_connection_is_its_session_alone_unless_anything_is_pending(
+    kind: TransportKind,
+) -> None:
     async with serving(kind, Limits(unsent_bytes=10_000_000), send_buffer=4096) as server:
         kept = 0 if kind == "epoll" else 1
         client = await server.connect(receive_buffer=4096)
-        await server.until(lambda: len(server.epoll._connections.records) == 1)
+        await server.until(lambda: len(server.epoll._connections.by_fd) == 1)
         await client.login("ada")
-        await server.until(lambda: len(server.epoll._connections.records) == kept)
+        await server.until(lambda: len(server.epoll._connections.by_fd) == kept)
         many = [protocol.keepalive(number) for number in range(2000)]
         await client.send(*many)
         await server.until(lambda: server.counted.unsent_connections)
-        assert len(server.epoll._connections.records) == 1
+        assert len(server.epoll._connections.by_fd) == 1
         await client.take(len(many))
         await server.until(lambda: not server.counted.unsent_connections)
-        await server.until(lambda: len(server.epoll._connections.records) == kept)
+        await server.until(lambda: len(server.epoll._connections.by_fd) == kept)
         client.close()
-        await server.until(lambda: not server.epoll._connections.records)
+        await server.until(lambda: not server.epoll._connections.by_fd)
 
 
 @plain_and_secured

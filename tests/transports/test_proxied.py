@@ -222,7 +222,7 @@ async def test_after_a_stall_a_delayed_header_and_login_are_read() -> None:
         client = await server.dial()
         await server.until(lambda: server.counted.awaiting_proxy_headers == 1)
         os.write(client.tcp.socket.fileno(), of_client(CLIENT) + LOGIN)
-        (connection,) = server.epoll._connections.records.values()
+        (connection,) = server.epoll._connections.by_fd.values()
         server.epoll._timed_out(connection)  # before the class of waiting connections is polled
         assert (await client.take(1))[0].kind == Kind.OK
         assert address(server) == CLIENT

@@ -134,7 +134,7 @@ async def test_a_login_that_arrived_with_the_handshake_during_a_stall_counts() -
         incoming.write(await client.tcp.receive_some(16_384))
         tls.do_handshake()
         tls.write(protocol.encode(protocol.login("ada")))
-        (connection,) = server.epoll._connections.records.values()
+        (connection,) = server.epoll._connections.by_fd.values()
         sock = client.tcp.socket._sock  # type: ignore[attr-defined] # trio's wrapper would yield to other tasks
         sock.send(outgoing.read())
         server.epoll._timed_out(connection)
