@@ -1,4 +1,4 @@
-"""Accepting connections: out of the kernel's queue, and from there to their first steps as guests.
+"""Accepting connections: out of the kernel's queue, and from there into the hands of `guests.py`.
 
 The kernel's queue is short (`net.core.somaxconn`), and a connection that it drops is retried a second later.
 So connections are taken out of it quickly and wait here to be admitted, which costs more because their login

@@ -9,8 +9,8 @@ A TLS connection keeps it.
 A descriptor is reused as soon as it is closed. So it names a connection only where the kernel or the core has
 just said so. Queues and deadlines hold the `Connection`, and a closed one says that it is.
 
-The states of a connection. A guest takes the steps that it needs (see `guests.py`); the other transitions are
-methods of `Connections`:
+The states of a connection. A guest skips those that it does not need (see `guests.py`); the other transitions
+are methods of `Connections`:
 
     accept -> (HEADER ->) (HANDSHAKE ->) LOGIN -> LOGGED_IN
 

@@ -211,7 +211,7 @@ class Connections:
             self.deadlines.set(connection, self._limits.login_timeout)
 
     def watch_guest(self, connection: Connection) -> None:
-        """Watch a guest for its next step, or the close that it has come to.
+        """Watch a guest for what it has to send next, or a connection that is closing.
 
         Raises:
             OSError: the limit of epoll watches is reached, or there is no memory.

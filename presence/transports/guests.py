@@ -1,4 +1,4 @@
-"""The steps of a guest, from the accept to its login; the states are those of `connection_states.py`.
+"""The way of a guest, from the accept to its login; the states are those of `connection_states.py`.
 
     enter        the connection is counted, or refused
     HEADER       from a proxy: its header names the client (see `proxy_protocol.py`)
@@ -7,12 +7,12 @@
     LOGIN        the login is read, and the core answers it
 
 `advance` takes a guest as far as its received bytes allow, and has it watched for the rest. A refusal says
-why, except in place of a header or before a handshake, when nothing can be sent. All steps together have to
+why, except in place of a header or before a handshake, when nothing can be sent. All of it has to
 finish within the login time-out, which starts at the accept and is never prolonged: sending a byte now and
 then gains a client nothing.
 
 Headers and handshakes have an epoll set each, and are taken in turns of their own. A handshake costs as much
-as a hundred keepalives, so it takes a step only there: many of them delay others by the time of a few steps.
+as a hundred keepalives, so it goes on only there, a few at a time: many of them hardly delay others.
 
 Tests: `tests/transports/test_proxied.py`, `tests/transports/test_tls.py`.
 """
@@ -41,7 +41,7 @@ from presence.transports.connections import WRITE, Connections
 from presence.transports.limits import LOGIN_TIMED_OUT, MAX_LOGINS_PER_TURN, too_many_connections
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
-from presence.transports.tls_handshake import MAX_STEPS_PER_TURN, Handshakes
+from presence.transports.tls_handshake import MAX_HANDSHAKES_PER_TURN, Handshakes
 
 
 class Guests:
@@ -81,7 +81,7 @@ class Guests:
         """Serve headers and handshakes until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._serve_set, AWAITING_HEADER, MAX_LOGINS_PER_TURN)
-            nursery.start_soon(self._serve_set, HANDSHAKING, MAX_STEPS_PER_TURN)
+            nursery.start_soon(self._serve_set, HANDSHAKING, MAX_HANDSHAKES_PER_TURN)
 
     async def _serve_set(self, latency_class: LatencyClass, turn: int) -> None:
         epoll = self._connections.sets[latency_class]
@@ -141,7 +141,7 @@ class Guests:
             if connection.state is HEADER:
                 self._read_header(connection)
             if connection.state is HANDSHAKE and may_shake:
-                self._handshakes.step(connection)
+                self._handshakes.advance(connection)
             if connection.state is LOGIN:
                 self._reader.read(connection.fd)
             self._connections.watch_guest(connection)

@@ -1,4 +1,4 @@
-"""A TLS handshake: a piece of what has arrived in each step.
+"""TLS handshakes, each advanced by a piece of what has arrived.
 
 The number of handshakes under way is limited, because each holds memory. A handshake is under way from the
 client's first byte, so silent clients take no place. Beyond the limit the oldest is dropped for the new one:
@@ -17,7 +17,7 @@ from presence.transports.connections import Connections
 from presence.transports.tls import TlsListening
 from presence.transports.tls_connection import NotTls, TlsConnectionState
 
-MAX_STEPS_PER_TURN = 8  # some milliseconds, even with a large RSA key
+MAX_HANDSHAKES_PER_TURN = 8  # some milliseconds, even with a large RSA key
 _NOT_TLS = protocol.encode(protocol.error(None, Code.PROTOCOL_ERROR, "this port is for TLS"))
 
 
@@ -33,8 +33,8 @@ class Handshakes:
         self._connections = connections
         self._tls = tls
 
-    def step(self, connection: Connection) -> None:
-        """Continue a handshake with what has arrived; after the last step the login is awaited."""
+    def advance(self, connection: Connection) -> None:
+        """Continue a handshake with what has arrived; when it is over, the login is awaited."""
         connections, tls = self._connections, connection.tls
         if tls is None:
             return
