@@ -65,7 +65,8 @@ def test_keepalives_that_are_read_one_by_one_are_counted() -> None:
     goodbye = world.sockets.answers(ada)[-1].payload
     assert (goodbye["code"], goodbye["reconnect"]) == (Code.RATE_LIMITED, True)
     assert goodbye["retry_after"] >= 1
-    assert world.engine.statistics().packet_floods == 1
+    statistics = world.engine.statistics()
+    assert (statistics.packet_floods, statistics.refused) == (1, {"rate_limited": 1})
     assert world.history()[-1][0] is Op.LOGIN, "it may return within its grace"
     world.beat(bob)
     assert not world.is_disconnected(bob)

@@ -1,6 +1,7 @@
 """The phases of a shard's generation, and what a writer sends in each; the rest is in `tests/store`."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -185,6 +186,32 @@ def test_a_retirement_precedes_what_the_outbox_gets_after_it_is_due() -> None:
     assert [item.change.uid for item in driven.batch().items] == ["late"]
     driven.accept()
     assert driven.writer.is_idle(driven.now)
+
+
+def test_a_retirement_goes_on_without_a_wait_until_redis_has_seen_all_sessions() -> None:
+    driven = reached(Phase.COMPLETE)
+    driven.writer.resync()
+    driven.accept()
+    while isinstance(step := driven.step(), Batch):
+        driven.accept()
+    assert isinstance(step, Retirement)
+    driven.writer.accept_reply(step, Reply(ReplyStatus.OK, HISTORY, cursor="5"))
+    assert driven.writer.is_eager(driven.now)
+    assert driven.step() == replace(step, cursor="5")
+    driven.accept()
+    assert not driven.writer.is_eager(driven.now)
+    assert driven.step() is None
+
+
+def test_a_resync_after_skipped_changes_completes_its_generation() -> None:
+    driven = Driven(max_items=1)
+    driven.complete()
+    driven.outbox.extend(change(Op.LOGIN, uid) for uid in ("written", "skipped"))
+    driven.accept()
+    driven.now += RESYNC_PAUSE_S
+    driven.accept()
+    assert driven.writer.phase is Phase.RESYNCING
+    assert driven.batch().complete
 
 
 def test_an_interrupted_resync_after_a_loss_is_continued_as_one() -> None:

@@ -304,6 +304,7 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
         assert [each["event"] for each in logs] == ["connection failed"]
         assert server.counted.failures == 1
+        assert server.engine.statistics().refused == {"server_error": 1}
         assert when == "login" or server.session("ada").transport is None, "within its grace"
         for other in others:
             await other.beat()
