@@ -144,3 +144,6 @@ def test_a_return_on_another_node_counts() -> None:
     assert world.changes[-1].op is Op.LOGIN
     world.pass_time(GRACE)
     assert world.changes[-1].grace_ms == 2 * GRACE * 1000
+    world.sockets.close(world.login())
+    world.engine.terminator.supersede("ada", world.registry.session_id(world.session()))
+    assert (world.changes[-1].op, world.changes[-1].grace_ms) == (Op.END, 0), "it has returned"

@@ -217,6 +217,15 @@ def test_of_several_ends_the_last_counts_and_the_first_status_is_back() -> None:
     assert statuses(world) == ["online", "away", "busy", "online"]
 
 
+def test_a_status_that_is_read_when_the_end_of_another_is_due_stays() -> None:
+    world = World()
+    handle = world.login(status="dnd", until_ms=until(world, AHEAD_S))
+    world.keep_alive(handle, AHEAD_S - TICK)
+    world.now += 2 * TICK
+    world.run_slot(lambda: update(world, handle, status="busy", until_ms=until(world, AHEAD_S)))
+    assert statuses(world) == ["dnd", "busy"]
+
+
 def test_an_end_that_has_passed_sets_no_status() -> None:
     world = World()
     handle = world.login(status="dnd", until_ms=until(world, -1), meta=APP)

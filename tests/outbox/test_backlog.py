@@ -96,6 +96,15 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
     assert shard.pending == ends
 
 
+def test_a_resync_that_begins_again_registers_each_session_once() -> None:
+    shard = Shard(live=[change(Op.REGISTER, "ada", "a"), change(Op.REGISTER, "bob", "b")])
+    shard.resync()
+    assert shard.taken(1) == [(Op.REGISTER, "a")]
+    shard.resync()
+    assert shard.taken() == [(Op.REGISTER, "a"), (Op.REGISTER, "b")]
+    assert not shard.backlog.is_replaying
+
+
 def test_a_pending_update_is_covered_by_a_registration() -> None:
     logged_in = ((Op.LOGIN, "came"), (Op.UPDATE, "came"))
     ops = ((Op.UPDATE, "stands"), *logged_in, (Op.UPDATE, "gone"), (Op.END, "gone"))
