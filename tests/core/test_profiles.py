@@ -133,6 +133,14 @@ def test_any_other_packet_postpones_auto_away_and_ends_it_immediately(packet: Pa
     assert world.changes[-1].at == world.now
 
 
+def test_a_logout_is_no_return_of_a_session_that_is_away_by_itself() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    world.keep_alive(handle, AWAY_AFTER + TICK)
+    world.send(handle, protocol.logout())
+    assert codes(world) == [Code.AWAY, Code.LOGOUT]
+
+
 @pytest.mark.parametrize(
     ("by_itself", "parts", "expected"),
     [

@@ -48,6 +48,18 @@ def test_a_stale_session_registers_with_its_next_packet(world: World) -> None:
     assert world.history() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "one registration"
 
 
+def test_redis_should_have_neither_a_stale_session_nor_one_that_has_ended_meanwhile(world: World) -> None:
+    silent_through_a_stall(world)
+    handle = world.login("bob")
+    world.login("eve")
+    registration = world.engine.registration
+    assert [each.uid for each in registration.registrable_sessions()] == ["ada", "bob", "eve"]
+    list(registration.registrations([*world.registry]))
+    names = registration.registrable_sessions()
+    world.send(handle, protocol.logout())
+    assert [each.uid for each in names] == ["eve"]
+
+
 def test_a_session_with_an_unread_packet_is_not_stale(world: World) -> None:
     world.sockets.arrive(silent_through_a_stall(world), protocol.KEEPALIVE)
     other = World()

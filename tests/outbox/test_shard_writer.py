@@ -267,6 +267,16 @@ def test_a_generation_is_above_those_that_redis_has_of_this_node(said_by: str) -
     assert driven.batch().counter.generation == 8
 
 
+def test_other_nodes_may_be_swept_while_a_generation_is_open_and_ends_are_not_held_back() -> None:
+    driven = reached(Phase.CLOSED)
+    settled = [driven.writer.is_settled(driven.now)]
+    driven.complete()
+    settled.append(driven.writer.is_settled(driven.now))
+    driven.writer.gate.opens_at = driven.now + 1
+    settled += [driven.writer.is_settled(driven.now), driven.writer.is_settled(driven.now + 1)]
+    assert settled == [False, True, False, True]
+
+
 def test_a_renamed_node_is_lost_until_its_sessions_are_registered() -> None:
     driven = reached(Phase.FENCED)
     assert driven.step() is None
