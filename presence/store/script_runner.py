@@ -62,7 +62,7 @@ Command = Sequence[Any]
 # Shared parts before which a function opens that holds the rest of the script. Each call runs a script from
 # its first line, and mostly defines functions. To capture a variable of the enclosing function, Lua walks
 # over all those captured since; those of outer functions cost little. A function captures 60 at most.
-_OPENS_FUNCTION: Final = frozenset({"lib/shard", "lib/entries", "lib/profile"})
+_OPENS_FUNCTION: Final = frozenset({"lib/shard", "lib/record_cache", "lib/entries", "lib/profile"})
 
 
 @cache
