@@ -21,7 +21,7 @@ class Profile(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All but the status, in the order of TEXTS in `store/scripts/lib/record_cache.lua`."""
+        """All but the status, in the order of TEXTS in `store/scripts/lib/profile.lua`."""
         return self[1:3] + self.facts
 
 

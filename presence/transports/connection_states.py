@@ -74,7 +74,7 @@ SERVED_CLASSES = (IMMEDIATE, SHORT, BATCHED)
 WATCHING_CLASSES = (*SERVED_CLASSES, AWAITING_HEADER, HANDSHAKING)
 
 
-class State(Enum):
+class Stage(Enum):
     """How far a connection is; the head of this file has the transitions."""
 
     HEADER = "a proxy's header is awaited"
@@ -87,7 +87,7 @@ class State(Enum):
     CLOSED = "the descriptor is closed, and may be another connection's"
 
 
-HEADER, HANDSHAKE, LOGIN, LOGGED_IN, CLOSE_QUEUED, FLUSHING, HALF_CLOSED, CLOSED = State
+HEADER, HANDSHAKE, LOGIN, LOGGED_IN, CLOSE_QUEUED, FLUSHING, HALF_CLOSED, CLOSED = Stage
 _GUEST_STATES = (LOGIN, HANDSHAKE, HEADER)
 
 
@@ -107,7 +107,7 @@ class Connection:
         "unsent",
     )
 
-    def __init__(self, fd: int, state: State = LOGGED_IN) -> None:
+    def __init__(self, fd: int, state: Stage = LOGGED_IN) -> None:
         self.fd = fd  # its descriptor, unless it is closed
         self.state = state
         self.tls: TlsConnectionState | None = None  # from the accept on, if it is a TLS connection

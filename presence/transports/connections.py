@@ -44,7 +44,7 @@ from presence.transports.connection_states import (
     WATCHING_CLASSES,
     Connection,
     LatencyClass,
-    State,
+    Stage,
 )
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
@@ -146,7 +146,7 @@ class Connections:
         self.counters = TransportStatistics()
         self.incidents = Incidents(engine, self.counters)
 
-    def add(self, fd: int, guest: Guest, state: State, *, is_tls: bool = False) -> Connection:
+    def add(self, fd: int, guest: Guest, state: Stage, *, is_tls: bool = False) -> Connection:
         """Add an accepted descriptor, not watched yet and without a login time-out."""
         if (missing := fd + 1 - len(self.clients)) > 0:
             self.clients.extend([None] * missing)

@@ -1,11 +1,7 @@
 -- requires: shard
--- provides: RECORD_BYTES SHOWN_TEXTS TEXTS VALUES_A_CALL is_session left owned read read_ahead read_record record_text
+-- provides: RECORD_BYTES VALUES_A_CALL is_session left owned read read_ahead read_record record_text
 -- provides: records remains_of_record seen written
 -- Records of users: as read by this call, and as it will write them.
-
--- Texts of a session in its record, and under the same names in its events.
-local TEXTS = {'meta', 'private', 'address', 'class'}
-local SHOWN_TEXTS = 2  -- the first ones: its client may change them; the others are facts of its login
 
 local function is_session(value)
   return type(value) == 'table' and type(value.session) == 'string' and type(value.node) == 'string'
