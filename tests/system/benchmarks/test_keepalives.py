@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import keepalives as command
+from benchmarks import visits
 from benchmarks.load_generator import ANSWERED, UNANSWERED
 from benchmarks.prober import KINDS
 
@@ -31,8 +32,8 @@ def test_the_command_measures_and_writes(
 
 
 def test_visits_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = "visits --rates 100 --seconds 0.5 --rounds 1 --others 30 --servers presence,presence-2 --workers 2"
-    status = command.main([*line.split(), "--out", str(tmp_path)])
+    line = "--rates 100 --seconds 0.5 --rounds 1 --others 30 --servers presence,presence-2 --workers 2"
+    status = visits.main([*line.split(), "--out", str(tmp_path)])
     found = json.loads((tmp_path / "visits.json").read_text())["visits"]
     assert status == (1 if any(row["complaints"] for row in found) else 0)
     assert [row["server"] for row in found] == ["presence", "presence-2"]
