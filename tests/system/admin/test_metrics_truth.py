@@ -17,6 +17,7 @@ from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
 from presence.store.embedded import EmbeddedRedis, find_binary
+from presence.transports.accept_rotation import PERIOD_S
 from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.scrapes import Found, parsed, value
 from tests.store.servers import Server as Redis
@@ -255,7 +256,9 @@ def test_a_worker_that_hangs_is_told_and_one_that_is_replaced_begins_at_zero(
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
         watch = MetricWatch(server)
         with closing(Script(server, watch)) as script:
-            script.log_in(*(f"user-{n}" for n in range(24)))
+            for n in range(24):  # longer than the turns in which workers get new connections
+                script.log_in(f"user-{n}")
+                time.sleep(PERIOD_S / 4)
             before = watch.until(lambda seen: counted(seen) == script.counts)
             assert counted(before) == script.counts
             assert all(value(before, "logins_total", worker=worker) for worker in "12")
