@@ -18,9 +18,9 @@ from presence.core.admission import PacketRate
 from presence.core.authenticator import Refusal
 from presence.core.changes import Change, ChangeSink
 from presence.core.engine_counters import EngineCounters
+from presence.core.event_facts import facts_of_login
 from presence.core.expiry import Expiry
 from presence.core.flap_damping import FlapDamping
-from presence.core.login_facts import facts_of_login
 from presence.core.login_policy import LoginPolicy
 from presence.core.profiles import ProfileChange
 from presence.core.registry import Client, Guest, Handle, Session, Transport
@@ -52,6 +52,7 @@ class Engine:
         self,
         sessions: Sessions,
         login_policy: LoginPolicy,
+        server_protocol: ServerProtocol,
         outbox: ChangeSink,
         *,
         guard: StallGuard,
@@ -74,7 +75,7 @@ class Engine:
         self.visibility = visibility  # whom each client may see; None: everybody
         self.records_addresses = records_addresses  # whether events have the client's address
         self._flap_damping = flap_damping  # computes the grace of sessions that reconnect frequently
-        self._protocol = ServerProtocol(checks_tokens=login_policy.authenticator is not None)
+        self._protocol = server_protocol
         self._request_handler: RequestHandler | None = None
         self._counters = EngineCounters()
         # Which sessions may be registered in Redis. `poll_before_expiry`, here and below: whether connections

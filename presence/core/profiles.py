@@ -1,9 +1,9 @@
-"""Profiles of sessions: what they show, with the facts of their logins (see `login_facts`)."""
+"""Profiles of sessions: what they show, with the facts of their logins (see `event_facts`)."""
 
 from typing import Final, NamedTuple
 
 from presence.common.rate_limit import KeyedRateLimiter
-from presence.core.login_facts import NO_FACTS, LoginFacts
+from presence.core.event_facts import NO_FACTS, LoginFacts
 from presence.protocol import Code
 from presence.protocol.constants import Status
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from presence.common.clock import Clock
 from presence.core.changes import Change, Op
-from presence.core.login_facts import NO_FACTS, LoginFacts
+from presence.core.event_facts import NO_FACTS, LoginFacts
 from presence.core.profiles import UNCHANGED, ProfileChange, Profiles
 from presence.protocol import Code
 

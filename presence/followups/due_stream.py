@@ -1,6 +1,7 @@
 """The stream of due follow-ups, as programs read it: at least once, shared by the consumers of a group.
 
-The script `presence/store/scripts/followups/run.lua` writes it; delivery is that of `presence.subscriber`.
+The script `presence/store/scripts/followups/plan_and_deliver.lua` writes it; delivery is that of
+`presence.subscriber`.
 """
 
 from dataclasses import dataclass

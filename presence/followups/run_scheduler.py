@@ -1,7 +1,7 @@
 """The scheduler of follow-ups: decides when the script runs in each shard. Calls block.
 
-What a run does is in the script, `presence/store/scripts/followups/run.lua`. Any number of processes may run
-schedulers; one at a time is active per shard, and the others check whether it is alive.
+What a run does is in the script, `presence/store/scripts/followups/plan_and_deliver.lua`. Any number of
+processes may run schedulers; one at a time is active per shard, and the others check whether it is alive.
 """
 
 import random
@@ -60,7 +60,7 @@ class SchedulerCounters:
     failures: int = 0  # failed calls
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Add the numbers of an answer of run.lua, in its order."""
+        """Add the numbers of an answer of plan_and_deliver.lua, in its order."""
         for name, number in zip(_COUNTED_BY_SCRIPT, numbers, strict=True):
             setattr(self, name, getattr(self, name) + number)
 

@@ -1,7 +1,7 @@
 """Calls of the scripts of follow-ups: a run of a scheduler, adding, cancelling, and the walk over all.
 
-The rules are in the scripts, `presence/store/scripts/followups/`: `run.lua` plans a follow-up when its user
-goes offline, cancels it when the user returns, and delivers it when it is due.
+The rules are in the scripts, `presence/store/scripts/followups/`: `plan_and_deliver.lua` plans a follow-up
+when its user goes offline, cancels it when the user returns, and delivers it when it is due.
 
 Tests: `tests/followups/test_run.py`, `tests/followups/test_planned.py`.
 """
@@ -37,7 +37,7 @@ def script_keys(keys: Keys, shard: int) -> list[str]:
 
 
 def packed_rules(rules: Iterable[Rule] | None) -> bytes:
-    """Return rules packed for run.lua; None: keep those stored by others."""
+    """Return rules packed for plan_and_deliver.lua; None: keep those stored by others."""
     if rules is None:
         return b""
     packed: bytes = msgpack.packb(
@@ -55,7 +55,7 @@ def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun:
     begun = "1" if has_begun else ""
     bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD, MAX_PENDING_BYTES_PER_SHARD]
     arguments = ["", scheduler, RUN_LEASE_MS, rules, begun, *bounds]
-    return Call("followups/run", script_keys(keys, shard), arguments)
+    return Call("followups/plan_and_deliver", script_keys(keys, shard), arguments)
 
 
 def reindex_call(keys: Keys, shard: int, cursor: str) -> Call:

@@ -29,6 +29,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login_policy import LoginPolicy, SessionQuota
 from presence.core.profiles import Profile
 from presence.core.registry import Registry, SessionKey
+from presence.core.server_protocol import ServerProtocol
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
@@ -207,6 +208,7 @@ class Node:
         return Engine(
             sessions,
             login_policy,
+            ServerProtocol(checks_tokens=authenticator is not None),
             self.recent_ends,
             guard=self._guard,
             clock=clock,

@@ -7,7 +7,7 @@ import pytest
 from presence import protocol
 from presence.common import meta_json
 from presence.core.changes import Op
-from presence.core.login_facts import LoginFacts
+from presence.core.event_facts import LoginFacts
 from presence.core.profiles import PLAIN, Profile
 from presence.protocol import Code, Kind, Packet
 from tests.support.desks import NotingDesk

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadtest.checker import RemainingEvent, check_last_events, differences
 from presence.common import meta_json
-from presence.core.login_facts import LoginFacts
+from presence.core.event_facts import LoginFacts
 from presence.core.profiles import Profile
 from presence.core.registry import Session
 from presence.store.records import State, offline_state, online_state, public_state, status_of

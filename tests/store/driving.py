@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from presence.core.changes import Change, Op
-from presence.core.login_facts import LoginFacts
+from presence.core.event_facts import LoginFacts
 from presence.core.profiles import PLAIN, Profile
 from presence.outbox.event_counts import TYPES
 from presence.outbox.overflow import SkippedChanges

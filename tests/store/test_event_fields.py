@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.core.login_facts import LoginFacts
+from presence.core.event_facts import LoginFacts
 from presence.core.profiles import Profile
 from presence.outbox.overflow import SkippedChanges
 from presence.store.keys import Keys

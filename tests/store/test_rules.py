@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from presence.core.login_facts import LoginFacts
+from presence.core.event_facts import LoginFacts
 from presence.core.profiles import Profile
 from presence.outbox.event_counts import Transitions
 from presence.outbox.replies import NodeNoticeKind, ReplyStatus

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from presence.core import changes, login_facts
+from presence.core import changes, event_facts
 from presence.outbox import replies, steps
 from presence.store import keys, script_arguments, script_runner
 
-MODULES = (changes, login_facts, replies, steps, keys)
+MODULES = (changes, event_facts, replies, steps, keys)
 ROWS = re.findall(r"^`(\w+)\.(\w+)` +`(\w+)` +`(\w+)`$", script_arguments.__doc__ or "", re.MULTILINE)
 SCRIPTS = "\n".join(script_runner._TEXTS.values())
 

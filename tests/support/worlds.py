@@ -13,6 +13,7 @@ from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
 from presence.core.login_policy import NO_LIMIT, LoginPolicy, SessionQuota
 from presence.core.registry import Client, Guest, Registry, Session, SessionKey
+from presence.core.server_protocol import ServerProtocol
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
@@ -166,6 +167,7 @@ class World:
                 authenticator=authenticator,
                 certificates=certificates,
             ),
+            ServerProtocol(checks_tokens=authenticator is not None),
             self,
             guard=self.guard,
             clock=self.clock,

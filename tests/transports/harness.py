@@ -20,6 +20,7 @@ from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
 from presence.core.login_policy import LoginPolicy
 from presence.core.registry import Registry, Session, SessionKey
+from presence.core.server_protocol import ServerProtocol
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
@@ -172,6 +173,7 @@ class Harness:
                 max_idle_timeout=max(idle_timeout, 300.0),
             ),
             login_policy,
+            ServerProtocol(checks_tokens=login_policy.authenticator is not None),
             self,
             guard=guard,
             clock=self.clock,

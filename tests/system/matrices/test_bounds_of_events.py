@@ -14,7 +14,7 @@ import pytest
 
 from loadtest.servers import LocalRedis
 from presence.core.changes import Change, Op
-from presence.core.login_facts import LoginFacts
+from presence.core.event_facts import LoginFacts
 from presence.core.profiles import Profile
 from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.queue import Outbox

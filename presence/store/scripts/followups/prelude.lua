@@ -12,7 +12,7 @@
 --             `work` has more than three values, see below. `due` also has the armed follow-ups, at +inf: their user is
 --             online, and the next offline event gives them a due time. `counts` also has: dropped, holes
 --   7 of         hash: uid -> MessagePack [id...]: the follow-ups of a user, oldest first
---   8 state      hash: see run.lua
+--   8 state      hash: see plan_and_deliver.lua
 --   9 events, 10 online, 11 seen: those of the shard, see ../lib/shard.lua
 --   12 followups stream: due follow-ups; fields v, id, name, uid, reason, code, offline_id, offline_at_ms, last_seen_ms,
 --             due_ms, at_ms, payload ("" or 0 if unknown)
