@@ -46,6 +46,7 @@ from presence.transports.connection_states import (
     LatencyClass,
     Stage,
 )
+from presence.transports.incidents import Incidents
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
     MAX_DRAIN_BYTES,
@@ -54,7 +55,7 @@ from presence.transports.limits import (
     READ_BYTES,
     Limits,
 )
-from presence.transports.statistics import Incidents, TransportStatistics
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls_connection import TlsConnectionState
 
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines

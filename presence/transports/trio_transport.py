@@ -22,6 +22,7 @@ from presence.core.registry import Client, ConnectionInfo, Guest, Handle, Sessio
 from presence.core.server_protocol import ReadOutcome
 from presence.protocol import Code
 from presence.transports import sockets
+from presence.transports.incidents import Incidents
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
     LOGIN_TIMED_OUT,
@@ -33,7 +34,7 @@ from presence.transports.limits import (
     Limits,
     too_many_connections,
 )
-from presence.transports.statistics import Incidents, TransportStatistics
+from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
 
 
