@@ -36,6 +36,13 @@ class ShardPeers:
         self.traces = {peer: trace for peer, trace in self.traces.items() if peer != node}
         self._leases_before -= {node}
 
+    def has_lost_fence(self, traces: PeerTraces) -> bool:
+        """Whether a node that was fenced is not fenced in newer traces: then the shard has lost data."""
+        return any(
+            known.fenced and (trace := traces.get(node)) is not None and not trace.fenced
+            for node, known in self.traces.items()
+        )
+
     def alive(self) -> set[str]:
         """Return the other nodes that may be alive."""
         traces = {**self.traces_before, **self.traces}

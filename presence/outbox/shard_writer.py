@@ -189,7 +189,8 @@ class ShardWriter:
         self.gate = EndGate(is_alive, lease_holders)  # the other nodes in the shard, and the wait for them
         self.phase = Phase.CLOSED  # see the module
         self.resyncs = 0
-        self.rollbacks = 0  # how often Redis was found to have lost batches, or to have begun another history
+        # how often Redis was found to have lost batches or a fence, or to have begun another history
+        self.rollbacks = 0
         self.inbox_read = 0  # number of the last notice that was read from the inbox
         self._backlog = Backlog(shard, outbox.logs[shard], live)
         self._overflow = outbox.logs[shard].overflow
@@ -300,6 +301,8 @@ class ShardWriter:
     def accept_probe(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
         """Compare a probe with the acknowledged state; return the notices that were not read yet."""
         self._time.note_entry_id(probe.last_id)
+        # Redis may have lost fences alone, if this node has written nothing since the state that came back.
+        self.rollbacks += self.gate.peers.has_lost_fence(probe.peer_traces)
         self.gate.peers.traces = probe.peer_traces
         self._numbers.note_generation(probe.counter.generation)
         self.inbox_read = probe.inbox_n

@@ -65,3 +65,19 @@ def test_only_traces_are_left_of_nodes_that_are_gone_but_not_fenced(
     shard = ShardPeers(lambda node: node in alive)
     shard.traces = traces
     assert shard.only_traces() is only_traces
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_lost"),
+    [
+        ("aB", "aB", False),
+        ("ab", "aB", False),  # fenced since
+        ("aB", "a", False),  # swept
+        ("aB", "ab", True),
+        ("BC", "bC", True),
+    ],
+)
+def test_a_fence_is_lost_if_a_node_that_had_it_is_not_fenced(before: str, now: str, *, is_lost: bool) -> None:
+    shard = ShardPeers(lambda _node: True)
+    shard.traces = traced(before)
+    assert shard.has_lost_fence(traced(now)) is is_lost

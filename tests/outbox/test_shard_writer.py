@@ -8,7 +8,16 @@ import pytest
 from presence.core.changes import Change, Op
 from presence.outbox.overflow import RESYNC_PAUSE_S
 from presence.outbox.queue import Outbox
-from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus, Superseded
+from presence.outbox.replies import (
+    CounterSnapshot,
+    Opened,
+    PeerTrace,
+    PeerTraces,
+    Probe,
+    Reply,
+    ReplyStatus,
+    Superseded,
+)
 from presence.outbox.shard_writer import MAX_SILENCE_MS, NEXT_PHASE, Phase, PhaseEvent, ShardWriter
 from presence.outbox.steps import Batch, Counter, Retirement
 
@@ -57,9 +66,18 @@ class Driven:
             self.accept()
         assert self.writer.phase is Phase.COMPLETE
 
-    def probe(self, *, fenced: bool = False, now_ms: int = 1000, counter: Counter | None = None) -> None:
+    def probe(
+        self,
+        *,
+        fenced: bool = False,
+        now_ms: int = 1000,
+        counter: Counter | None = None,
+        traces: PeerTraces | None = None,
+    ) -> None:
         counter = counter or self.applied[0].counter
-        self.writer.accept_probe(Probe(0, HISTORY, fenced, counter, "0-0", {}, 0, (), now_ms), self.now)
+        self.writer.accept_probe(
+            Probe(0, HISTORY, fenced, counter, "0-0", traces or {}, 0, (), now_ms), self.now
+        )
 
 
 def opening(driven: Driven) -> bool:
@@ -224,6 +242,14 @@ def test_an_interrupted_resync_after_a_loss_is_continued_as_one() -> None:
         assert [item.restores for item in driven.batch().items] == [True]
         driven.writer.resync()
     assert (driven.writer.resyncs, driven.writer.rollbacks) == (2, 1)
+
+
+def test_a_lost_fence_shows_that_redis_has_gone_back_though_the_own_counter_is_as_expected() -> None:
+    driven = reached(Phase.COMPLETE)
+    for is_fenced, rollbacks in ((False, 0), (True, 0), (False, 1), (False, 1)):
+        driven.probe(traces={"b": PeerTrace(1, True, is_fenced)})
+        assert driven.writer.rollbacks == rollbacks
+    assert driven.writer.phase is Phase.COMPLETE  # what this node has written is there
 
 
 @pytest.mark.parametrize(

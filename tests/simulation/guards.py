@@ -22,6 +22,7 @@ from presence.outbox import end_gate, shard_writer
 from presence.outbox.backlog import Backlog
 from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
+from presence.outbox.shard_peers import ShardPeers
 from presence.server.ban_enforcer import BanEnforcer
 from presence.server.node import Node
 from tests.support.script_texts import SourceChange, changed
@@ -193,6 +194,7 @@ GUARDS: Final = (
         attributes={(failure_detector.FailureDetector, "forget_lost_fences"): lambda *_: None},
         seed=304,
     ),
+    Guard("lost-fences-seen", attributes={(ShardPeers, "has_lost_fence"): lambda *_: False}, seed=584),
     Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _answered_always}, seed=6),
     Guard("tombstone", _TOMBSTONE, seed=424),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
