@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from loadtest.checker import NO_CLAIM, Claim, is_false_offline
 from presence.cluster.lease_renewal import RENEWALS_PER_LEASE
+from presence.outbox.relay import GATHER_S
 from tests.simulation.plan import FaultKind, SimulatedFault
 from tests.simulation.sockets import WINDOW_S
 from tests.simulation.truth import LONG_AGO, Key, TrueSession
@@ -44,15 +45,22 @@ def decision_allowed_s(world: SimulatedWorld, life: TrueSession, now: float) -> 
     return life.idle_timeout + (settings.tick + WINDOW_S + stopped_s + credit_s) * rate
 
 
-def report_allowed_s(world: SimulatedWorld, life: TrueSession, decided_at: float, gap_at: float) -> float:
-    """Return how long after its decision an end may be reported."""
+def report_allowed_s(
+    world: SimulatedWorld, life: TrueSession, decided_at: float, gap_at: float, *, is_cut: bool
+) -> float:
+    """Return how long after its decision an end may be reported.
+
+    Args:
+        gap_at: true time of the last gap entry of its process.
+        is_cut: whether a batch of its process was refused as heavy since the decision.
+    """
     since, node = decided_at - RESYNC_WAIT_S, life.host.node
     # A comparison that found a difference begins a resync like one after a fault; by its node's clock.
     log = node.outbox.logs[world.keys.shard(life.key[0])]
     started_s = life.host.clock.monotonic() - log.overflow.opened_at
     has_compared = node.relay.statistics().differences > 0 and started_s < (world.agenda.now - since)
     is_quiet = gap_at < since and not has_compared and is_calm(world, since, world.agenda.now)
-    return REPORT_S if is_quiet else float("inf")
+    return REPORT_S + (GATHER_S if is_cut else 0.0) if is_quiet else float("inf")
 
 
 def sweep_allowed_s(world: SimulatedWorld, life: TrueSession) -> float:
@@ -88,6 +96,7 @@ class Liveness:
 
     Attributes:
         reported_skips: changes that gap entries reported, by the process that skipped them.
+        refused_as_heavy_at: true time of the last batch that was refused as heavy, by the process that sent it.
     """
 
     def __init__(self, world: SimulatedWorld) -> None:
@@ -95,6 +104,7 @@ class Liveness:
         self.rolled_back_at = LONG_AGO  # true time at which Redis last went back in the same history
         self.reported_skips: dict[Host, int] = {}
         self.skips_reported_at: dict[Host, float] = {}  # when the last of these was written
+        self.refused_as_heavy_at: dict[Host, float] = {}
         self._late_login_at: dict[Key, float] = {}
 
     def login_applied(self, key: Key) -> None:

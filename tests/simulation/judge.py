@@ -13,7 +13,8 @@ While the simulation runs
             later the whole stop is credited, up to T.
  untold     With no fault now or shortly before, an end is reported REPORT_S after its decision; a
             gap entry of its process counts as the end of a fault, and so does a resync for what a comparison
-            found.
+            found. If a batch of its process was refused as heavy since the decision, GATHER_S more: the
+            refusal is read like any answer, after changes have gathered.
  unswept    A session of a process that died alone, no fault before or after, is swept within a lease, its
             time-out (at least T), three heartbeats and SWEEP_SLACK_S, by the slowest clock.
  false      At an offline event, no device of the user may have a live session as its newest login: one that
@@ -202,9 +203,11 @@ class SimulationJudge:
     # What Redis does
 
     def script_ran(self, ran: ScriptRun) -> None:
-        if not isinstance(ran.reply, dict) or ran.reply.get("status") != "ok":
+        status, now = ran.reply.get("status") if isinstance(ran.reply, dict) else None, self._world.agenda.now
+        if status == "heavy":
+            self.liveness.refused_as_heavy_at[self._world.host_of_node[ran.arguments[0].decode()]] = now
+        if status != "ok":
             return
-        now = self._world.agenda.now
         if ran.script == "claim":
             self._world.note("row of {}: {} becomes {}", *(word.decode() for word in ran.arguments[:3]))
         elif ran.script == "fence":
@@ -289,7 +292,8 @@ class SimulationJudge:
             decided_at = life.ended_at
             took_s = entry.at - decided_at
             gap_at = self.liveness.skips_reported_at.get(life.host, LONG_AGO)
-            if took_s > excuses.report_allowed_s(self._world, life, decided_at, gap_at):
+            is_cut = self.liveness.refused_as_heavy_at.get(life.host, LONG_AGO) >= decided_at
+            if took_s > excuses.report_allowed_s(self._world, life, decided_at, gap_at, is_cut=is_cut):
                 self.add_violation("untold", "the end of {} for {:.3f} s", life.id, took_s)
         elif entry.script == "sweep":
             self._check_sweep(entry, life)
