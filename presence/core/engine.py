@@ -69,7 +69,7 @@ class Engine:
         self.registry = sessions.registry
         self.login_policy = login_policy  # who may log in
         self.outbox = outbox  # where changes go
-        self.guard = guard  # notified whenever connections were read
+        self.guard = guard  # measures stalls; see `connections_read`
         self.clock = clock  # monotonic time
         self.packet_rate = packet_rate  # limits the packets of a user; None: no limit
         self.visibility = visibility  # whom each client may see; None: everybody
@@ -288,6 +288,10 @@ class Engine:
             outcome.requests = None
             outcome.unfinished = False
 
+    def connections_read(self) -> None:
+        """Note that a batch of ready connections was read, whatever they sent: the loop does not stall."""
+        self.guard.loop_ran(self.clock.now())
+
     def keepalives_received(self, sessions: Iterable[Session]) -> None:
         """Extend sessions that sent exactly one keepalive each; called after the whole batch was read.
 
@@ -295,7 +299,6 @@ class Engine:
         packet arrived while the batch was being read.
         """
         now = self.clock.now()
-        self.guard.loop_ran(now)
         since = math.inf if self.packet_rate is None else now - UNCOUNTED_PAUSE_S
         extended, frequent = self.sessions.keepalives_received(sessions, now, since)
         self._counters.keepalives += extended

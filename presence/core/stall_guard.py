@@ -4,9 +4,12 @@ In one pass, trio handles I/O, then expired deadlines, then runs tasks in random
 After a pause the ticker may run before pending reads. So
 
 1. before a session ends, its own connection is read (`Expiry.poll`); a complete packet rescues it;
-2. time in which no connection was read, beyond one `tick`, is credited to every deadline, so that packets
-   in flight can arrive. At most T per credit and one credit per T, so that a machine that is merely busy
-   does not stop detection.
+2. a *gap* of more than a `tick`, in which no batch of connections was read and the wheel was not driven, is
+   credited to every deadline, all of it, so that packets in flight can arrive. At most T per credit and one
+   credit per T, so that a machine that is merely busy does not stop detection.
+
+The ticker ends a gap at least twice per tick, so there is one only when the loop stands still, or has no time
+for the ticker. The epoll transport ends one after each batch: while it reads, a late ticker is no stall.
 """
 
 import math
@@ -15,11 +18,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class StallGuard:
-    """Measures time in which no connection was read, and decides how much of it is credited."""
+    """Measures gaps, and decides how much of them is credited."""
 
-    tick_s: float  # gaps up to one tick are normal: the ticker alone wakes twice as often
+    tick_s: float  # gaps up to one tick are normal and not credited; longer ones are, from their start
     idle_timeout: float  # T, seconds: maximum of one credit, and minimum time between two
-    last: float  # when the loop last read connections or drove the wheel, monotonic seconds
+    last: float  # when the loop last read a batch of connections or drove the wheel, monotonic seconds
     credited_s: float = 0.0  # sum of all credits
     stalled_s: float = 0.0  # sum of all gaps that were longer than a tick
     _last_credit: float = -math.inf
@@ -30,7 +33,7 @@ class StallGuard:
         self.last = now
 
     def loop_ran(self, now: float) -> None:
-        """Record that the loop has just read connections, or driven the wheel."""
+        """Record that the loop has just read a batch of connections, or driven the wheel."""
         gap = now - self.last
         if gap > self.tick_s:
             self._pending_s += gap

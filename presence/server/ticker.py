@@ -1,6 +1,7 @@
 """The task that drives the timing wheel: absolute slots, batches, and credit for stalls.
 
-The arithmetic of slots and the stall policy, which need no task, are in `presence/core/slots.py`.
+What needs no task is in `presence/core`: the arithmetic of slots in `slots.py`, the stall policy in
+`stall_guard.py`.
 """
 
 from collections.abc import Callable

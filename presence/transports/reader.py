@@ -119,6 +119,7 @@ class ConnectionReader:
             self.connection_failed(fd, error)
         connections.flush_replies()
         connections.counters.batches += 1
+        self._engine.connections_read()
         self._record_keepalives(latency_class, plain, answered)
         self.costly_reads = costly_reads
         return is_whole
@@ -170,7 +171,8 @@ class ConnectionReader:
         self, latency_class: LatencyClass, plain: list[Session], answered: list[Session]
     ) -> None:
         """Report the keepalives of a batch to the core, with the time after all of it was read."""
-        self._engine.keepalives_received(plain)
+        if plain:
+            self._engine.keepalives_received(plain)
         if answered:
             self._engine.keepalives_received(answered)
         if answered or latency_class != BATCHED:

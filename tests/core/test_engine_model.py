@@ -286,7 +286,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
     def everything_is_read(self) -> None:
         for handle in range(len(self.world.sockets.clients)):
             self.world.sockets.read(handle)
-        self.world.engine.keepalives_received([])
+        self.world.engine.connections_read()
         self.observe()
 
     @SOMEBODY_IS_THERE
@@ -367,6 +367,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         gone = _one_of([session for session in self.sessions if session.transport is None], number)
         if gone is not None:
             self.world.engine.disconnected(gone)
+            self.world.engine.connections_read()
             self.world.engine.keepalives_received([gone])
             self.observe()
 

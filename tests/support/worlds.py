@@ -225,6 +225,7 @@ class World:
             assert isinstance(client, Session)
             assert not client.unhandled
             sessions.append(client)
+        self.engine.connections_read()
         self.engine.keepalives_received(sessions)
 
     def begin_slot(self) -> float:
