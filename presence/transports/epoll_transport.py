@@ -5,13 +5,13 @@ processor time per keepalive and ten times the memory. Here a ready batch is rea
 connection is a descriptor, a session and two bytes (see `connection_states.py`).
 
 A wake-up costs more than a read: some 0.2 ms of processor time, as much as fifty keepalives. So after a batch
-a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can wait
-depends on what it sends, hence three latency classes: connections that have not logged
-in or have recently sent more than keepalives are served without a pause, keepalives that want an answer
-within 25 ms, the rest within the batching window. That window shortens while some batched connections turn
-out to want answers after all, and while batches have many packets that are more work than keepalives. TLS
-connections are in the same sets once their handshakes are over (see `guests.py`). One trio task waits
-for each set; tasks do not grow with connections.
+its set is left alone for its *window*, and what arrives meanwhile is the next batch. How long a connection
+can wait depends on what it sends, hence three latency classes: connections that have not logged in or have
+recently sent more than keepalives are served without a pause, keepalives that want an answer within 25 ms,
+the rest within the batching window. That window shortens while some batched connections turn out to want
+answers after all, and while batches have many packets that are more work than keepalives. TLS connections are
+in the same sets once their handshakes are over (see `guests.py`). One trio task waits for each set; tasks do
+not grow with connections.
 
 The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
 client and no `Connection` any more; accepts run in turns of their own. So no event can reach the wrong
@@ -135,7 +135,7 @@ class EpollTransport:
         self._closing: deque[Connection] = deque()  # disconnected by the core, the close packet not sent yet
         self._close_begun = trio.Event()
 
-    # Tasks: nine and one per listener, whatever the number of connections
+    # Tasks: ten here and in `Guests.run`, one per listener, and the rotation's; none per connection
 
     async def run(self) -> None:
         """Serve until cancelled; then close every descriptor."""
@@ -162,8 +162,8 @@ class EpollTransport:
                 await trio.lowlevel.wait_readable(epoll.fileno())
                 continue
             begun = trio.current_time()
-            is_whole = self._reader.serve(events, latency_class)
-            costly_reads += self._reader.costly_reads
+            is_whole, costly = self._reader.serve(events, latency_class)
+            costly_reads += costly
             window_s = self._window_after(latency_class, begun)
             if is_whole and len(events) < turn and window_s:
                 pause_s, costly_reads = pause_after(costly_reads, pause_s, window_s), 0
@@ -177,8 +177,7 @@ class EpollTransport:
             return 0.0
         if latency_class == SHORT:
             return min(ANSWER_WINDOW_S, self._window_s)
-        if self._reader.late_answer_seen:
-            self._reader.late_answer_seen = False
+        if self._reader.take_batched_wanted_answer():
             self._short_window_until = now + SHORT_WINDOW_S
         return min(ANSWER_WINDOW_S, self._window_s) if now < self._short_window_until else self._window_s
 

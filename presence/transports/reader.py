@@ -47,21 +47,17 @@ class ConnectionReader:
     Args:
         engine: handles what is read.
         connections: their state.
-
-    Attributes:
-        late_answer_seen: whether a batched connection wanted an answer; reset by the caller.
-        costly_reads: connections of the last turn that had more than keepalives.
     """
 
     def __init__(self, engine: Engine, connections: Connections) -> None:
         self._engine = engine
         self._connections = connections
         self._incidents = connections.incidents
-        # Read, with packets left for another turn; one that `poll` has resumed stays here, not deferred.
+        # Connections with packets left for another turn. `poll` handles such packets without a look in here,
+        # so one may be here twice or in vain: `Connection.is_deferred` decides.
         self._deferred: deque[Connection] = deque()
         self._has_deferred = trio.Event()
-        self.late_answer_seen = False
-        self.costly_reads = 0
+        self._batched_wanted_answer = False  # since it was last asked for; also by deferred packets and polls
 
     @contextmanager
     def contained(self, fd: int) -> Iterator[None]:
@@ -71,17 +67,17 @@ class ConnectionReader:
         except Exception as error:
             self.connection_failed(fd, error)
 
-    def serve(self, events: list[tuple[int, int]], latency_class: LatencyClass) -> bool:
+    def serve(self, events: list[tuple[int, int]], latency_class: LatencyClass) -> tuple[bool, int]:
         """Read ready connections once each. The first lines of the loop are the hot path of the server.
 
         Returns:
             Whether all were read; if not, the time for a turn was used up, and epoll reports the others
-            again.
+            again. And how many were costly: of these, an event was anything but a keepalive of a session.
         """
         ends_at, is_whole = perf_counter() + TURN_BUDGET_S, False
         connections, read_plain = self._connections, os.read
         clients, send, read = connections.clients, connections.send, connections.read
-        plain: list[Session] = []
+        unanswered: list[Session] = []
         answered: list[Session] = []
         costly_reads = 0
         fd = -1
@@ -96,7 +92,7 @@ class ConnectionReader:
                         self._read_failed(fd, client, error)
                         continue
                     if data == KEEPALIVE:
-                        plain.append(client)
+                        unanswered.append(client)
                         continue
                     if answer := keepalive_answer(data):
                         send(fd, answer)
@@ -104,7 +100,8 @@ class ConnectionReader:
                             answered.append(client)
                         continue
                     costly_reads += 1
-                    # There may be more, and in this set the next read would come a window later.
+                    # There may be more. Left to the next batch it would be another costly read, and outside
+                    # `IMMEDIATE` it would wait for the window.
                     if mask == READ and len(data) == QUICK_READ_BYTES:
                         data += _read_rest(fd)
                     self._receive(fd, client, data)
@@ -120,9 +117,13 @@ class ConnectionReader:
         connections.flush_replies()
         connections.counters.batches += 1
         self._engine.connections_read()
-        self._record_keepalives(latency_class, plain, answered)
-        self.costly_reads = costly_reads
-        return is_whole
+        self._record_keepalives(latency_class, unanswered, answered)
+        return is_whole, costly_reads
+
+    def take_batched_wanted_answer(self) -> bool:
+        """Return whether a batched connection has wanted an answer since the last call."""
+        wanted, self._batched_wanted_answer = self._batched_wanted_answer, False
+        return wanted
 
     async def run_deferred(self) -> None:
         """Handle deferred packets, a few per connection in turn; runs until cancelled."""
@@ -150,16 +151,20 @@ class ConnectionReader:
         self._connections.settle(connection)
 
     def poll(self, fd: int, session: Session) -> None:
-        """Read a connection before its session expires; one complete packet keeps the session alive."""
+        """Read a connection before its session expires; one complete packet keeps the session alive.
+
+        One read without TLS completes any packet of which all has arrived. Over TLS it may be only a part of
+        one, because records have overhead; hence several.
+        """
         connection = self._connections.by_fd.get(fd)
         is_tls = connection is not None and connection.tls is not None
         for _ in range(MAX_READS_PER_POLL if is_tls else 1):
             if self._deferred_of(fd) is None and not self.read(fd):
-                break
+                break  # nothing more has arrived, or the connection is closed
             if (deferred := self._deferred_of(fd)) is not None:
-                self._resume(deferred)
+                self._resume(deferred)  # a slice: its first packet is enough
             if not session.unhandled or self._deferred_of(fd) is not None:
-                break
+                break  # all was handled, or one slice of more; otherwise a packet is incomplete
         self._connections.flush_replies()
 
     def _deferred_of(self, fd: int) -> Connection | None:
@@ -168,23 +173,23 @@ class ConnectionReader:
         return connection if connection is not None and connection.is_deferred else None
 
     def _record_keepalives(
-        self, latency_class: LatencyClass, plain: list[Session], answered: list[Session]
+        self, latency_class: LatencyClass, unanswered: list[Session], answered: list[Session]
     ) -> None:
         """Report the keepalives of a batch to the core, with the time after all of it was read."""
-        if plain:
-            self._engine.keepalives_received(plain)
+        if unanswered:
+            self._engine.keepalives_received(unanswered)
         if answered:
             self._engine.keepalives_received(answered)
         if answered or latency_class != BATCHED:
-            self._adapt_latency_classes(latency_class, plain, answered)
+            self._adapt_latency_classes(latency_class, unanswered, answered)
 
     def _adapt_latency_classes(
-        self, latency_class: LatencyClass, plain: list[Session], answered: list[Session]
+        self, latency_class: LatencyClass, unanswered: list[Session], answered: list[Session]
     ) -> None:
         """Move connections to the latency class that their keepalives allow."""
         connections = self._connections
         if latency_class == BATCHED:
-            self.late_answer_seen = True
+            self._batched_wanted_answer = True
             for session in answered:
                 self._reclassify(session, SHORT)
             return
@@ -193,7 +198,7 @@ class ConnectionReader:
             for session in answered:
                 if session.transport is not None:
                     quiet_keepalives[session.handle] = 0
-        for session in plain if latency_class == SHORT else plain + answered:
+        for session in unanswered if latency_class == SHORT else unanswered + answered:
             if session.transport is None:
                 continue
             fd = session.handle
@@ -211,7 +216,7 @@ class ConnectionReader:
             self._drop_unwatchable(fd, session, error)
 
     def serve_other(self, fd: int, mask: int) -> None:
-        """Handle any event but plain input of a logged-in connection."""
+        """Handle any event that is not just input of a logged-in connection."""
         connection = self._connections.by_fd.get(fd)
         if mask & WRITE and connection is not None:
             self._connections.flush(connection)
@@ -277,7 +282,7 @@ class ConnectionReader:
                 and isinstance(after, Session)
                 and (latency_class := self._connections.latency_class[fd]) != IMMEDIATE
             ):
-                self.late_answer_seen |= latency_class == BATCHED
+                self._batched_wanted_answer |= latency_class == BATCHED
                 self._reclassify(after, IMMEDIATE)
         if (outcome.requests or outcome.sight_changed) and (
             failure := self._engine.dispatch_requests(outcome)

@@ -62,6 +62,15 @@ async def test_connections_need_no_tasks() -> None:
         assert trio.lowlevel.current_statistics().tasks_living == before
 
 
+@pytest.mark.parametrize("data", [KEEPALIVE, protocol.encode(protocol.keepalive(1))[:2]])
+async def test_a_batch_that_was_read_is_no_stall_whatever_was_in_it(data: bytes) -> None:
+    async with serving("epoll") as server:
+        client = await server.logged_in()
+        server.engine.guard = guard = Mock()
+        await client.stream.send_all(data)
+        await server.until(lambda: guard.loop_ran.called)
+
+
 async def test_a_burst_of_a_thousand_is_accepted() -> None:
     async with serving("epoll") as server:
         sockets = []
