@@ -12,8 +12,9 @@ Invariants: every key is in exactly one set, that of `slot_of(key)`; a set holds
 (the ring grows before two slots would share a set); no key has a slot at or before the cursor, the last
 slot that has passed and holds no key.
 
-Costs: `touch` and `discard` O(1); `pop_due` O(keys taken + slots passed). Memory per key: an entry of a dict
-and one of a set, about 100 to 150 bytes beside the key itself. Keys that were discarded leave nothing behind.
+Costs: `touch`, `discard`, `advance` O(1); `pop_due` O(keys taken + slots passed). Memory per key: an entry of
+a dict and one of a set, about 100 to 150 bytes beside the key itself. Keys that were discarded leave nothing
+behind.
 
 The wheel has no clock and no tasks: the caller passes the current slot.
 """
@@ -102,6 +103,11 @@ class TimingWheel(Generic[K]):
             self._ring[index] = set(keys)
         return True
 
+    def advance(self, slot: int) -> None:
+        """Count every slot up to `slot` as passed if the wheel is empty; otherwise `pop_due` does it."""
+        if not self._slot_of:
+            self._cursor = max(self._cursor, slot)
+
     def pop_due(self, slot: int, limit: int) -> list[K]:
         """Take keys that are due in or before `slot`, oldest slots first, at most `limit` of them.
 
@@ -111,7 +117,7 @@ class TimingWheel(Generic[K]):
         taken: list[K] = []
         ring, size, slot_of = self._ring, len(self._ring), self._slot_of
         if not slot_of:
-            self._cursor = max(self._cursor, slot)
+            self.advance(slot)
             return taken
         while self._cursor < slot:
             index = (self._cursor + 1) % size

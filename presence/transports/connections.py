@@ -86,8 +86,8 @@ class Deadlines:
 
     def set(self, connection: Connection, seconds: float) -> None:
         """Set the deadline of a connection, replacing an earlier one."""
-        if not self._wheel:  # the wheel was not advanced meanwhile
-            self._wheel.pop_due(self._current_slot(), 0)
+        if not self._wheel:  # `pop_expired` was not called meanwhile
+            self._wheel.advance(self._current_slot())
         self._wheel.touch(connection, int((self._clock.now() + seconds) / TIMEOUT_RESOLUTION_S) + 1)
         self.armed.set()
 
@@ -161,15 +161,15 @@ class Connections:
         self.counters.connections += 1
         return connection
 
-    def of(self, fd: int) -> Connection:
-        """Return the `Connection` of an open descriptor; one without has an idle session."""
+    def ensure(self, fd: int) -> Connection:
+        """Return the `Connection` of an open descriptor, made if its session was idle; see `drop_if_idle`."""
         connection = self.by_fd.get(fd)
         if connection is None:
             connection = self.by_fd[fd] = Connection(fd)
         return connection
 
-    def settle(self, connection: Connection) -> None:
-        """Forget a `Connection` that says no more than its session does."""
+    def drop_if_idle(self, connection: Connection) -> None:
+        """Undo `ensure`: drop a `Connection` that says no more than its session does."""
         if connection.is_idle:
             del self.by_fd[connection.fd]
 
@@ -233,7 +233,7 @@ class Connections:
         Raises:
             OSError: the limit of epoll watches is reached, or there is no memory; it is not watched now.
         """
-        connection = self.of(fd)
+        connection = self.ensure(fd)
         self.clients[fd] = session
         connection.state = LOGGED_IN
         if connection.unsent is not None:
@@ -241,7 +241,7 @@ class Connections:
         else:
             self.deadlines.cancel(connection)
         self.set_latency_class(fd, BATCHED)
-        self.settle(connection)
+        self.drop_if_idle(connection)
 
     def set_latency_class(self, fd: int, latency_class: LatencyClass) -> None:
         """Let the set of a latency class watch a connection.
@@ -351,7 +351,7 @@ class Connections:
             sent = _write(fd, data)
             if sent == len(data):
                 return
-            connection = connection or self.of(fd)
+            connection = connection or self.ensure(fd)
             connection.unsent = bytearray(data[sent:])
             self.counters.unsent_connections += 1
             self._watch(fd, READ | WRITE)
@@ -385,7 +385,7 @@ class Connections:
             self._half_close(connection)
         elif isinstance(client, Session):
             self.deadlines.cancel(connection)
-            self.settle(connection)
+            self.drop_if_idle(connection)
             self._engine.drained(client)
 
     def unsent_timed_out(self, connection: Connection) -> None:
@@ -429,7 +429,7 @@ class Connections:
 
     def begin_close(self, fd: int, close_packet: bytes | bytearray) -> Connection | None:
         """Ignore the input of a connection from now on; return it if `send_close` must follow."""
-        connection = self.of(fd)
+        connection = self.ensure(fd)
         if not (connection.is_guest or connection.state is LOGGED_IN):
             return None
         self.clients[fd] = None

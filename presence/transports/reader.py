@@ -148,7 +148,7 @@ class ConnectionReader:
         if client is not None:
             outcome = self._engine.resume(client, MAX_PACKETS_PER_SLICE)
             self._apply(connection.fd, client, outcome)
-        self._connections.settle(connection)
+        self._connections.drop_if_idle(connection)
 
     def poll(self, fd: int, session: Session) -> None:
         """Read a connection before its session expires; one complete packet keeps the session alive.
@@ -293,7 +293,7 @@ class ConnectionReader:
 
     def _defer(self, fd: int) -> None:
         """Handle the rest of what was read later, after what is deferred already."""
-        connection = self._connections.of(fd)
+        connection = self._connections.ensure(fd)
         connection.is_deferred = True
         self._deferred.append(connection)
         self._has_deferred.set()

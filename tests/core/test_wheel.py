@@ -84,3 +84,14 @@ def test_keys_that_were_discarded_long_before_they_were_due_leave_nothing_behind
         assert wheel.discard(key)
     assert max(slot.__sizeof__() for slot in wheel._ring) < 1000
     assert wheel.pop_due(20, limit=10) == [0]
+
+
+def test_only_an_empty_wheel_is_advanced() -> None:
+    wheel: TimingWheel[int] = TimingWheel()
+    wheel.advance(20)
+    wheel.advance(10)
+    assert wheel.cursor == 20
+    wheel.touch(1, 21)
+    wheel.advance(30)
+    assert wheel.cursor == 20
+    assert wheel.pop_due(30, limit=10) == [1]
