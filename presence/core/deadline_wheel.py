@@ -62,7 +62,8 @@ class DeadlineWheel(Generic[K]):
         """Take keys that are due at `now`, examining at most `limit` keys.
 
         Returns:
-            The keys, none if those that were examined are due later; None: no more are due.
+            The keys; none if all that were examined are due later: call again. None: no more are due; an
+            empty list of `TimingWheel.pop_due` means that.
         """
         examined = self._wheel.pop_due(_last_slot(now), limit)
         if not examined:

@@ -1,7 +1,7 @@
 """The synchronous core: handles what clients say, and what becomes due.
 
 Transports pass it received bytes and lost connections, the ticker drives its `Expiry`. It changes `Sessions`,
-appends every change to the outbox in order, and has transports close connections.
+passes every change on in order, towards the outbox, and has transports close connections.
 No method waits, so each is atomic and none needs a lock.
 """
 
@@ -53,7 +53,7 @@ class Engine:
         sessions: Sessions,
         login_policy: LoginPolicy,
         server_protocol: ServerProtocol,
-        outbox: ChangeSink,
+        changes: ChangeSink,
         *,
         guard: StallGuard,
         clock: Clock,
@@ -68,7 +68,7 @@ class Engine:
         self.sessions = sessions  # the live sessions and their deadlines
         self.registry = sessions.registry
         self.login_policy = login_policy  # who may log in
-        self.outbox = outbox  # where changes go
+        self.changes = changes  # takes every change, in order, towards the outbox
         self.guard = guard  # measures stalls; see `connections_read`
         self.clock = clock  # monotonic time
         self.packet_rate = packet_rate  # limits the packets of a user; None: no limit
@@ -90,7 +90,7 @@ class Engine:
             self._counters,
             disconnect_grace=disconnect_grace,
             flap_damping=flap_damping,
-            outbox=outbox,
+            changes=changes,
             clock=clock,
             detached=self._detached,
         )
@@ -194,7 +194,7 @@ class Engine:
         outcome.client = session
         if self.visibility is not None:
             self.visibility.set_sight(session, grant.sight)
-        self.outbox.append(change)
+        self.changes.append(change)
         self._counters.logins += 1
         self._flap_damping.reconnected(session.key, now)
         if superseded is not None:
@@ -274,7 +274,7 @@ class Engine:
 
     def _report_update(self, change: Change | None) -> None:
         if change is not None:
-            self.outbox.append(change)
+            self.changes.append(change)
             self._counters.updates += 1
 
     def _count_packets(
@@ -324,7 +324,7 @@ class Engine:
         if self._request_handler is not None:
             self._request_handler.session_disconnected(session)
 
-    def disconnect_failed(self, session: Session) -> None:
+    def disconnect_after_failure(self, session: Session) -> None:
         """Close a session's connection after an internal error; its client reconnects."""
         self.terminator.disconnect_with_grace(session, Code.SERVER_ERROR, _FAILED_GOODBYE)
 
@@ -345,7 +345,7 @@ class Engine:
                 if session.transport is not None or isinstance(request, MessageRequest):
                     self._request_handler.handle(session, request)
         except Exception as error:
-            self.disconnect_failed(session)
+            self.disconnect_after_failure(session)
             return error
         return None
 
@@ -362,7 +362,7 @@ class Engine:
 
     def slot_done(self, now: float) -> None:
         """Register stale sessions that became active again, and tidy tables."""
-        self.registration.register_recovered(now, self.outbox.append)
+        self.registration.register_recovered(now, self.changes.append)
         self.login_policy.admission.tidy()
         if self.packet_rate is not None:
             self.packet_rate.tidy(now)

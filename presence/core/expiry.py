@@ -64,7 +64,7 @@ class Expiry:
         self._detection_delay = detection_delay
 
     def collect(self, slot: int) -> DueSessions | None:
-        """Take a batch of sessions that are due in `slot`; None: no more are."""
+        """Take a batch of sessions that are due up to `slot`; None: no more are."""
         return self._sessions.pop_due(slot, self._clock.now(), MAX_EXPIRED_PER_TURN)
 
     def poll(self, due: DueSessions) -> bool:

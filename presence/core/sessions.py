@@ -159,9 +159,9 @@ class Sessions:
 
     def begin_grace(self, session: Session, grace: float, now: float) -> None:
         """Have a live session end in `grace` seconds, unless its idle time-out comes first."""
-        idle_deadline = self._idle_wheel.slot_of(session.key)
-        if idle_deadline is not None:  # None: it has expired, and is in the batch that ends now
-            self._idle_wheel.touch(session.key, min(idle_deadline, self._slot_clock.at_or_after(now + grace)))
+        idle_slot = self._idle_wheel.slot_of(session.key)
+        if idle_slot is not None:  # None: it has expired, and is in the batch that ends now
+            self._idle_wheel.touch(session.key, min(idle_slot, self._slot_clock.at_or_after(now + grace)))
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
         """Remove a session; None if it was superseded or has ended before."""
@@ -183,14 +183,15 @@ class Sessions:
         since, or a packet or a token that has arrived has put it back into its wheel.
 
         Args:
-            slot: of idle time-outs and auto-away, which a stall postpones.
+            slot: the last that has begun, of idle time-outs and auto-away, which a stall postpones.
             now: of ends of tokens and statuses, which nothing postpones.
             limit: of each kind.
 
         Returns:
-            The sessions; None: no more are due.
+            The sessions; None: no more are due. All lists may be empty although more are due, if the ends of
+            tokens and statuses that were examined come later; see `DeadlineWheel.pop_due`.
         """
-        idle = self._idle_wheel.pop_due(slot, limit)
+        idle = self._idle_wheel.pop_due(slot, limit)  # empty: no more are due; below, of times, that is None
         inattentive = self._away_wheel.pop_due(slot, limit)
         token_expired = self._token_wheel.pop_due(now, limit)
         status_ended = self._status_wheel.pop_due(now, limit)

@@ -46,7 +46,7 @@ class SessionTerminator:
         counters: the engine's.
         disconnect_grace: seconds that a session outlives its connection; 0: none.
         flap_damping: computes the grace of sessions that reconnect frequently.
-        outbox: where changes go.
+        changes: takes every change, in order, towards the outbox.
         clock: monotonic time.
         detached: called when a session has lost its connection, once for each.
     """
@@ -58,7 +58,7 @@ class SessionTerminator:
         *,
         disconnect_grace: float,
         flap_damping: FlapDamping,
-        outbox: ChangeSink,
+        changes: ChangeSink,
         clock: Clock,
         detached: Callable[[Session], None],
     ) -> None:
@@ -67,7 +67,7 @@ class SessionTerminator:
         self._counters = counters
         self._disconnect_grace = disconnect_grace
         self._flap_damping = flap_damping
-        self._outbox = outbox
+        self._changes = changes
         self._clock = clock
         self._detached = detached
 
@@ -79,7 +79,7 @@ class SessionTerminator:
         if session.transport is None and (grace_ms := self._flap_damping.extended_grace_ms(session.key)):
             change = change._replace(grace_ms=grace_ms)
         self._counters.ended[code.reason] = self._counters.ended.get(code.reason, 0) + 1
-        self._outbox.append(change)
+        self._changes.append(change)
 
     def disconnect(self, session: Session, goodbye: bytes) -> None:
         """Close a session's connection, if it has one, after a last packet."""

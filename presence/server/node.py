@@ -159,7 +159,7 @@ class Node:
         self.admission = Admission(_admission_limits(settings, max_connections), clock)
         boot_id = token()
         self.engine = self._build_engine(Registry(boot_id, clock), authenticator, certificates)
-        self.faults = Faults(self.engine.disconnect_failed)
+        self.faults = Faults(self.engine.disconnect_after_failure)
         self.ticker = self._build_ticker(runtime)
         self._registrations = SharedRegistrations(self.engine, self.keys, clock)
         self.relay = self._build_relay(stores.relay, self._node_id(boot_id), runtime)
@@ -228,7 +228,7 @@ class Node:
             self._guard,
             self.clock,
             runtime=runtime,
-            lags=self.delays.tick_lag,
+            tick_lags=self.delays.tick_lag,
             loop_lags=self.delays.loop_lag,
         )
 

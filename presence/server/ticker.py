@@ -26,7 +26,7 @@ class Expiring(Protocol):
     """What the ticker drives: `presence.core.expiry.Expiry`."""
 
     def collect(self, slot: int) -> DueSessions | None:
-        """Take a batch of what is due in `slot`; None: no more is due."""
+        """Take a batch of what is due up to `slot`; None: no more is."""
 
     def poll(self, due: DueSessions) -> bool:
         """Read the connections of a batch; return whether readers need a turn because some could not be."""
@@ -37,11 +37,11 @@ class Expiring(Protocol):
 
 @dataclass(slots=True)
 class TickerStatistics:
-    """What the ticker has seen: slots driven, sessions ended, and how late it was, in seconds."""
+    """What the ticker has seen and done; operators see these names in the log."""
 
-    slots: int = 0
-    ended: int = 0
-    overrun_s: float = 0.0
+    slots: int = 0  # times that the wheel was driven: each drives all slots that have begun since, if any
+    ended: int = 0  # sessions
+    overrun_s: float = 0.0  # how late it was the last time, seconds
     overrun_max_s: float = 0.0
     stall_credit_s: float = 0.0
     stalled_s: float = 0.0
@@ -51,18 +51,18 @@ class Ticker:
     """The task that drives the timing wheel.
 
     Args:
-        expiring: expires sessions that are due in a slot.
-        slot_done: called when nothing that was due in a slot is left, with the time.
+        expiring: expires sessions that are due.
+        slot_done: called each time when nothing that was due is left, with the time.
         slot_clock: the slots, shared with the code that sets deadlines.
         guard: the stall policy.
         clock: monotonic time.
         credit: whether stalls are credited; tests switch it off to show that it matters.
         runtime: runs the task.
-        lags, loop_lags: record how late each slot begins, and how late the loop ran this task; see
+        tick_lags, loop_lags: record how late the wheel was driven, and how late the loop ran this task; see
             `LatencyHistograms`.
     """
 
-    # A reader whose bytes have arrived runs within the pass after next; a TLS stream takes a few more.
+    # A reader whose bytes have arrived runs within the loop's pass after next; a TLS stream takes a few more.
     READER_TURNS = 4
 
     def __init__(
@@ -75,7 +75,7 @@ class Ticker:
         *,
         credit: bool = True,
         runtime: Runtime | None = None,
-        lags: Histogram | None = None,
+        tick_lags: Histogram | None = None,
         loop_lags: Histogram | None = None,
     ) -> None:
         self._expiring = expiring
@@ -85,7 +85,7 @@ class Ticker:
         self._clock = clock
         self.credit = credit
         self._runtime = runtime or TrioRuntime()
-        self._lags = lags or Histogram(QUICK_S)
+        self._tick_lags = tick_lags or Histogram(QUICK_S)
         self._loop_lags = loop_lags or Histogram(QUICK_S)
         self._counted = TickerStatistics()
 
@@ -93,7 +93,7 @@ class Ticker:
         return replace(self._counted, stall_credit_s=self._guard.credited_s, stalled_s=self._guard.stalled_s)
 
     async def run(self) -> None:
-        """Drive the wheel until cancelled, slot by slot; a late one does not delay the next one."""
+        """Drive the wheel until cancelled, when each slot begins; a late time does not delay the next."""
         now = self._clock.now()
         self._guard.start(now)
         slot = self._slot_clock.at_or_before(now)
@@ -105,8 +105,8 @@ class Ticker:
             wakes_at = min(due, now + self._slot_clock.slot_s)
             await self._runtime.sleep(wakes_at - now)
             now = self._clock.now()
-            self._note_lag(max(0.0, now - wakes_at))
-            self._note_overrun(max(0.0, now - due))
+            self._note_loop_lag(max(0.0, now - wakes_at))
+            self._note_tick_lag(max(0.0, now - due))
             self._guard.loop_ran(now)
             credit = self._guard.take_credit(now)
             if self.credit and credit:
@@ -115,19 +115,19 @@ class Ticker:
             slot = max(slot, self._slot_clock.at_or_before(now))
             await self._expire(slot)
 
-    def _note_lag(self, lag_s: float) -> None:
+    def _note_loop_lag(self, lag_s: float) -> None:
         self._loop_lags.observe(lag_s)
         if lag_s >= LAG_LOGGED_S:
             _log.warning("event loop stalled", seconds=round(lag_s, 1))
 
-    def _note_overrun(self, overrun_s: float) -> None:
+    def _note_tick_lag(self, lag_s: float) -> None:
         self._counted.slots += 1
-        self._lags.observe(overrun_s)
-        self._counted.overrun_s = overrun_s
-        self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
+        self._tick_lags.observe(lag_s)
+        self._counted.overrun_s = lag_s
+        self._counted.overrun_max_s = max(self._counted.overrun_max_s, lag_s)
 
     async def _expire(self, slot: int) -> None:
-        """Expire what is due in `slot`, in batches, and let other tasks run between them."""
+        """Expire what is due up to `slot`, in batches, and let other tasks run between them."""
         while (due := self._expiring.collect(slot)) is not None:
             for _ in range(self.READER_TURNS if self._expiring.poll(due) else 0):
                 await self._runtime.sleep(0)

@@ -18,7 +18,7 @@ class Ticking:
 
     def __init__(self) -> None:
         self.done: list[float] = []
-        self.lags = Histogram((0.1, 1.0))
+        self.tick_lags = Histogram((0.1, 1.0))
         self.loop_lags = Histogram((0.1, 60.0))
         self.guard = StallGuard(1.0, 30.0, trio.current_time())
         clock = Clock(trio.current_time, lambda: 0.0)
@@ -29,7 +29,7 @@ class Ticking:
             self.slot_clock,
             self.guard,
             clock,
-            lags=self.lags,
+            tick_lags=self.tick_lags,
             loop_lags=self.loop_lags,
         )
 
@@ -52,7 +52,7 @@ async def test_ticks_have_absolute_deadlines_and_time_before_the_first_is_no_sta
     with trio.move_on_after(10.2):
         await ticking.ticker.run()
     assert [round(at - start, 6) for at in ticking.done] == [0.5 * n for n in range(1, 21)]
-    assert ticking.lags.report()["counts"] == [20, 0, 0]
+    assert ticking.tick_lags.report()["counts"] == [20, 0, 0]
     statistics = ticking.ticker.statistics()
     assert (statistics.slots, statistics.stall_credit_s) == (20, 0.0)
     assert statistics.overrun_max_s < 1e-6
