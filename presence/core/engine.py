@@ -349,10 +349,10 @@ class Engine:
             return error
         return None
 
-    def drained(self, session: Session) -> None:
+    def all_sent(self, session: Session) -> None:
         """Notify the request handler that a connection's unsent bytes have all been sent."""
         if self._request_handler is not None:
-            self._request_handler.drained(session)
+            self._request_handler.all_sent(session)
 
     def count_refusal(self, code: Code) -> None:
         """Count a connection that a transport refused by itself."""

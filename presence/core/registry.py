@@ -49,7 +49,7 @@ class Transport(Protocol):
         """Send a packet, or buffer it; a client that reads too slowly for the buffer's bound is cut off."""
 
     def try_send(self, handle: Handle, data: bytes) -> bool:
-        """Send unless earlier bytes are unsent; then False, and `Engine.drained` is called later."""
+        """Send unless earlier bytes are unsent; then False, and `Engine.all_sent` is called later."""
 
     def poll_now(self, handle: Handle) -> bool:
         """Read available bytes now, as if the connection had become ready; False: its reader needs a turn."""

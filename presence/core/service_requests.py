@@ -75,7 +75,7 @@ class RequestHandler(Protocol):
         the connection is still delivered.
         """
 
-    def drained(self, session: Session) -> None:
+    def all_sent(self, session: Session) -> None:
         """Send what was put off: all unsent bytes of the connection have been sent."""
 
     def sight_changed(self, session: Session) -> None:

@@ -24,9 +24,9 @@ class RequestRouter:
         else:
             self.watching.take(session, request)
 
-    def drained(self, session: Session) -> None:
+    def all_sent(self, session: Session) -> None:
         with self.faults.contained("push", partial(self.faults.disconnect, session)):
-            self.watching.drained(session)
+            self.watching.all_sent(session)
 
     def sight_changed(self, session: Session) -> None:
         if session in self.watching.askers:

@@ -26,7 +26,7 @@ What the kernel and the clock report, by state:
     HEADER        Guests.advance                                            Guests.timed_out
     HANDSHAKE     Guests.advance      flush                                 Guests.timed_out
     LOGIN         read                flush                                 Guests.timed_out
-    LOGGED_IN     read                flush; at the end Engine.drained      unsent_timed_out
+    LOGGED_IN     read                flush; at the end Engine.all_sent     unsent_timed_out
     CLOSE_QUEUED  send_close, drain   flush; at the end send_close          close
     FLUSHING      drain               flush; at the end _half_close         close
     HALF_CLOSED   drain                                                     close

@@ -386,7 +386,7 @@ class Connections:
         elif isinstance(client, Session):
             self.deadlines.cancel(connection)
             self.drop_if_idle(connection)
-            self._engine.drained(client)
+            self._engine.all_sent(client)
 
     def unsent_timed_out(self, connection: Connection) -> None:
         """Cut off a slow reader, or renew its time-out if it has taken `MIN_PROGRESS_BYTES`."""

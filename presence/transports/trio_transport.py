@@ -330,7 +330,7 @@ class StreamTransport:
                     if not connection.unsent:
                         connection.largest_packet = 0
                         if isinstance(connection.client, Session):
-                            self._engine.drained(connection.client)
+                            self._engine.all_sent(connection.client)
                 if connection.is_closing:
                     break
                 connection.wake = trio.Event()

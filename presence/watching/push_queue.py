@@ -228,7 +228,7 @@ class PushQueue:
         self._deferred_bytes += len(frame) - len(deferred.get(uid, b""))
         deferred[uid] = frame
 
-    def drained(self, session: Session) -> None:
+    def all_sent(self, session: Session) -> None:
         """Send deferred changes to a connection that has taken everything sent before."""
         deferred = self._deferred.pop(session, None)
         if deferred is None:

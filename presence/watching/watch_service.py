@@ -141,8 +141,8 @@ class Watching:
         """Return the number of users that a session watches."""
         return len(self._watches.watched_by(session))
 
-    def drained(self, session: Session) -> None:
-        self._pushes.drained(session)
+    def all_sent(self, session: Session) -> None:
+        self._pushes.all_sent(session)
 
     def sight_changed(self, session: Session) -> None:
         """Notify the client of each user whom it no longer watches."""

@@ -25,10 +25,10 @@ class FailingWatching:
     def take(self, _session: Session, request: Request) -> None:
         self.taken.append(request)
 
-    def drained(self, _session: Session) -> None:
+    def all_sent(self, _session: Session) -> None:
         raise LookupError("a mistake")
 
-    sight_changed = left = drained
+    sight_changed = left = all_sent
 
 
 class Stage:
@@ -55,11 +55,11 @@ Notify = Callable[[Any, Session], None]
 @pytest.mark.parametrize(
     ("notify", "work", "ends"),
     [
-        (RequestRouter.drained, "push", [ANN]),
+        (RequestRouter.all_sent, "push", [ANN]),
         (RequestRouter.sight_changed, "watch", [ANN]),
         (RequestRouter.session_disconnected, "watch", []),
     ],
-    ids=["drained", "sight changed", "disconnected"],
+    ids=["all sent", "sight changed", "disconnected"],
 )
 def test_an_error_is_contained_and_ends_the_connection_if_there_is_one(
     notify: Notify, work: str, ends: list[Session]

@@ -21,7 +21,7 @@ class NotingDesk:
         self.taken.append((session, request))
         self.answer(session, request)
 
-    def drained(self, session: Session) -> None:
+    def all_sent(self, session: Session) -> None:
         self.drains.append(session)
         self.refill(session)
 

@@ -99,9 +99,9 @@ def test_a_slow_reader_gets_the_newest_state_of_each_user_in_order_of_first_chan
     for number, uid in enumerate(("bob", "ann", "bob", "ann", "bob"), 1):
         desk.change(uid, number)
         desk.pushes.send_slice()
-    assert desk.lines[0].offers == 1, "not offered again before it has drained"
+    assert desk.lines[0].offers == 1, "not offered again before all was sent"
     desk.lines[0].slow = False
-    desk.pushes.drained(desk.sessions[0])
+    desk.pushes.all_sent(desk.sessions[0])
     assert desk.pushed() == [("bob", "5-0"), ("ann", "4-0")]
     desk.change("ann", 6)
     desk.pushes.send_slice()
@@ -124,7 +124,7 @@ def test_a_reader_that_is_slow_again_keeps_the_rest(monkeypatch: pytest.MonkeyPa
         return taken
 
     line.try_send = try_send  # type: ignore[method-assign] # one packet, then it is slow again
-    desk.pushes.drained(desk.sessions[0])
+    desk.pushes.all_sent(desk.sessions[0])
     assert desk.pushed() == [("ann", "1-0")]
     assert desk.pushes.statistics().slow == 1
 
@@ -137,7 +137,7 @@ def test_deferred_changes_are_dropped_with_the_watch() -> None:
     desk.pushes.send_slice()
     desk.pushes.discard(desk.sessions[0], ["ann"])
     desk.lines[0].slow = False
-    desk.pushes.drained(desk.sessions[0])
+    desk.pushes.all_sent(desk.sessions[0])
     assert desk.pushed() == [("bob", "2-0")]
     assert desk.pushes.statistics().slow == 0
 
@@ -218,7 +218,7 @@ def test_deferred_packets_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyP
     for line in desk.lines:
         line.slow = False
     for watcher in desk.sessions:
-        desk.pushes.drained(watcher)
+        desk.pushes.all_sent(watcher)
     assert all(desk.pushed(number) == [("ann", "39-0"), ("bob", "40-0")] for number in range(20))
     assert desk.pushes.statistics().deferred_bytes == 0
 
