@@ -1,15 +1,15 @@
 """The stall policy: pure, time is an argument.
 
-In one pass, trio handles I/O, then expired deadlines, then runs tasks in random order.
+In one pass of its loop, trio handles I/O, then expired deadlines, then runs tasks in random order.
 After a pause the ticker may run before pending reads. So
 
 1. before a session ends, its own connection is read (`Expiry.poll`); a complete packet rescues it;
-2. a *gap* of more than a `tick`, in which no batch of connections was read and the wheel was not driven, is
-   credited to every deadline, all of it, so that packets in flight can arrive. At most T per credit and one
-   credit per T, so that a machine that is merely busy does not stop detection.
+2. a *stall*, more than one `tick` in which no batch of connections was read and the wheel was not driven, is
+   credited to every deadline with its whole length, so that packets in flight can arrive. At most T per
+   credit and one credit per T, so that a machine that is merely busy does not stop detection.
 
-The ticker ends a gap at least twice per tick, so there is one only when the loop stands still, or has no time
-for the ticker. The epoll transport ends one after each batch: while it reads, a late ticker is no stall.
+The ticker reports twice per tick that the loop runs, and the epoll transport after each batch. So there is a
+stall only if the loop stands still, and none while connections are read and the ticker alone is late.
 """
 
 import math
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class StallGuard:
-    """Measures gaps, and decides how much of them is credited."""
+    """Measures stalls, and decides how much of them is credited."""
 
-    tick_s: float  # gaps up to one tick are normal and not credited; longer ones are, from their start
+    tick_s: float  # no longer time is normal; a longer one counts whole
     idle_timeout: float  # T, seconds: maximum of one credit, and minimum time between two
     last: float  # when the loop last read a batch of connections or drove the wheel, monotonic seconds
     credited_s: float = 0.0  # sum of all credits
-    stalled_s: float = 0.0  # sum of all gaps that were longer than a tick
+    stalled_s: float = 0.0  # sum of all stalls
     _last_credit: float = -math.inf
     _pending_s: float = 0.0
 
@@ -34,10 +34,10 @@ class StallGuard:
 
     def loop_ran(self, now: float) -> None:
         """Record that the loop has just read a batch of connections, or driven the wheel."""
-        gap = now - self.last
-        if gap > self.tick_s:
-            self._pending_s += gap
-            self.stalled_s += gap
+        since_s = now - self.last
+        if since_s > self.tick_s:
+            self._pending_s += since_s
+            self.stalled_s += since_s
         self.last = now
 
     def take_credit(self, now: float) -> float:
