@@ -105,7 +105,7 @@ async def play(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.relay.run)
             live = await node.log_in(f"user-{number}" for number in range(sessions))
-            node.engine.keepalives_received(live)
+            node.engine.connections_read(live)
             live.clear()
             nursery.start_soon(node.ticker.run)
             await trio.sleep(idle_timeout / 2)

@@ -7,7 +7,7 @@ No method waits, so each is atomic and none needs a lock.
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -288,19 +288,19 @@ class Engine:
             outcome.requests = None
             outcome.unfinished = False
 
-    def connections_read(self) -> None:
-        """Note that a batch of ready connections was read, whatever they sent: the loop does not stall."""
-        self.guard.loop_ran(self.clock.now())
+    def connections_read(self, keepalives: Collection[Session] = ()) -> None:
+        """Note that a batch of ready connections was read, whatever they sent, so that it is no stall.
 
-    def keepalives_received(self, sessions: Iterable[Session]) -> None:
-        """Extend sessions that sent exactly one keepalive each; called after the whole batch was read.
-
+        Extends the sessions that sent exactly one keepalive each; what others sent was passed to `received`.
         The time is taken here, after the reads: a time taken before them could end a session early whose
         packet arrived while the batch was being read.
         """
         now = self.clock.now()
+        self.guard.loop_ran(now)
+        if not keepalives:
+            return
         since = math.inf if self.packet_rate is None else now - UNCOUNTED_PAUSE_S
-        extended, frequent = self.sessions.keepalives_received(sessions, now, since)
+        extended, frequent = self.sessions.keepalives_received(keepalives, now, since)
         self._counters.keepalives += extended
         if frequent and self.packet_rate is not None:
             self._count_keepalives(frequent, self.packet_rate, now)

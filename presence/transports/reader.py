@@ -116,8 +116,10 @@ class ConnectionReader:
             self.connection_failed(fd, error)
         connections.flush_replies()
         connections.counters.batches += 1
-        self._engine.connections_read()
-        self._record_keepalives(latency_class, unanswered, answered)
+        # Last, with the time after all of it was read.
+        self._engine.connections_read(unanswered + answered if answered else unanswered)
+        if answered or latency_class != BATCHED:
+            self._adapt_latency_classes(latency_class, unanswered, answered)
         return is_whole, costly_reads
 
     def take_batched_wanted_answer(self) -> bool:
@@ -171,17 +173,6 @@ class ConnectionReader:
         """Return a connection with packets left for another turn, None for any other."""
         connection = self._connections.by_fd.get(fd)
         return connection if connection is not None and connection.is_deferred else None
-
-    def _record_keepalives(
-        self, latency_class: LatencyClass, unanswered: list[Session], answered: list[Session]
-    ) -> None:
-        """Report the keepalives of a batch to the core, with the time after all of it was read."""
-        if unanswered:
-            self._engine.keepalives_received(unanswered)
-        if answered:
-            self._engine.keepalives_received(answered)
-        if answered or latency_class != BATCHED:
-            self._adapt_latency_classes(latency_class, unanswered, answered)
 
     def _adapt_latency_classes(
         self, latency_class: LatencyClass, unanswered: list[Session], answered: list[Session]

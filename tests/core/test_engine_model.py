@@ -367,8 +367,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         gone = _one_of([session for session in self.sessions if session.transport is None], number)
         if gone is not None:
             self.world.engine.disconnected(gone)
-            self.world.engine.connections_read()
-            self.world.engine.keepalives_received([gone])
+            self.world.engine.connections_read([gone])
             self.observe()
 
     # Other nodes, the operator, a Redis that lost data

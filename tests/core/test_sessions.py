@@ -25,7 +25,7 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     world.sockets.close(lost)
     world.sockets.feed(ended_, protocol.encode(protocol.logout()))
     assert world.is_disconnected(old)
-    world.engine.keepalives_received(senders)
+    world.engine.connections_read(senders)
     assert world.engine.sessions.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
     world.pass_time(GRACE + SLOT)
     assert world.history()[-1] == ended(Code.CLOSED, "bob"), (

@@ -117,8 +117,7 @@ class SimulatedConnection:
             return
         engine = self.host.node.engine
         if data == KEEPALIVE and isinstance(self.client, Session) and not self.client.unhandled:
-            engine.connections_read()
-            engine.keepalives_received([self.client])
+            engine.connections_read([self.client])
         elif data:
             self.host.connection_being_read = self
             outcome = engine.received(self.client, data)

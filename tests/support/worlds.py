@@ -225,8 +225,7 @@ class World:
             assert isinstance(client, Session)
             assert not client.unhandled
             sessions.append(client)
-        self.engine.connections_read()
-        self.engine.keepalives_received(sessions)
+        self.engine.connections_read(sessions)
 
     def begin_slot(self) -> float:
         """Do what the ticker does before it expires anything; return the credit that was given."""
