@@ -41,7 +41,10 @@ MAX_SCANNED_PER_CALL: Final = 1024  # sessions, or pending changes: one or two m
 MAX_PLANNED_PER_CALL: Final = 2048  # pending changes: one or two milliseconds
 
 Live = Callable[[int], Iterable[Change]]
-"""Returns registrations (code 2) of all live sessions of a shard, each made when it is asked for."""
+"""Returns registrations (code 2) of all live sessions of a shard, each made when it is asked for.
+
+A stale session comes as `Op.STALE`: a mark that is noted for an end that may restore, and is never sent.
+"""
 
 
 class Restorations:
@@ -59,9 +62,9 @@ class Restorations:
         """Forget stale sessions before they are noted anew, because Redis lost data again."""
         self._stale.clear()
 
-    def add_stale(self, session: Change) -> None:
-        """Note a live session that is not registered, because it is stale."""
-        self._stale.setdefault(session.uid, set()).add(session.session)
+    def add_stale(self, mark: Change) -> None:
+        """Note a live session that is not registered, because it is stale (`Op.STALE`)."""
+        self._stale.setdefault(mark.uid, set()).add(mark.session)
 
     def add_forgotten_end(self, end: Change) -> None:
         """Note a pending end of a session that Redis has lost; ends are noted in order."""
@@ -93,7 +96,7 @@ class Restorations:
 class _Plan:
     """The preparation of a resync: first the pending changes are examined, then the live sessions scanned."""
 
-    live: Iterator[Change]  # registrations of the sessions that are live after all pending changes
+    live: Iterator[Change]  # see `Live`: of the sessions that are live after all pending changes
     lost: bool  # whether Redis lost acknowledged changes: then an end may have to restore its whole period
     # monotonic seconds. A session that logged in later comes after all pending changes, some of which were
     # skipped, and is left to the next resync.
@@ -202,12 +205,12 @@ class Backlog:
     def _scan(self, plan: _Plan) -> None:
         """Scan live sessions: those are registered whose login is neither pending nor was skipped."""
         scanned = list(islice(plan.live, MAX_SCANNED_PER_CALL))
-        for session in scanned:
-            if session.op is Op.STALE:
+        for registration in scanned:
+            if registration.op is Op.STALE:
                 if plan.lost:
-                    self._restorations.add_stale(session)
-            elif session.session not in plan.arriving and session.at < plan.skipped_from:
-                self._registrations.append(Item(session))
+                    self._restorations.add_stale(registration)
+            elif registration.session not in plan.arriving and registration.at < plan.skipped_from:
+                self._registrations.append(Item(registration))
         if len(scanned) < MAX_SCANNED_PER_CALL:
             self._plan = None
 

@@ -86,7 +86,7 @@ class Relay:
         outbox: the changes; the relay is its only reader.
         store: Redis.
         node: this node's first id.
-        live: registrations (code 2) of all live sessions of a shard.
+        live: see `Live`.
         callbacks: see `RelayCallbacks`.
         local_sessions: compared with the records, some at a time.
         is_alive, lease_holders: what is known of other nodes; see `ShardPeers`.
