@@ -71,8 +71,13 @@ class Restorations:
         if end.code != Code.REPLACED:
             self._restoring[end.uid] = end.session
 
-    def restores(self, change: Change) -> bool:
-        """Whether a change that is about to be sent restores; the same each time."""
+    def take_up(self, change: Change) -> bool:
+        """Note a change that is about to be sent or held back; return whether it restores.
+
+        A user's stale sessions are forgotten one by one as their changes come; if the last one's is an end,
+        it restores. May be called again for a change that was put back: the answer is the same, and nothing
+        else changes.
+        """
         if not (self._stale or self._restoring):
             return False
         stale = self._stale.get(change.uid)
@@ -233,7 +238,7 @@ class Backlog:
             available = max(0, end - taken.start)
             if with_ends:
                 changes = self.log.take(min(limit - len(items), available))
-                items += [Item(change, self._restorations.restores(change)) for change in changes]
+                items += [Item(change, self._restorations.take_up(change)) for change in changes]
                 taken.sources = range(taken.start, self.log.taken)
             else:
                 items += self._take_unheld(taken, limit - len(items), available)
@@ -251,7 +256,7 @@ class Backlog:
                 self.log.put_back(index)
                 return items
             is_held = change.uid in self._held
-            restores = self._restorations.restores(change)
+            restores = self._restorations.take_up(change)
             if not is_held and change.op is not Op.END:
                 items.append(Item(change, restores))
                 sources.append(index)
