@@ -140,17 +140,20 @@ class Backlog:
         self._replay_end = 0  # see the module
         self._held: set[str] = set()  # uids whose changes are held back
         self._taken: _Taken | None = None  # until the batch is acknowledged, or a resync puts it back
-        self._has_more = False  # whether `take` stopped at `MAX_SCANNED_PER_CALL`
+        self._has_more_to_scan = False  # whether `take` stopped at `MAX_SCANNED_PER_CALL`
 
     @property
-    def is_planning(self) -> bool:
-        """Whether `continue_planning` has to be called before anything can be sent."""
-        return self._has_more or (self._plan is not None and not self._registrations)
+    def needs_another_slice(self) -> bool:
+        """Whether `begin_slice` has to be called before there can be more to send.
+
+        Either a resync is being planned, or `take` has scanned as many changes as it may in one call.
+        """
+        return self._has_more_to_scan or (self._plan is not None and not self._registrations)
 
     @property
     def is_replaying(self) -> bool:
         """Whether anything is left that precedes the changes that the outbox may yet get."""
-        left = self._plan is not None or self._has_more or self.log.taken < self._replay_end
+        left = self._plan is not None or self._has_more_to_scan or self.log.taken < self._replay_end
         return left or bool(self._registrations)
 
     @property
@@ -163,13 +166,13 @@ class Backlog:
         return not (self.log.changes or self.is_replaying)
 
     def begin_resync(self, *, lost: bool) -> None:
-        """Put back all changes, and begin to plan their replay; see `continue_planning`.
+        """Put back all changes, and begin to plan their replay; see `begin_slice`.
 
         Args:
             lost: whether Redis lost acknowledged changes.
         """
         self.log.put_back(0)
-        self._taken, self._has_more = None, False
+        self._taken, self._has_more_to_scan = None, False
         self._held.clear()
         self._registrations.clear()
         if lost:
@@ -177,9 +180,9 @@ class Backlog:
         self._replay_end = len(self.log.changes)
         self._plan = _Plan(iter(self._live(self._shard)), lost, self.log.overflow.skipped_from)
 
-    def continue_planning(self) -> None:
-        """Plan a slice of the resync; at most a few milliseconds."""
-        self._has_more = False
+    def begin_slice(self) -> None:
+        """Plan a slice of the resync, if there is one; else let `take` scan on. Takes milliseconds."""
+        self._has_more_to_scan = False
         if self._plan is None or self._registrations:
             return
         if self._plan.examined < self._replay_end:
@@ -268,7 +271,7 @@ class Backlog:
             if change.op not in (Op.END, Op.UPDATE):
                 items.append(Item(change._replace(op=Op.PENDING_LOGIN)))
                 sources.append(index)
-        self._has_more = available > MAX_SCANNED_PER_CALL and len(items) < limit
+        self._has_more_to_scan = available > MAX_SCANNED_PER_CALL and len(items) < limit
         return items
 
     def cut(self, fitting: int) -> None:

@@ -339,7 +339,7 @@ class Relay:
             if step is not None:
                 planned.append((writer, step))
             # A slice of a plan takes milliseconds, and the next one follows; so do many shards' batches.
-            if writer.is_planning or (step is not None and len(self.writers) > 1):
+            if writer.needs_another_slice or (step is not None and len(self.writers) > 1):
                 await self.runtime.sleep(0)
         return planned
 

@@ -215,9 +215,9 @@ class ShardWriter:
         return self.phase in (Phase.RESYNCING, Phase.COMPLETE)
 
     @property
-    def is_planning(self) -> bool:
+    def needs_another_slice(self) -> bool:
         """Whether `prepare_step` has to be called again before there is anything to send."""
-        return self._is_open and self._in_flight.batch is None and self._backlog.is_planning
+        return self._is_open and self._in_flight.batch is None and self._backlog.needs_another_slice
 
     def is_eager(self, now: float) -> bool:
         """Whether there is work that does not wait for more changes: a step to send, or a new id to take."""
@@ -252,8 +252,8 @@ class ShardWriter:
         if not self._is_open or self._must_resync(now):
             self._open_generation(now)
             return
-        self._backlog.continue_planning()
-        if not self.is_planning:
+        self._backlog.begin_slice()
+        if not self.needs_another_slice:
             items = self._take_items(now)
             complete = self.phase is Phase.RESYNCING and not self._backlog.is_replaying
             if items or complete:

@@ -31,8 +31,8 @@ class Shard:
         """Resync and plan it; return in how many slices."""
         self.backlog.begin_resync(lost=lost)
         slices = 0
-        while self.backlog.is_planning:
-            self.backlog.continue_planning()
+        while self.backlog.needs_another_slice:
+            self.backlog.begin_slice()
             slices += 1
         return slices
 
@@ -76,9 +76,9 @@ def test_a_resync_scans_the_sessions_in_slices() -> None:
     shard = Shard(logins, live())
     shard.backlog.begin_resync(lost=False)
     most = 0
-    while shard.backlog.is_planning:
+    while shard.backlog.needs_another_slice:
         before = len(scanned)
-        shard.backlog.continue_planning()
+        shard.backlog.begin_slice()
         most = max(most, len(scanned) - before)
     assert most == MAX_SCANNED_PER_CALL
     assert shard.taken()[:2] == [(Op.REGISTER, "s"), (Op.LOGIN, "s0")]
@@ -89,10 +89,10 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
     shard = Shard([*ends, change(Op.LOGIN, "ada", "a")])
     for _ in range(3):
         assert shard.taken(with_ends=False) == []
-        assert shard.backlog.is_planning, "it has to be called again soon"
-        shard.backlog.continue_planning()
+        assert shard.backlog.needs_another_slice, "it has to be called again soon"
+        shard.backlog.begin_slice()
     assert shard.sent(with_ends=False) == [(Op.LOGIN, "a")]
-    assert not shard.backlog.is_planning
+    assert not shard.backlog.needs_another_slice
     assert shard.pending == ends
 
 
@@ -126,7 +126,7 @@ def test_a_plan_is_made_in_slices_and_loses_nothing_if_it_is_abandoned() -> None
     for planned in range(5):
         shard.backlog.begin_resync(lost=True)
         for _ in range(planned):
-            shard.backlog.continue_planning()
+            shard.backlog.begin_slice()
         assert shard.pending == changes, "a new plan would find all of it"
     assert shard.resync() >= len(changes) // MAX_PLANNED_PER_CALL
     assert [each.change for each in shard.items(100_000)] == changes

@@ -47,8 +47,8 @@ class Model:
 
     def take(self, limit: int, with_queued: bool) -> None:
         """Take a batch, unless one is in flight."""
-        self.backlog.continue_planning()
-        if self.batch or self.backlog.is_planning:
+        self.backlog.begin_slice()
+        if self.batch or self.backlog.needs_another_slice:
             return
         self.batch = self.backlog.take(limit, with_ends=self.with_ends, with_queued=with_queued)
         assert len(self.batch) <= limit
@@ -76,8 +76,8 @@ class Model:
         before = {*self.log.changes}
         logins = {change.session for change in before if change.op is Op.LOGIN}
         self.backlog.begin_resync(lost=False)
-        while self.backlog.is_planning:
-            self.backlog.continue_planning()
+        while self.backlog.needs_another_slice:
+            self.backlog.begin_slice()
         dropped = before - {*self.log.changes}
         assert dropped == {each for each in before if each.op is Op.UPDATE and each.session not in logins}
         self.covered |= dropped

@@ -39,7 +39,7 @@ class Driven:
 
     def step(self) -> Batch | Retirement | None:
         self.writer.prepare_step(self.now)
-        while (step := self.writer.next_step(self.now)) is None and self.writer.is_planning:
+        while (step := self.writer.next_step(self.now)) is None and self.writer.needs_another_slice:
             self.writer.prepare_step(self.now)
         return step
 

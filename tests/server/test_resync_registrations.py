@@ -22,7 +22,7 @@ from tests.support.worlds import World
 def exchange(writer: ShardWriter) -> tuple[Item, ...]:
     """Send a shard's next batch to a Redis that accepts everything, and return it."""
     writer.prepare_step(1.0)
-    while writer.is_planning:
+    while writer.needs_another_slice:
         writer.prepare_step(1.0)
     step = writer.next_step(1.0)
     assert isinstance(step, Batch)

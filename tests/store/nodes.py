@@ -110,7 +110,7 @@ class ManualNode:
 
     def next_step(self, writer: ShardWriter) -> Batch | Retirement | None:
         writer.prepare_step(self.now)
-        while writer.is_planning:
+        while writer.needs_another_slice:
             writer.prepare_step(self.now)
         return writer.next_step(self.now)
 
