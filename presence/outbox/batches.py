@@ -17,7 +17,7 @@ class BatchNumbers:
         node: the node's id.
         acknowledged: the last number that Redis has acknowledged, perhaps of an earlier id; its generation
             is 0 if there is none.
-        replication_id: Redis' history in which the generation was opened; "" before the first.
+        replication_id: that of Redis when the generation was opened; "" before the first.
     """
 
     def __init__(self, node: str) -> None:
@@ -55,25 +55,25 @@ class BatchNumbers:
         same = counter.generation == expected.generation
         return same and expected.n <= counter.n <= expected.n + in_flight
 
-    def is_lost(self, history: Iterable[CounterSnapshot]) -> bool:
-        """Whether Redis lost batches that it had acknowledged, by the history in an opening's answer.
+    def is_lost(self, batch_history: Iterable[CounterSnapshot]) -> bool:
+        """Whether Redis lost batches that it had acknowledged, by the batch history in an opening's answer.
 
-        The history also has openings whose answers were lost; the number before them matters.
+        It also has openings whose answers were lost; the number before them matters.
         """
         known = self.acknowledged
         before = (
             _order(each.counter)
-            for each in history
+            for each in batch_history
             if each.counter.node == known.node and each.counter.generation <= known.generation
         )
         return max(before, default=(0, 0)) < _order(known)
 
-    def unanswered(self, history: Iterable[CounterSnapshot]) -> list[CounterSnapshot]:
-        """Return the batches and openings of the history whose answers were lost."""
+    def unanswered(self, batch_history: Iterable[CounterSnapshot]) -> list[CounterSnapshot]:
+        """Return the batches and openings of the batch history whose answers were lost."""
         known = self.acknowledged
         return [
             each
-            for each in history
+            for each in batch_history
             if each.counter.node == known.node and _order(each.counter) > _order(known)
         ]
 
@@ -137,11 +137,11 @@ class BatchInFlight:
             self.unconfirmed = self.batch.counter
         self.batch = None
 
-    def resolve(self, history: Iterable[CounterSnapshot]) -> CounterSnapshot | None:
-        """Return the answer to the unconfirmed batch, by the history in an opening's answer.
+    def resolve(self, batch_history: Iterable[CounterSnapshot]) -> CounterSnapshot | None:
+        """Return the answer to the unconfirmed batch, by the batch history in an opening's answer.
 
         Returns:
             None if it was not applied, or if there is none.
         """
         counter, self.unconfirmed = self.unconfirmed, None
-        return next((each for each in history if each.counter == counter), None)
+        return next((each for each in batch_history if each.counter == counter), None)

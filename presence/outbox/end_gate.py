@@ -156,7 +156,7 @@ class EndGate:
         """Whether every other live node has registered its sessions since Redis recovered.
 
         A generation that existed before is no evidence: Redis may have gone back to it, or to one that this
-        node had not seen yet. If Redis began another history, only registrations under the new one count.
+        node had not seen yet. If Redis has another replication id, only registrations under it count.
         """
         peers = self.peers.alive()
         if not self._concerns_all or not peers:

@@ -7,10 +7,10 @@ These events are counted by no node:
 
 * those of a sweep or a retirement whose answer is lost, because it is never repeated in the same form; nor
   those of a retirement whose answer arrives after the node has given up its id;
-* those of a batch whose answer is lost, if more openings follow it than the history holds (`TRAIL_LIMIT` of
-  apply.lua);
+* those of a batch whose answer is lost, if more openings follow it than the batch history holds
+  (`BATCH_HISTORY_LIMIT` of apply.lua);
 * the gap written by the first opening under a new id, if its answer is lost and a second opening follows:
-  that one returns the history of the old id.
+  that one returns the batch history of the old id.
 """
 
 from collections.abc import Iterable

@@ -24,7 +24,7 @@ class ReplyStatus(Enum):
     FENCED = "fenced"  # this node id is fenced: all its steps are refused
     UNFENCED = "unfenced"  # of a sweep: the other node is not fenced
     HEAVY = "heavy"  # of a batch: the records of its users are too large for one call, see `Reply.fitting`
-    HISTORY = "history"  # another replication history than the one in which the generation was opened
+    HISTORY = "history"  # another replication id than that under which the generation was opened
 
 
 class Superseded(NamedTuple):
@@ -93,7 +93,7 @@ class Reply:
     """The answer to a step."""
 
     status: ReplyStatus
-    replication_id: str  # Redis' present history
+    replication_id: str  # that of Redis now
     generation: int = 0  # of a refusal: the generation that Redis has; 0 if none
     fitting: int = 0  # of a heavy batch: how many of its items, from the first on, are not too many
     last_id: str = ""  # highest entry id written; "" if none

@@ -113,7 +113,7 @@ class Cause(Flag):
 
     NONE = 0
     LOST = auto()  # Redis lost batches that it had acknowledged
-    GONE_BACK = auto()  # it lost them, or began another history
+    GONE_BACK = auto()  # it lost them, or has another replication id
     FENCED = auto()  # an earlier id was fenced
 
 
@@ -189,8 +189,7 @@ class ShardWriter:
         self.gate = EndGate(is_alive, lease_holders)  # the other nodes in the shard, and the wait for them
         self.phase = Phase.CLOSED  # see the module
         self.resyncs = 0
-        # how often Redis was found to have lost batches or a fence, or to have begun another history
-        self.rollbacks = 0
+        self.rollbacks = 0  # how often Redis had lost batches or a fence, or had another replication id
         self.inbox_read = 0  # number of the last notice that was read from the inbox
         self._backlog = Backlog(shard, outbox.logs[shard], live)
         self._overflow = outbox.logs[shard].overflow
@@ -257,8 +256,10 @@ class ShardWriter:
             items = self._take_items(now)
             complete = self.phase is Phase.RESYNCING and not self._backlog.is_replaying
             if items or complete:
-                counter, history = self._numbers.next(), self._numbers.replication_id
-                self._in_flight.send(Batch(self.shard, counter, history, items, now, complete=complete))
+                counter, replication_id = self._numbers.next(), self._numbers.replication_id
+                self._in_flight.send(
+                    Batch(self.shard, counter, replication_id, items, now, complete=complete)
+                )
 
     def next_step(self, now: float) -> Batch | Retirement | None:
         """Return the step to send now, None if there is none; the same until `accept_reply` is called."""
@@ -421,26 +422,26 @@ class ShardWriter:
 
     def _begin_resync(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
         """Handle the answer to an opening; begin to plan the resync from the present log and sessions."""
-        known, history = self._numbers.acknowledged, opened.batch_history
-        is_first, lost = not known.generation, self._numbers.is_lost(history)
-        for snapshot in self._numbers.unanswered(history):
+        known, batch_history = self._numbers.acknowledged, opened.batch_history
+        is_first, lost = not known.generation, self._numbers.is_lost(batch_history)
+        for snapshot in self._numbers.unanswered(batch_history):
             self.transitions.count_events(snapshot.event_counts)
-        is_other_history = replication_id != self._numbers.replication_id
+        has_other_replication_id = replication_id != self._numbers.replication_id
         self.gate.generation_opened(
             step.now,
             {node: trace for node, trace in opened.peer_traces.items() if node != known.node},
             first=is_first,
-            concerns_all=lost or is_other_history,
-            replication_id=replication_id if is_other_history else "",
+            concerns_all=lost or has_other_replication_id,
+            replication_id=replication_id if has_other_replication_id else "",
         )
-        has_gone_back = lost or (is_other_history and not is_first)
+        has_gone_back = lost or (has_other_replication_id and not is_first)
         self.resyncs += not is_first
         self.rollbacks += has_gone_back
         if lost:
             self._causes |= Cause.LOST
         if has_gone_back:
             self._causes |= Cause.GONE_BACK
-        applied = self._in_flight.resolve(history)
+        applied = self._in_flight.resolve(batch_history)
         if applied is not None:
             self._backlog.acknowledge()
         self._backlog.begin_resync(lost=Cause.LOST in self._causes)

@@ -47,7 +47,7 @@ class _Step:
 
     shard: int
     counter: Counter  # the node and its generation; in a `Batch` also its number
-    replication_id: str  # the history in which the generation was opened; "" in an opening
+    replication_id: str  # that under which the generation was opened; "" in an opening
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,11 +242,11 @@ def read_reply(step: Step, answer: Answer) -> Reply:
     reply = unpacked(answer[0])
     opened = None
     if "trail" in reply and isinstance(step, Batch) and step.opening:
-        stands = tuple(
+        batch_history = tuple(
             CounterSnapshot(Counter(node, generation, n), _superseded(rows), _event_counts(told))
             for node, generation, n, rows, told in reply["trail"]
         )
-        opened = Opened(stands, _traces(reply["traces"], step.counter.node))
+        opened = Opened(batch_history, _traces(reply["traces"], step.counter.node))
     plain = (
         "generation",
         "fitting",
