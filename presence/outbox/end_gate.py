@@ -5,7 +5,7 @@ take it for the end of the user. So ends wait while peers may be behind:
 
 | event | what waits from then on | for at most |
 | --- | --- | --- |
-| `answered` after a pause | the next step with ends, as it is | `SETTLE_DELAY_S` |
+| `answered` after a pause | the next step with ends, as it is | `CATCH_UP_DELAY_S` |
 | `answered` after an outage | ends; the rest of the batches is sent | `RECOVERY_SETTLE_TIMEOUT_S` |
 | `generation_opened`, the first | nothing: this process had no sessions before | |
 | `generation_opened` by this node alone | ends, unless they wait already | `SETTLE_TIMEOUT_S` |
@@ -34,7 +34,7 @@ FRESH_S: Final = 0.4  # for this time after an answer, the shard counts as avail
 # Ends wait this long after the first answer in a while: if the shard has just hung, unnoticed by an idle
 # node, logins that were pending on other nodes are on their way. Far below FRESH_S, so that no probe is
 # repeated.
-SETTLE_DELAY_S: Final = 0.15
+CATCH_UP_DELAY_S: Final = 0.15
 MIN_OUTAGE_S: Final = 1.0  # shorter outages do not let one node's ends overtake another's logins
 SLOW_CALL_S: Final = 0.5  # far above the time of a network or a script: the shard hung
 IDLE_GAP_S: Final = 3.5  # longer than the time between two probes: this node was stopped, unnoticed
@@ -59,7 +59,7 @@ class EndGate:
         self._recovered_at = -math.inf  # when the shard answered again after an outage
         self._answered_at = -math.inf  # when it answered last
         self._took_s = 0.0  # duration of the call that it answered then
-        self._settled_at = -math.inf  # from when on changes that were pending on other nodes have arrived
+        self._caught_up_at = -math.inf  # when other nodes have sent what was pending on them
         self._had_peers = False  # ever: one that was swept may be about to return
         # Of the wait for registrations: whether all other nodes have to register, and under which id of
         # Redis' replication; "": under any, in a later generation than before.
@@ -78,7 +78,7 @@ class EndGate:
 
     def ends_due_at(self, now: float) -> float:
         """Return when a step with ends may be sent: now, or when to ask again."""
-        return self._settled_at if now < self._settled_at and self.peers.alive() else now
+        return self._caught_up_at if now < self._caught_up_at and self.peers.alive() else now
 
     # Events
 
@@ -101,7 +101,7 @@ class EndGate:
         # After a pause, or a call that was held up, the shard may have been away for that time: logins that
         # were pending on other nodes meanwhile arrive in a moment.
         if max(rested_s, slower_s) >= FRESH_S:
-            self._settled_at = now + SETTLE_DELAY_S
+            self._caught_up_at = now + CATCH_UP_DELAY_S
         # A shard that is slow all the time is not away: only a call that is slower than the one before.
         has_failed = unavailable_since is not None
         has_hung = took_s >= SLOW_CALL_S and (self._took_s < SLOW_CALL_S or slower_s >= MIN_OUTAGE_S)

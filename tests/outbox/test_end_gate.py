@@ -7,11 +7,11 @@ import pytest
 
 from presence.common.circuit_breaker import CircuitBreaker
 from presence.outbox.end_gate import (
+    CATCH_UP_DELAY_S,
     FRESH_S,
     IDLE_GAP_S,
     MIN_OUTAGE_S,
     RECOVERY_SETTLE_TIMEOUT_S,
-    SETTLE_DELAY_S,
     SETTLE_TIMEOUT_S,
     SLOW_CALL_S,
     EndGate,
@@ -168,23 +168,23 @@ ANSWERS: dict[str, tuple[str, list[bool], tuple[float, float] | None]] = {
     "a short outage does not count": ("+9 -9.1 +9.4,9.5", [False, False], None),
     "a slow answer was an outage": ("+7 +9,10", [False, True], None),
     "but not repeatedly": ("+7 +10,11.5 +12,13.5 +14,15.5", [False, True, False, False], None),
-    "the first answer does not follow one, but ends wait": ("+1", [False], (1.0, 1.0 + SETTLE_DELAY_S)),
+    "the first answer does not follow one, but ends wait": ("+1", [False], (1.0, 1.0 + CATCH_UP_DELAY_S)),
     "ends do not wait longer for an answer soon after it": (
         f"+1 +{1 + 0.9 * FRESH_S}",
         [False, False],
-        (1.1, 1.0 + SETTLE_DELAY_S),
+        (1.1, 1.0 + CATCH_UP_DELAY_S),
     ),
     "nor at all after they have waited": (f"+1 +{1 + 0.9 * FRESH_S}", [False, False], (1.36, 1.36)),
     "ends wait after a late answer": (
         "+1 +1.3 +9,9.5",
         [False, False, True],
-        (9.5, 9.5 + SETTLE_DELAY_S),
+        (9.5, 9.5 + CATCH_UP_DELAY_S),
     ),
-    "calls as slow as earlier ones are no outage": (SLOWER, [True, False], (9.0, 9.0 + SETTLE_DELAY_S)),
+    "calls as slow as earlier ones are no outage": (SLOWER, [True, False], (9.0, 9.0 + CATCH_UP_DELAY_S)),
     "a stall may hide one": (
         f"{SLOWER} +10.5,31",
         [True, False, True],
-        (31.0, 31.0 + SETTLE_DELAY_S),
+        (31.0, 31.0 + CATCH_UP_DELAY_S),
     ),
     "so may an idle time longer than any probe interval": (RESTED, [False, False, True], None),
 }

@@ -13,7 +13,7 @@ from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
 from presence.outbox.backlog import MAX_PLANNED_PER_CALL
 from presence.outbox.batches import BATCH_ITEMS
-from presence.outbox.end_gate import SETTLE_DELAY_S
+from presence.outbox.end_gate import CATCH_UP_DELAY_S
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
@@ -501,8 +501,8 @@ async def test_with_peers_an_end_after_an_idle_time_waits_for_their_logins(
         applied_s |= {uid: trio.current_time() - began for uid in relaying.applied[1 + len(applied_s) :]}
         await trio.sleep(0.001)
     assert applied_s["u2"] < 0.1
-    assert (applied_s["u1"] >= SETTLE_DELAY_S) == bool(peers)
-    assert applied_s["u1"] < SETTLE_DELAY_S + 0.1
+    assert (applied_s["u1"] >= CATCH_UP_DELAY_S) == bool(peers)
+    assert applied_s["u1"] < CATCH_UP_DELAY_S + 0.1
 
 
 @pytest.mark.parametrize("sessions", [("s",), ("s", "t")])
@@ -515,9 +515,9 @@ async def test_an_end_that_waits_for_other_nodes_does_not_wait_for_another_shard
     await trio.sleep(PROBE_INTERVAL_S + 1.0)
     relaying.outbox.append(end("u1"))
     began = trio.current_time()
-    await trio.sleep(SETTLE_DELAY_S - GATHER_S / 4)
+    await trio.sleep(CATCH_UP_DELAY_S - GATHER_S / 4)
     for session in sessions:  # the first is sent immediately, and the second gathers
         relaying.outbox.append(login("u2", session))
         await trio.sleep(0.01)
     await until(lambda: relaying.applied.count("u1") == 2, look_s=0.01)
-    assert trio.current_time() - began < SETTLE_DELAY_S + GATHER_S / 2
+    assert trio.current_time() - began < CATCH_UP_DELAY_S + GATHER_S / 2
