@@ -273,14 +273,12 @@ class Relay:
         node = self.node
         planned = await self._plan()
         now = self.clock()
-        # One wait is enough, however late this task is.
-        waited = {shard for shard, at in self._ends_due_at.items() if at <= now}
         # If a server hung, an end sent now could be handled before logins that were pending on peers.
         unsure = [writer for writer, step in planned if not writer.gate.is_fresh(now) and _has_end(step)]
         failures = await self._probe(unsure)
         if unsure:
             planned = await self._plan()
-        planned = self._without_early_ends(planned, waited)
+        planned = self._without_early_ends(planned, now)
         failures += await self._check_before_opening([w for w, step in planned if _is_opening(step)])
         planned = [(w, step) for w, step in planned if not _is_opening(step) or self._may_open(w)]
         if not planned or node != self.node:  # the id was given up meanwhile: the plan is void
@@ -343,19 +341,23 @@ class Relay:
                 await self.runtime.sleep(0)
         return planned
 
-    def _without_early_ends(self, planned: list[PlannedStep], waited: set[int]) -> list[PlannedStep]:
+    def _without_early_ends(self, planned: list[PlannedStep], planned_at: float) -> list[PlannedStep]:
         """Return the steps that need not wait because of their ends; note when the others are due.
+
+        A step waits once. When this task is late, its shard may have been quiet so long that the gate asks
+        for another wait; but the one that was over when the step was planned has served its purpose.
 
         Args:
             planned: all steps.
-            waited: the shards whose next step has waited already.
+            planned_at: when they were planned first, before any probe.
         """
         now = self.clock()
+        have_waited = {shard for shard, due_at in self._ends_due_at.items() if due_at <= planned_at}
         self._ends_due_at = {
             writer.shard: due_at
             for writer, step in planned
             if (due_at := writer.gate.ends_due_at(now)) > now
-            and writer.shard not in waited
+            and writer.shard not in have_waited
             and _has_end(step)
         }
         return [each for each in planned if each[0].shard not in self._ends_due_at]
