@@ -191,14 +191,14 @@ class ReconcilerTask:
 
     def _is_due(self, reachable: Sequence[ShardWriter], now: float, urgent_interval_s: float) -> bool:
         """Whether a comparison is due; an urgent one once a shard is idle, so that it means something."""
-        is_urgent = self._reconciler.is_urgent and any(writer.is_idle(now) for writer in reachable)
+        is_urgent = self._reconciler.is_urgent and any(writer.is_comparable(now) for writer in reachable)
         interval_s = urgent_interval_s if is_urgent else COMPARE_INTERVAL_S
         return bool(reachable) and now - self._compared_at >= interval_s
 
     async def _compare_sessions(self, reachable: Sequence[ShardWriter]) -> None:
         """Compare some sessions with the records in idle shards; resync a shard on a difference."""
         now, node, offered = self._clock(), self._node(), self._outbox.total_offered
-        steps = self._reconciler.next(writer for writer in reachable if writer.is_idle(now))
+        steps = self._reconciler.next(writer for writer in reachable if writer.is_comparable(now))
         if not steps:
             return
         answers = await self._caller.call(lambda: self._store.apply(steps))
@@ -212,4 +212,4 @@ class ReconcilerTask:
             if differences := self._reconciler.differences(step, answer):
                 _log.error("records out of sync, resyncing", shard=step.shard, sessions=differences)
                 self.differences += differences
-                writers[step.shard].resync()
+                writers[step.shard].request_resync()

@@ -19,7 +19,7 @@ The phases, as `NEXT_PHASE` has them; in each of them a batch may be in flight o
     CLOSED ─────────────────────► RESYNCING ─────────────────────────────► COMPLETE
      ▲  ▲                             │                                       │
      │  └── refusal, unexpected probe, skipped changes, ends in flight after ──┘
-     │      an outage, `resync`
+     │      an outage, `request_resync`
      │ `rename`
     FENCED ◄── a refusal or a probe shows that this id is fenced (from every phase)
 
@@ -210,13 +210,15 @@ class ShardWriter:
         return Cause.FENCED in self._causes and self.phase is not Phase.COMPLETE
 
     @property
-    def _is_open(self) -> bool:
+    def _is_generation_open(self) -> bool:
         return self.phase in (Phase.RESYNCING, Phase.COMPLETE)
 
     @property
     def needs_another_slice(self) -> bool:
         """Whether `prepare_step` has to be called again before there is anything to send."""
-        return self._is_open and self._in_flight.batch is None and self._backlog.needs_another_slice
+        return (
+            self._is_generation_open and self._in_flight.batch is None and self._backlog.needs_another_slice
+        )
 
     def is_eager(self, now: float) -> bool:
         """Whether there is work that does not wait for more changes: a step to send, or a new id to take."""
@@ -248,7 +250,7 @@ class ShardWriter:
         """Open a generation or make the next batch, if it is due and nothing is in flight."""
         if self.phase is Phase.FENCED or self._in_flight.batch is not None:
             return
-        if not self._is_open or self._must_resync(now):
+        if not self._is_generation_open or self._must_resync(now):
             self._open_generation(now)
             return
         self._backlog.begin_slice()
@@ -266,7 +268,8 @@ class ShardWriter:
         if self._in_flight.batch is not None:
             return replace(self._in_flight.batch, now=now, sent_ms=self._time.lower_bound_ms(now))
         if self._retiring is not None and self.gate.is_open(now) and self._may_retire():
-            return Retirement(*self._step_header(), *self._retiring)
+            cursor, latest_ms = self._retiring
+            return Retirement(*self._step_header(), cursor=cursor, latest_ms=latest_ms)
         return None
 
     def accept_reply(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
@@ -314,12 +317,12 @@ class ShardWriter:
             self._leave_generation(PhaseEvent.LEFT if is_renamed else PhaseEvent.FENCED)
         elif probe.fenced:
             self._leave_generation(PhaseEvent.FENCED)
-        elif self._is_open and (
+        elif self._is_generation_open and (
             probe.replication_id != self._numbers.replication_id
             or not self._numbers.is_expected(probe.counter, in_flight=self._in_flight.batch is not None)
         ):
             self._leave_generation()
-        elif self._is_open:
+        elif self._is_generation_open:
             self.gate.probed(now)
             self._time.set_clock(now)
         return probe.inbox
@@ -338,11 +341,11 @@ class ShardWriter:
 
     def is_settled(self, now: float) -> bool:
         """Whether other nodes may be fenced and swept: a generation is open, and the gate too."""
-        return self._is_open and self.gate.is_open(now)
+        return self._is_generation_open and self.gate.is_open(now)
 
     def is_settling(self, now: float) -> bool:
         """Whether ends are held back until other nodes have registered."""
-        return self._is_open and not self.gate.is_open(now)
+        return self._is_generation_open and not self.gate.is_open(now)
 
     def fence_step(self, other: str) -> Fencing:
         return Fencing(*self._step_header(), other)
@@ -353,7 +356,7 @@ class ShardWriter:
     def reindex_step(self, cursor: str, users: int) -> Reindex:
         return Reindex(*self._step_header(), cursor, users)
 
-    def is_idle(self, now: float) -> bool:
+    def is_comparable(self, now: float) -> bool:
         """Whether Redis should have exactly the sessions that this node has."""
         pending = self._has_pending() or self._retiring is not None or self._overflow.is_skipping
         return self.phase is Phase.COMPLETE and self.gate.is_open(now) and not pending
@@ -373,8 +376,8 @@ class ShardWriter:
         """Whether Redis has acknowledged something of this id; then a probe precedes another opening."""
         return self._numbers.acknowledged.generation > 0
 
-    def resync(self) -> None:
-        """Begin a resync, because records in Redis differ from the sessions of this node."""
+    def request_resync(self) -> None:
+        """Leave the generation, because records differ from this node's sessions: a resync follows."""
         self._leave_generation()
 
     def rename(self, node: str) -> None:
@@ -453,10 +456,10 @@ class ShardWriter:
 
     def _take_items(self, now: float) -> tuple[Item, ...]:
         """Take the items of the next batch, in order for each user."""
-        is_open = self.gate.is_open(now)
+        with_ends = self.gate.is_open(now)
         # What comes next in the outbox happened after the retirement was due.
-        retires = is_open and self._retiring is not None and not self._overflow.is_skipping
-        items = self._backlog.take(self._in_flight.limit, with_ends=is_open, with_queued=not retires)
+        retires = with_ends and self._retiring is not None and not self._overflow.is_skipping
+        items = self._backlog.take(self._in_flight.limit, with_ends=with_ends, with_queued=not retires)
         # A registration yields to any session of another node. If no other node is alive, those on record
         # would supersede live ones and disconnect their clients. Then ages decide, as between logins.
         if any(item.change.op is Op.REGISTER for item in items):

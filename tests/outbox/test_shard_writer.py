@@ -101,7 +101,7 @@ def reached(phase: Phase) -> Driven:
 EVENTS: dict[PhaseEvent, Callable[[Driven], object]] = {
     PhaseEvent.OPENED: Driven.accept,
     PhaseEvent.COMPLETED: Driven.accept,
-    PhaseEvent.LEFT: lambda driven: driven.writer.resync(),
+    PhaseEvent.LEFT: lambda driven: driven.writer.request_resync(),
     PhaseEvent.FENCED: lambda driven: driven.probe(fenced=True, counter=Counter("a", 1, 1)),
     PhaseEvent.RENAMED: lambda driven: driven.writer.rename("a2"),
 }
@@ -142,7 +142,7 @@ def test_an_unconfirmed_batch_is_sent_again_unless_it_was_applied(applied: bool)
     driven.outbox.append(change(Op.END, "ann"))
     lost = driven.batch()
     driven.writer.answer_lost()
-    driven.writer.resync()
+    driven.writer.request_resync()
     if applied:
         driven.applied.insert(0, CounterSnapshot(lost.counter, (Superseded("ann", "", "s"),)))
     step = driven.batch()
@@ -182,7 +182,7 @@ def test_skipped_changes_are_reported_by_an_opening_after_all_others_are_written
     assert driven.writer.wakes_at(driven.now) == driven.now + RESYNC_PAUSE_S
     driven.now += RESYNC_PAUSE_S
     first = driven.batch().opening
-    driven.writer.resync()  # as if it were refused
+    driven.writer.request_resync()  # as if it were refused
     second = driven.batch().opening
     assert first is not None
     assert first.skipped is not None
@@ -194,7 +194,7 @@ def test_skipped_changes_are_reported_by_an_opening_after_all_others_are_written
 
 def test_a_retirement_precedes_what_the_outbox_gets_after_it_is_due() -> None:
     driven = reached(Phase.COMPLETE)
-    driven.writer.resync()
+    driven.writer.request_resync()
     driven.accept()
     while isinstance(step := driven.step(), Batch):
         driven.accept()
@@ -203,12 +203,12 @@ def test_a_retirement_precedes_what_the_outbox_gets_after_it_is_due() -> None:
     driven.accept()
     assert [item.change.uid for item in driven.batch().items] == ["late"]
     driven.accept()
-    assert driven.writer.is_idle(driven.now)
+    assert driven.writer.is_comparable(driven.now)
 
 
 def test_a_retirement_goes_on_without_a_wait_until_redis_has_seen_all_sessions() -> None:
     driven = reached(Phase.COMPLETE)
-    driven.writer.resync()
+    driven.writer.request_resync()
     driven.accept()
     while isinstance(step := driven.step(), Batch):
         driven.accept()
@@ -236,11 +236,11 @@ def test_an_interrupted_resync_after_a_loss_is_continued_as_one() -> None:
     driven = reached(Phase.COMPLETE)
     driven.outbox.append(change(Op.END, "ann"))
     driven.applied.clear()  # Redis lost all
-    driven.writer.resync()
+    driven.writer.request_resync()
     for _ in range(2):
         driven.accept()
         assert [item.restores for item in driven.batch().items] == [True]
-        driven.writer.resync()
+        driven.writer.request_resync()
     assert (driven.writer.resyncs, driven.writer.rollbacks) == (2, 1)
 
 
@@ -265,7 +265,7 @@ def test_a_registration_yields_less_when_redis_may_have_lost_the_session(
     if is_lost:
         driven.applied.clear()
     for _ in range(2):  # interrupted, too
-        driven.writer.resync()
+        driven.writer.request_resync()
         driven.accept(history)
         assert [item.change.op for item in driven.batch().items] == [op]
 
@@ -275,7 +275,7 @@ def test_an_opening_names_the_highest_entry_that_was_seen() -> None:
     for uid, last_id in (("ann", "9-0"), ("bob", "10-0"), ("eve", "9-5")):
         driven.outbox.append(change(Op.LOGIN, uid))
         driven.accept(last_id=last_id)
-    driven.writer.resync()
+    driven.writer.request_resync()
     begun = driven.batch().opening
     assert begun is not None
     assert begun.floor == "10-0"
@@ -310,7 +310,7 @@ def test_a_renamed_node_is_lost_until_its_sessions_are_registered() -> None:
     lost = [driven.writer.lost_to_fence]
     driven.complete()
     lost.append(driven.writer.lost_to_fence)
-    driven.writer.resync()
+    driven.writer.request_resync()
     lost.append(driven.writer.lost_to_fence)
     assert lost == [True, False, False]
 
@@ -329,5 +329,5 @@ def test_a_batch_says_how_late_it_is_at_least_by_the_shards_clock() -> None:
     driven.outbox.append(change(Op.LOGIN, "bob"))
     driven.now += 2
     assert driven.batch().sent_ms == 5_002_000
-    driven.writer.resync()
+    driven.writer.request_resync()
     assert driven.batch().sent_ms == 0, "another server may have another clock"

@@ -38,9 +38,9 @@ def test_registration_includes_an_update_made_after_another_shard_began_its_resy
         sockets.feed(sockets.connect(), protocol.encode(protocol.login(uid)))
     first, second = node.relay.writers
     for writer in (first, second):
-        while not writer.is_idle(math.inf):
+        while not writer.is_comparable(math.inf):
             exchange(writer)
-        writer.resync()
+        writer.request_resync()
     exchange(first)
     assert len(exchange(first)) == BATCH_ITEMS, "found among the sessions of both"
     uid = next(uid for uid in uids if node.keys.shard(uid) == second.shard)

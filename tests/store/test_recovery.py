@@ -452,7 +452,7 @@ def test_a_gap_is_counted_even_if_the_answer_to_the_opening_was_lost(server: Ser
         taken = node.next_step(node.writers[0])
         node.round(Loss.REPLY if taken is not None and getattr(taken, "opening", None) else Loss.NONE)
         node.now += 0.5
-    node.writers[0].resync()
+    node.writers[0].request_resync()
     node.settle()
     node.store.close()
     assert node.transitions.report() == written(events(server.client))
