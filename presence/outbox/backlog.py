@@ -3,7 +3,7 @@
 The pending changes of the shard are in its log, oldest first (`ShardLog`), and stay there until Redis has
 acknowledged them:
 
-    0           start          taken            replay end         len
+    0           start          cursor           replay end         len
     │ held back │ in flight    │ to replay      │ queued           │
     │           │ or held back │                │                  │
 
@@ -111,14 +111,14 @@ class _Plan:
 
 
 @dataclass(eq=False, slots=True)
-class _Taken:
+class _LastBatch:
     """Where the items of the last batch come from; the log has been taken up to its cursor."""
 
     registrations: list[Item]  # its first items, which are not in the log
     start: int  # index in the log of the first change that was taken for it
     sources: Sequence[int] = ()  # indexes in the log of its other items
-    held: list[int] = field(default_factory=list)  # indexes of the changes that were held back meanwhile
-    held_uids: dict[str, int] = field(default_factory=dict)  # the first of these indexes by uid, for new uids
+    held_indexes: list[int] = field(default_factory=list)  # of the changes that were held back meanwhile
+    newly_held: dict[str, int] = field(default_factory=dict)  # by uid held since then, its first such index
 
 
 class Backlog:
@@ -138,8 +138,8 @@ class Backlog:
         self._registrations: deque[Item] = deque()  # of a resync, sent before all changes
         self._restorations = Restorations()
         self._replay_end = 0  # see the module
-        self._held: set[str] = set()  # uids whose changes are held back
-        self._taken: _Taken | None = None  # until the batch is acknowledged, or a resync puts it back
+        self._held_uids: set[str] = set()  # uids whose changes are held back
+        self._last_batch: _LastBatch | None = None  # until it is acknowledged, or put back by a resync
         self._has_more_to_scan = False  # whether `take` stopped at `MAX_SCANNED_PER_CALL`
 
     @property
@@ -153,12 +153,12 @@ class Backlog:
     @property
     def is_replaying(self) -> bool:
         """Whether anything is left that precedes the changes that the outbox may yet get."""
-        left = self._plan is not None or self._has_more_to_scan or self.log.taken < self._replay_end
+        left = self._plan is not None or self._has_more_to_scan or self.log.cursor < self._replay_end
         return left or bool(self._registrations)
 
     @property
     def has_held_changes(self) -> bool:
-        return bool(self._held)
+        return bool(self._held_uids)
 
     @property
     def is_empty(self) -> bool:
@@ -172,8 +172,8 @@ class Backlog:
             lost: whether Redis lost acknowledged changes.
         """
         self.log.put_back(0)
-        self._taken, self._has_more_to_scan = None, False
-        self._held.clear()
+        self._last_batch, self._has_more_to_scan = None, False
+        self._held_uids.clear()
         self._registrations.clear()
         if lost:
             self._restorations.forget_stale()
@@ -230,44 +230,44 @@ class Backlog:
             with_ends: whether ends may be sent; then what was held back comes first.
             with_queued: whether changes after the replay end may be sent.
         """
-        if with_ends and self._held:
-            self._replay_end = max(self._replay_end, self.log.taken)
+        if with_ends and self._held_uids:
+            self._replay_end = max(self._replay_end, self.log.cursor)
             self.log.put_back(0)
-            self._held.clear()
+            self._held_uids.clear()
         items = [self._registrations.popleft() for _ in range(min(limit, len(self._registrations)))]
-        self._taken = taken = _Taken([*items], self.log.taken)
+        self._last_batch = batch = _LastBatch([*items], self.log.cursor)
         if self._plan is None:
             end = len(self.log.changes) if with_queued else self._replay_end
-            available = max(0, end - taken.start)
+            available = max(0, end - batch.start)
             if with_ends:
                 changes = self.log.take(min(limit - len(items), available))
                 items += [Item(change, self._restorations.take_up(change)) for change in changes]
-                taken.sources = range(taken.start, self.log.taken)
+                batch.sources = range(batch.start, self.log.cursor)
             else:
-                items += self._take_unheld(taken, limit - len(items), available)
+                items += self._take_unheld(batch, limit - len(items), available)
         if not items:
-            self._taken = None
+            self._last_batch = None
         return items
 
-    def _take_unheld(self, taken: _Taken, limit: int, available: int) -> list[Item]:
+    def _take_unheld(self, batch: _LastBatch, limit: int, available: int) -> list[Item]:
         """Take changes without those to be held back."""
         items: list[Item] = []
         sources: list[int] = []
-        taken.sources = sources
-        for index, change in enumerate(self.log.take(min(available, MAX_SCANNED_PER_CALL)), taken.start):
+        batch.sources = sources
+        for index, change in enumerate(self.log.take(min(available, MAX_SCANNED_PER_CALL)), batch.start):
             if len(items) == limit:
                 self.log.put_back(index)
                 return items
-            is_held = change.uid in self._held
+            is_held = change.uid in self._held_uids
             restores = self._restorations.take_up(change)
             if not is_held and change.op is not Op.END:
                 items.append(Item(change, restores))
                 sources.append(index)
                 continue
-            taken.held.append(index)
+            batch.held_indexes.append(index)
             if not is_held:
-                self._held.add(change.uid)
-                taken.held_uids[change.uid] = index
+                self._held_uids.add(change.uid)
+                batch.newly_held[change.uid] = index
             if change.op not in (Op.END, Op.UPDATE):
                 items.append(Item(change._replace(op=Op.PENDING_LOGIN)))
                 sources.append(index)
@@ -276,24 +276,24 @@ class Backlog:
 
     def cut(self, fitting: int) -> None:
         """Put back all of the batch but its first items; they are the next to be taken."""
-        taken = self._taken
-        if taken is None:
+        batch = self._last_batch
+        if batch is None:
             return
-        self._replay_end = max(self._replay_end, self.log.taken)
-        self._registrations.extendleft(reversed(taken.registrations[fitting:]))
-        fitting_changes = max(0, fitting - len(taken.registrations))
-        del taken.registrations[fitting:]
-        rest = taken.sources[fitting_changes:]
-        taken.sources = taken.sources[:fitting_changes]
+        self._replay_end = max(self._replay_end, self.log.cursor)
+        self._registrations.extendleft(reversed(batch.registrations[fitting:]))
+        fitting_changes = max(0, fitting - len(batch.registrations))
+        del batch.registrations[fitting:]
+        rest = batch.sources[fitting_changes:]
+        batch.sources = batch.sources[:fitting_changes]
         if rest:
             self.log.put_back(rest[0])
-            taken.held = [index for index in taken.held if index < rest[0]]
-            self._held -= {uid for uid, index in taken.held_uids.items() if index >= rest[0]}
+            batch.held_indexes = [index for index in batch.held_indexes if index < rest[0]]
+            self._held_uids -= {uid for uid, index in batch.newly_held.items() if index >= rest[0]}
 
     def acknowledge(self) -> None:
         """Remove the changes of the last batch from the log, because Redis has them."""
-        taken, self._taken = self._taken, None
-        if taken is not None:
-            removed = self.log.acknowledge(taken.start, taken.held)
+        batch, self._last_batch = self._last_batch, None
+        if batch is not None:
+            removed = self.log.acknowledge(batch.start, batch.held_indexes)
             self._restorations.acknowledge(removed)
             self._replay_end = max(0, self._replay_end - len(removed))

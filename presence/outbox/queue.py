@@ -41,22 +41,22 @@ class OutboxStatistics:
 class ShardLog:
     """The pending changes of one shard, in order: each from `append` until Redis has it or need not get it.
 
-        0                         taken             len(changes)
+        0                         cursor            len(changes)
         │ in flight or held back  │ queued          │
 
-    Taking changes moves the cursor `taken`, and putting them back moves it back; they stay in the log.
+    Taking changes moves the cursor, and putting them back moves it back; they stay in the log.
     O(1) for each change, and a `memmove` of 8 bytes for each later change when a batch leaves the log.
 
     Attributes:
         changes: oldest first; only read by others.
-        taken: how many of them were taken.
+        cursor: how many of them were taken.
         size_bytes: their approximate memory.
         overflow: the changes that were skipped.
     """
 
     def __init__(self, totals: OutboxStatistics, ages: PendingAges | None) -> None:
         self.changes: list[Change] = []
-        self.taken = 0
+        self.cursor = 0
         self.size_bytes = 0
         self.overflow = Overflow()
         self._totals = totals
@@ -65,7 +65,7 @@ class ShardLog:
     @property
     def queued(self) -> int:
         """Number of changes that were not taken."""
-        return len(self.changes) - self.taken
+        return len(self.changes) - self.cursor
 
     def append(self, change: Change) -> None:
         totals, size = self._totals, size_of(change)
@@ -81,15 +81,15 @@ class ShardLog:
 
     def take(self, limit: int) -> list[Change]:
         """Take the next changes, at most `limit`."""
-        taken = self.changes[self.taken : self.taken + limit]
-        self.taken += len(taken)
+        taken = self.changes[self.cursor : self.cursor + limit]
+        self.cursor += len(taken)
         self._totals.queued -= len(taken)
         return taken
 
     def put_back(self, index: int) -> None:
         """Put back the changes from an index on: they are queued again."""
-        self._totals.queued += self.taken - index
-        self.taken = index
+        self._totals.queued += self.cursor - index
+        self.cursor = index
 
     def acknowledge(self, start: int, kept: Sequence[int] = ()) -> list[Change]:
         """Remove what was taken from `start` on because Redis has it; return the removed changes.
@@ -98,10 +98,10 @@ class ShardLog:
             start: an index of the log.
             kept: indexes of taken changes that stay, in order.
         """
-        removed = self._remove(start, self.taken, kept)
+        removed = self._remove(start, self.cursor, kept)
         if self._ages is not None:
             self._ages.acknowledge(removed)
-        self.taken -= len(removed)
+        self.cursor -= len(removed)
         return removed
 
     def drop(self, start: int, end: int, kept: Sequence[int]) -> int:
