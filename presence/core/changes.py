@@ -13,7 +13,7 @@ from presence.core.profiles import PLAIN, Profile
 
 
 class Op(Enum):
-    """Kinds of change; the values are those of the store script."""
+    """Kinds of change; but for `STALE`, which is never sent, the values are those of apply.lua."""
 
     LOGIN = "login"
     END = "end"

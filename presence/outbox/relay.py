@@ -76,7 +76,7 @@ class RelayStatistics:
     last_error: str = ""  # the last failure's text; "" if there was none
     connected: bool = False  # whether every shard answers
     away_since: float | None = None  # monotonic seconds since when a shard does not; None while connected
-    backlog: int = 0  # changes that are queued or in flight
+    backlog: int = 0  # pending changes of all shards: queued, in flight or held
 
 
 class Relay:
@@ -316,7 +316,10 @@ class Relay:
         return failures
 
     async def _linger(self) -> None:
-        """Let changes gather before an answer is read: one wake for it and for the next batch."""
+        """Let changes gather before an answer is read: one wake for it and for the next batch.
+
+        `Caller.call` awaits it at most once, when the call has been sent.
+        """
         began = self.clock()
         self.outbox.notify_at(self._stuck() + GATHER_ITEMS, self._wake_event.set)
         await self._wake_event.wait(GATHER_S)
