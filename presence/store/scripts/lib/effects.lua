@@ -51,9 +51,9 @@ local function perform(list, first, last)
 end
 
 local function keep_unfinished(hash, list, first, last)
-  local left = {}
-  for i = first, last do left[#left + 1] = list[i] end
-  redis.call('HSET', hash, 'unfinished', cmsgpack.pack(left))
+  local rest = {}
+  for i = first, last do rest[#rest + 1] = list[i] end
+  redis.call('HSET', hash, 'unfinished', cmsgpack.pack(rest))
 end
 
 -- Carries out all effects; returns an error reply if one was refused, and its place. `hash`: where the rest is stored then.
@@ -66,17 +66,19 @@ local function carry_out(hash, channels)
   return problem, at
 end
 
-local floor  -- see lib/shard.lua
+-- The field `floor` of the hash that `finish_former` was called with: of `meta`, what `take_id` of lib/entries.lua needs; see
+-- KEYS 7 in lib/shard.lua. nil or false: none. It is read with `unfinished`, because each command takes time.
+local floor
 
--- Carries out what a former call had to leave; returns an error reply if it is refused again.
+-- Carries out what a former call had to leave; returns an error reply if it is refused again. Sets `floor`.
 local function finish_former(hash)
   local found = redis.call('HMGET', hash, 'unfinished', 'floor')
   floor = found[2]
   if not found[1] then return end
-  local ok, left = pcall(cmsgpack.unpack, found[1])
-  if ok and type(left) == 'table' then
-    local at, problem = perform(left, 1, #left)
-    if at and at > 1 then keep_unfinished(hash, left, at, #left) end
+  local ok, rest = pcall(cmsgpack.unpack, found[1])
+  if ok and type(rest) == 'table' then
+    local at, problem = perform(rest, 1, #rest)
+    if at and at > 1 then keep_unfinished(hash, rest, at, #rest) end
     if at then return problem end
   end
   redis.call('HDEL', hash, 'unfinished')

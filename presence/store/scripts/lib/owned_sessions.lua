@@ -27,7 +27,7 @@ end
 
 -- Scans some of the sessions that a node owns; returns the next cursor, "0" at the end. Calls `visit` with each: field, uid,
 -- device, generation, session. Removes damaged fields. `cursor`: of HSCAN, and if the records of a page were too large for
--- one call, after a colon the number of its fields that were visited and left.
+-- one call, after a colon the number of its fields that were visited and stay.
 local function scan_owned(id, cursor, limit, visit)
   local page, skipped = string.match(cursor, '^(%d+):?(%d*)$')
   local scan = redis.call('HSCAN', sessions_key(id), page, 'COUNT', limit)
@@ -39,17 +39,17 @@ local function scan_owned(id, cursor, limit, visit)
   end
   local too_many = uids[read_ahead(uids) + 1]
   read_watchers(uids)
-  local left = (first - 1) / 2
+  local staying = (first - 1) / 2
   for i = first, #found, 2 do
     local uid, device = string.match(found[i], '^(%S+) (%S*)$')
-    if uid and uid == too_many then return page .. ':' .. left end
+    if uid and uid == too_many then return page .. ':' .. staying end
     local owned_generation, session = string.match(found[i + 1], '^(%d+) (.*)$')
     if uid and owned_generation then
       visit(found[i], uid, device, tonumber(owned_generation), session)
     else
       set_owned(id, found[i], false)
     end
-    if not (owned[id] and owned[id][found[i]] == false) then left = left + 1 end
+    if not (owned[id] and owned[id][found[i]] == false) then staying = staying + 1 end
   end
   return scan[1]
 end
