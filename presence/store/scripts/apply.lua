@@ -391,7 +391,7 @@ for i = 1, #items, ITEM_VALUES do
   end
 end
 if #crowded > 0 then enforce_session_limits() end
-write_back()
+collect_writes()
 trim_seen(16 + 2 * #uids)
 if is_complete then
   will('HSET', node_key, 'complete', generation)
@@ -411,4 +411,4 @@ if opens then
 end
 local packed = cmsgpack.pack(reply)
 will('HSET', node_key, 'gen', generation, 'n', n, 'reply', packed)
-return carry_out_changes() or {packed, replication_id}
+return carry_out_effects() or {packed, replication_id}

@@ -27,5 +27,5 @@ for device, present in pairs(record and record.sessions or {}) do
   end
 end
 if record then restore_index({[uid] = record}) end
-write_notices()
+collect_notices()
 return carry_out(meta_key, {control_prefix .. node}) or answer_with({sessions = found})

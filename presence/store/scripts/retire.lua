@@ -25,7 +25,7 @@ local function retire(field, uid, device, owned_generation, session)
 end
 
 local next_cursor = scan_owned(node, cursor, fields, retire)
-write_back()
+collect_writes()
 drop_pending_logins(node)  -- none is held back any more
-return carry_out_changes()
+return carry_out_effects()
   or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = next_cursor, ended = ended})

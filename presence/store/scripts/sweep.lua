@@ -42,11 +42,11 @@ end
 local next_cursor = scan_owned(dead, cursor, fields, sweep)
 -- All changes of what the dead node owns are removals of fields that the scan has found.
 local done = redis.call('HLEN', sessions_key(dead)) == count_names(owned[dead])
-write_back()
+collect_writes()
 if done then
   will('HDEL', peer_traces_key, dead)
   drop_pending_logins(dead)
   will('PEXPIRE', node_prefix .. dead, tombstone_ms)
 end
-return carry_out_changes() or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = next_cursor,
+return carry_out_effects() or answer_with({status = 'ok', last_id = highest_id, told = event_counts, cursor = next_cursor,
   ended = ended, wait_ms = wait_ms, done = done})

@@ -191,7 +191,7 @@ local function write_followups()
   end
   will_in_slices('HSET', ids_key, present)
   will_in_slices('HDEL', ids_key, absent)
-  write_back()
+  collect_writes()
   raise(carry_out(state_key, {}))
 end
 

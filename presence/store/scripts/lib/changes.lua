@@ -1,7 +1,7 @@
 -- requires: effects shard record_cache notices entries profile shown_state events
--- provides: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login end_without_record hand_to_pending_login lateness
--- provides: nodes_with_pending_logins remove_pending_logins remove_session set_owned trim_seen write_back write_record
--- Removes sessions from records, moves pending logins into them, and writes all changes at the end of a call.
+-- provides: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes end_without_record hand_to_pending_login
+-- provides: lateness nodes_with_pending_logins remove_pending_logins remove_session set_owned trim_seen write_record
+-- Removes sessions from records, moves pending logins into them, and collects all writes at the end of a call.
 
 -- Pattern of a record with one plain session; captures id, since_ms, device, session, node. Nearly all users have such a
 -- record, and a pattern takes a third of the time of a JSON parser. Other records go to the parser.
@@ -127,7 +127,7 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
   return next(record.sessions) ~= nil
 end
 
--- Removes the session of a change from a record; writes an offline event if it was the last of the user.
+-- Removes the session of a change from a record; collects an offline event if it was the last of the user.
 local function remove_session(change, record, ended_ms)
   local uid, device = change.uid, change.device
   local present = record.sessions[device]
@@ -155,11 +155,11 @@ local function end_without_record(change)
   return true
 end
 
--- Sets and removes the fields of a hash, or the members of a sorted set; `changes`: name -> value, or false.
-local function write_all(key, changes, set, remove, value_first)
-  if not next(changes) then return end
+-- Collects the setting and removal of fields of a hash, or of members of a sorted set; `values`: name -> value, or false.
+local function collect_fields(key, values, set, remove, value_first)
+  if not next(values) then return end
   local setting, removing, n, m = {set, key}, {remove, key}, 2, 2  -- effects
-  for name, value in pairs(changes) do
+  for name, value in pairs(values) do
     if value then
       if value_first then name, value = value, name end
       setting[n + 1], setting[n + 2] = name, value
@@ -195,16 +195,16 @@ local function keeps_pending_logins()
   return before > gone
 end
 
--- Collects the changes of a call to records, `seen`, owned sessions and pending logins.
-local function write_back()
+-- Collects the writes of a call: records, `seen`, `left`, owned sessions, pending logins and notices.
+local function collect_writes()
   for uid, is_online in pairs(written) do written[uid] = is_online and encode_record(records[uid]) end
-  write_all(online_key, written, 'HSET', 'HDEL')
-  write_all(seen_key, seen, 'ZADD', 'ZREM', true)
-  write_all(left_key, left, 'HSET', 'HDEL')
-  for id, fields in pairs(owned) do write_all(sessions_key(id), fields, 'HSET', 'HDEL') end
-  write_all(pending_logins_key(node), pending_logins, 'HSET', 'HDEL')
+  collect_fields(online_key, written, 'HSET', 'HDEL')
+  collect_fields(seen_key, seen, 'ZADD', 'ZREM', true)
+  collect_fields(left_key, left, 'HSET', 'HDEL')
+  for id, fields in pairs(owned) do collect_fields(sessions_key(id), fields, 'HSET', 'HDEL') end
+  collect_fields(pending_logins_key(node), pending_logins, 'HSET', 'HDEL')
   if next(pending_logins) then will(keeps_pending_logins() and 'SADD' or 'SREM', pending_nodes_key, node) end
-  write_notices()
+  collect_notices()
 end
 
 -- Collects the removal of a few users whose `seen` is older than the retention; more than one batch can add.

@@ -1,5 +1,5 @@
 -- provides: add_effect carry_out effect_count effects finish_former floor will
--- The writes of a call. A script computes everything first, collects its writes here with `will`, and ends with
+-- The writes of a call, its *effects*. A script computes everything first, collects them here with `will`, and ends with
 -- `carry_out`; so an error while it computes leaves nothing behind, and a retry begins anew.
 --
 -- `carry_out` first checks the permissions of the Redis user (before Redis 7 a script cannot ask). Memory is checked by Redis

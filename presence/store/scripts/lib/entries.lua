@@ -1,5 +1,5 @@
 -- requires: effects shard record_cache
--- provides: add_entry carry_out_changes digits event_counts highest_id publish raise_floor read_watchers top_ms
+-- provides: add_entry carry_out_effects digits event_counts highest_id publish raise_floor read_watchers top_ms
 -- Entries of the stream, and their publication.
 
 -- Prefix of the channels of users: of the same database as the channel of online events, with the shard's tag.
@@ -63,11 +63,11 @@ local function take_id()
   return highest_id
 end
 
--- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It is part of
+-- How many entries of each kind this call has collected, flat: type, code ("0": a gap), number... It is part of
 -- the reply, also of the stored one, so that the caller's node counts each entry once.
 local event_counts, count_places = {}, {}  -- the places by type and code
 
--- Adds an entry, and counts it; returns its id, and its command. Further arguments: names and values of the rest of its
+-- Collects an entry, and counts it; returns its id, and its command. Further arguments: names and values of the rest of its
 -- fields; a table of them would take a tenth of the time of a transition. Numbers are digits, because Redis converts those
 -- of Lua slowly. The first entry of a call trims the stream.
 local function add_entry(type, code, ...)
@@ -134,8 +134,9 @@ local function is_watched(uid)
   return watched[uid]
 end
 
--- Publishes an entry about a user as JSON to the channels that have subscribers: that of all events of the type, unless it
--- is nil, and that of the user, which is also told their status and its start. It costs as much as writing the entry.
+-- Collects the publication of an entry about a user, as JSON, to the channels that have subscribers: that of all events of
+-- the type, unless it is nil, and that of the user, which is also told their status and its start. It costs as much as
+-- writing the entry.
 local function publish(uid, id, command, channel, status, status_ms)
   channel = channel and has_subscribers(channel) and channel
   if not (channel or is_watched(uid)) then return end
@@ -152,7 +153,7 @@ local function publish(uid, id, command, channel, status, status_ms)
 end
 
 -- Carries out all effects; returns an error reply if one was refused.
-local function carry_out_changes()
+local function carry_out_effects()
   local problem, at = carry_out(meta_key,
     {online_channel, offline_channel, control_prefix .. node, user_prefix})
   if at == 1 and effects[1][1] == 'XADD' and string.find(problem.err, 'equal or smaller', 1, true) then

@@ -37,7 +37,7 @@ local function public_of_offline(uid)
   return public_ms and public_ms >= now_ms - seen_retention_ms and public or ''
 end
 
--- Writes the online event of a user; returns its entry id and, of an invisible user, `public` of the record. `session`: the
+-- Collects the online event of a user; returns its entry id and, of an invisible user, `public` of the record. `session`: the
 -- one that has come; nil: a plain one. `devices`: their JSON, see `devices_text`, or false.
 local function go_online(change, session, devices)
   local uid, at_ms, status = change.uid, change.at_ms, session and status_of(session) or 'online'
@@ -51,7 +51,7 @@ local function go_online(change, session, devices)
   return id, public
 end
 
--- Writes the offline event of a user, who was online since `since_ms` (digits) with the entry `since_id`. `session`: the one
+-- Collects the offline event of a user, who was online since `since_ms` (digits) with the entry `since_id`. `session`: the one
 -- that has gone; nil: a plain one. `public`: of the record.
 local function go_offline(change, since_id, since_ms, session, public)
   local uid, code, at_ms, last_seen_ms = change.uid, change.code, change.at_ms, change.last_seen_ms
@@ -80,7 +80,7 @@ local function status_start(record)
   return digits(record.state and record.state.since_ms or record.since_ms)
 end
 
--- Writes an event if what is shown of a user who stays online has changed; it becomes the latest entry of the user's state.
+-- Collects an event if what is shown of a user who stays online has changed; it becomes the latest entry of the user's state.
 -- `before`: the session that was shown. That of the change may be gone.
 local function emit_if_shown_changed(change, record, before)
   local session, at_ms = shown(record), change.at_ms
@@ -106,7 +106,7 @@ local function emit_if_shown_changed(change, record, before)
   if record.public then record.public = string.gsub(record.public, '%*', id) end
 end
 
--- Writes an event for a device of a user who stays online: it has come, or has gone. `session` is that of the device. The
+-- Collects an event for a device of a user who stays online: it has come, or has gone. `session` is that of the device. The
 -- event has the user's state as above, and becomes its latest entry.
 local function emit_device(change, record, session)
   if not device_events then return end

@@ -1,8 +1,8 @@
 -- requires: effects shard
--- provides: notify write_notices
+-- provides: collect_notices notify
 -- Notices to nodes about their sessions.
 
--- Queues a notice to a node about one of its sessions; see `write_notices`.
+-- Queues a notice to a node about one of its sessions; see `collect_notices`.
 local notices = {}  -- node id -> entries
 local function notify(id, entry)
   notices[id] = notices[id] or {}
@@ -11,7 +11,7 @@ end
 
 -- Notices are numbered in the inbox of a node, which its probe reads; the control channel only makes them faster.
 local INBOX_LIMIT = 50  -- a node that misses more detects it by comparing
-local function write_notices()
+local function collect_notices()
   for id, entries in pairs(notices) do
     local key = node_prefix .. id
     local present = redis.call('HMGET', key, 'inbox', 'inbox_n')

@@ -9,7 +9,7 @@ local function is_session(value)
     and (value.idle_timeout_ms == nil or is_number(value.idle_timeout_ms))
 end
 
--- What this call has read, and what it will write at its end (`write_back`): one command with a few hundred fields costs
+-- What this call has read, and what it will write at its end (`collect_writes`): one command with a few hundred fields costs
 -- as much as a few small ones. Until then reads use these tables, never Redis.
 local read = {}     -- uid -> JSON of its record in Redis; false: none
 local records = {}  -- uid -> its record, decoded once a call; false: none

@@ -1,8 +1,8 @@
 -- provides: BYTES_A_CALL GIVEN_BACK READ_AHEAD SLOTS_A_CALL add_count add_member add_to_index allow_without_memory begin
--- provides: claimed_entry commit counts_key cursor_of dead_key delete_entry due_key examined given_back hand_out
--- provides: hand_out_again handed_out index_of leased_key make_dead_letter note_claim now_ceil_ms now_ms read_entry
--- provides: read_index remove_from_index remove_member ring store_entry unpack_entry whole will_in_slices work_key
--- provides: write_back
+-- provides: claimed_entry collect_writes commit counts_key cursor_of dead_key delete_entry due_key examined given_back
+-- provides: hand_out hand_out_again handed_out index_of leased_key make_dead_letter note_claim now_ceil_ms now_ms
+-- provides: read_entry read_index remove_from_index remove_member ring store_entry unpack_entry whole will_in_slices
+-- provides: work_key
 -- Shared by all scripts of one timer; put before each of them.
 --
 -- KEYS (one hash slot: all carry the timer's tag)
@@ -122,7 +122,7 @@ local function read_entry(id)
   return unpack_entry(redis.call('HGET', work_key, id))
 end
 
--- What this call will write at its end (`write_back`): one command with a few hundred members costs as much as a few
+-- What this call will write at its end (`collect_writes`): one command with a few hundred members costs as much as a few
 -- small ones.
 local stored = {}           -- flat: id, packed entry
 local deleted = {}          -- ids
@@ -323,7 +323,7 @@ local function new_totals()
 end
 
 -- Puts the changes of a call in order, to be carried out.
-local function write_back()
+local function collect_writes()
   local totals = new_totals()
   will_in_slices('HSET', work_key, stored)
   for key, values in pairs(added_members) do will_in_slices('ZADD', key, values) end
@@ -338,7 +338,7 @@ end
 
 -- Ends a call that writes: carries out its changes.
 local function commit()
-  write_back()
+  collect_writes()
   if is_allowed_without_memory and effect_count > 0 then redis.call('DEL', absent_key) end
   carry_out_all(counts_key)
 end
