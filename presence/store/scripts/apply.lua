@@ -54,7 +54,7 @@
 local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: the record may have a newer one
 local CLOCK_ERROR = 0.05       -- of ages by the clock of a node, far above any real error
 local ITEM_VALUES = 9
-local EXACT_DIGITS = 16          -- of numbers up to EXACT
+local EXACT_DIGITS = 16        -- of EXACT, see lib/shard.lua; a record with a longer number goes to the parser
 local BATCH_HISTORY_LIMIT = 4  -- lost answers of openings in a row
 
 -- Returns, of a stored reply and `trail`, what has their form: whether the reply can be answered again, its `superseded` and
@@ -275,6 +275,7 @@ local function add_session(op, change, age_ms, idle_timeout_ms, profile)
       change.last_seen_ms = change.at_ms
       emit_device(change, record, entry)
     end
+    -- a second session
     if next(record.sessions, next(record.sessions)) then note_another_session(uid, entry.class) end
   end
   write_record(uid, record)
@@ -287,9 +288,10 @@ local function update(change, idle_timeout_ms, profile)
   local present = record and record.sessions[change.device]
   if not present or present.session ~= change.session then return end
   local shown_before = shown(record)
-  local before = show_instead(present, profile)
+  local profile_before = show_instead(present, profile)
   present.idle_timeout_ms = idle_timeout_ms
-  emit_if_shown_changed(change, record, shown_before == present and before or shown_before)
+  if shown_before == present then shown_before = profile_before end  -- `present` has the other profile by now
+  emit_if_shown_changed(change, record, shown_before)
   write_record(change.uid, record)
 end
 

@@ -131,7 +131,8 @@ end
 local function remove_session(change, record, ended_ms)
   local uid, device = change.uid, change.device
   local present = record.sessions[device]
-  local may_stay = next(record.sessions, next(record.sessions)) or #nodes_with_pending_logins() > 0
+  local has_another_session = next(record.sessions, next(record.sessions))
+  local may_stay = has_another_session or #nodes_with_pending_logins() > 0
   local before = may_stay and shown(record)
   record.sessions[device] = nil
   set_owned(present.node, uid .. ' ' .. device, false)

@@ -60,6 +60,7 @@ local function go_offline(change, since_id, since_ms, session, public)
   if last_seen_ms - since_ms < 0 then last_seen_ms = since_ms end
   if at_ms - last_seen_ms < 0 then at_ms = last_seen_ms end
   records[uid], written[uid], seen[uid] = false, false, last_seen_ms
+  -- With 'online' the event has no field `status`: its user is offline. It says whether the user was invisible.
   local id, command = add_entry('offline', code, 'uid', uid, 'code', code, 'reason', change.reason,
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', since_ms, 'last_seen_ms', last_seen_ms,
     'at_ms', at_ms, 'since_id', since_id,

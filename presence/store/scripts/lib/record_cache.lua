@@ -80,7 +80,7 @@ local function read_record(uid)
 end
 
 -- Returns what is left of a record that `read_record` has found lost or unreadable: the id of the online event and the ms
--- since when, as texts; nil for what is not.
+-- since when, as texts; nil for what is not. Numbers of 15 digits are exact.
 local function remains_of_record(uid)
   local text = written[uid] == nil and record_text(uid)
   if not text then return end
