@@ -43,3 +43,16 @@ def test_each_required_part_is_used(name: str) -> None:
 def test_each_argument_becomes_a_local_where_it_is_read(name: str) -> None:
     lines = [line for line in TEXTS[name].splitlines() if re.search(r"\bARGV\b", line.partition("--")[0])]
     assert [line for line in lines if not line.startswith("local ") or "redis." in line] == []
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in sorted(TEXTS) if re.search("^-- from ", TEXTS[name], re.MULTILINE)]
+)
+def test_a_head_that_lists_names_by_part_lists_those_that_the_script_uses(name: str) -> None:
+    listed: dict[str, list[str]] = {}
+    for part, names in re.findall(r"^-- from (\w+): (.*)$", TEXTS[name], re.MULTILINE):
+        listed.setdefault(f"lib/{part}", []).extend(names.split())
+    names = free_names(TEXTS[name])
+    assert {part: set(each) for part, each in listed.items()} == {
+        part: names.intersection(provided(part)) for part in required(name)
+    }

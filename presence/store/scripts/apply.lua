@@ -1,4 +1,17 @@
 -- requires: effects shard peer_traces record_cache notices entries profile shown_state events changes
+-- from effects: finish_former will
+-- from shard: count device_events generation is_fenced meta_key node node_key node_prefix now_ms opened_under
+-- from shard: peer_traces_key refuse replication_id sessions_key
+-- from peer_traces: fence peer_traces set_peer_trace write_peer_traces
+-- from record_cache: owned read_ahead read_record record_text records remains_of_record
+-- from notices: notify
+-- from entries: add_entry carry_out_effects digits event_counts highest_id raise_floor read_watchers
+-- from profile: show_as show_the_same
+-- from shown_state: devices_text is_before show_instead shown
+-- from events: CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
+-- from changes: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes end_without_record
+-- from changes: hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins remove_session set_owned
+-- from changes: trim_seen write_record
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
