@@ -96,7 +96,7 @@ class Liveness:
 
     Attributes:
         reported_skips: changes that gap entries reported, by the process that skipped them.
-        refused_as_heavy_at: true time of the last batch that was refused as heavy, by the process that sent it.
+        refused_as_heavy_at: true time of the last batch refused as heavy, by the process that sent it.
     """
 
     def __init__(self, world: SimulatedWorld) -> None:
