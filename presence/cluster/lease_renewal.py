@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import structlog
 
-from presence.cluster.cluster_statistics import ClusterStatistics
+from presence.cluster.cluster_counters import ClusterCounters
 from presence.cluster.failure_detector import ContactClock, FailureDetector
 from presence.cluster.lease_table import LeaseRow, LeaseTable
 from presence.cluster.sweeper import Sweeper
@@ -102,7 +102,7 @@ class LeaseRenewal:
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
         )
-        self._counters = ClusterStatistics()
+        self._counters = ClusterCounters()
         self._sweeper = Sweeper(
             relay,
             self._detector,
@@ -206,5 +206,5 @@ class LeaseRenewal:
         self._counters.last_error = str(error)
         await self._runtime.sleep(self._outage.failed("renew", error))
 
-    def statistics(self) -> ClusterStatistics:
+    def statistics(self) -> ClusterCounters:
         return replace(self._counters, nodes=len(self._detector.peers))

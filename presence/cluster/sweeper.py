@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from presence.cluster.cluster_statistics import ClusterStatistics
+from presence.cluster.cluster_counters import ClusterCounters
 from presence.cluster.failure_detector import NEVER_RENEWED, FailureDetector, PeerNode
 from presence.cluster.lease_table import LeaseRow, LeaseTable
 from presence.common.errors import StoreError
@@ -96,7 +96,7 @@ class Sweeper:
         store: Store,
         *,
         caller: TimedCaller,
-        counters: ClusterStatistics,
+        counters: ClusterCounters,
         lease_ms: int,
         is_renewal_due: Callable[[], bool],
         clock: Callable[[], float],

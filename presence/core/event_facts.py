@@ -1,6 +1,6 @@
 """Facts of a login that events tell for as long as its session lives.
 
-A further one is a field here, a name in TEXTS of `store/scripts/lib/profile.lua`, and a field of the
+A further one is a field here, a name in TEXTS of `store/scripts/lib/event_texts.lua`, and a field of the
 subscriber's events.
 
 Tests: `tests/core/test_profiles.py`, `tests/store/test_event_fields.py`.

@@ -21,7 +21,7 @@ class Profile(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All but the status, in the order of TEXTS in `store/scripts/lib/profile.lua`."""
+        """All but the status, in the order of TEXTS in `store/scripts/lib/event_texts.lua`."""
         return self[1:3] + self.facts
 
 

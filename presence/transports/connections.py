@@ -55,8 +55,8 @@ from presence.transports.limits import (
     READ_BYTES,
     Limits,
 )
-from presence.transports.statistics import TransportStatistics
 from presence.transports.tls_connection import TlsConnectionState
+from presence.transports.transport_counters import TransportCounters
 
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
@@ -144,7 +144,7 @@ class Connections:
         # A plain dict gets slow when its front is removed.
         self.handshaking: OrderedDict[Connection, None] = OrderedDict()
         self.deadlines = Deadlines(clock)
-        self.counters = TransportStatistics()
+        self.counters = TransportCounters()
         self.incidents = Incidents(engine, self.counters)
 
     def add(self, fd: int, guest: Guest, state: Stage, *, is_tls: bool = False) -> Connection:

@@ -53,8 +53,8 @@ from presence.transports.limits import (
     Limits,
 )
 from presence.transports.reader import ConnectionReader
-from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
+from presence.transports.transport_counters import TransportCounters
 
 ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median
 # How many costly reads, of connections that sent more than keepalives, a batch should have: a millisecond of
@@ -208,7 +208,7 @@ class EpollTransport:
         """Accept what the kernel has queued, and close the listeners; connections stay."""
         await self._acceptor.stop()
 
-    def statistics(self) -> TransportStatistics:
+    def statistics(self) -> TransportCounters:
         connections = self._connections
         return replace(
             connections.counters,

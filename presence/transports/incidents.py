@@ -13,7 +13,7 @@ from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
 from presence.protocol import Code
 from presence.transports.limits import encode_refusal
-from presence.transports.statistics import TransportStatistics
+from presence.transports.transport_counters import TransportCounters
 
 
 class Incidents:
@@ -24,7 +24,7 @@ class Incidents:
         counters: of the transport.
     """
 
-    def __init__(self, engine: Engine, counters: TransportStatistics) -> None:
+    def __init__(self, engine: Engine, counters: TransportCounters) -> None:
         self._engine = engine
         self._counters = counters
         self._log = RateLimited(structlog.get_logger("presence.transport"))

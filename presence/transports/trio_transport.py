@@ -34,8 +34,8 @@ from presence.transports.limits import (
     Limits,
     too_many_connections,
 )
-from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import TlsListening
+from presence.transports.transport_counters import TransportCounters
 
 
 class _Connection:
@@ -85,7 +85,7 @@ class StreamTransport:
         self._engine = engine
         self._limits = limits
         self._admission = admission
-        self._counters = TransportStatistics()
+        self._counters = TransportCounters()
         self._incidents = Incidents(engine, self._counters)
         self._numbers = itertools.count()
         self._connections: dict[Handle, _Connection] = {}
@@ -109,7 +109,7 @@ class StreamTransport:
         """Close the listeners; connections stay."""
         self._accepting.cancel()
 
-    def statistics(self) -> TransportStatistics:
+    def statistics(self) -> TransportCounters:
         return replace(self._counters)
 
     async def _serve_tls(self, stream: trio.SocketStream) -> None:

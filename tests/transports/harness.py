@@ -29,8 +29,8 @@ from presence.server.ticker import Ticker
 from presence.transports import sockets
 from presence.transports.epoll_transport import EpollTransport
 from presence.transports.limits import Limits
-from presence.transports.statistics import TransportStatistics
 from presence.transports.tls import HANDSHAKES, Certificate, TlsListening
+from presence.transports.transport_counters import TransportCounters
 from presence.transports.trio_transport import StreamTransport
 from tests.support.waiting import until
 from tests.transports import certificates
@@ -194,7 +194,7 @@ class Harness:
         return self.transport
 
     @property
-    def counted(self) -> TransportStatistics:
+    def counted(self) -> TransportCounters:
         """The counters of the transport."""
         return self.transport.statistics()
 

@@ -1,4 +1,4 @@
--- requires: shard refuse_outdated record_cache profile
+-- requires: shard refuse_outdated record_cache event_texts profile
 -- Compares some sessions of a node with the records, and returns some of those it owns in Redis. Writes nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV

@@ -1,4 +1,4 @@
--- requires: shard record_cache entries profile shown_state
+-- requires: shard record_cache entries event_texts profile shown_state
 -- provides: CODE_LOGIN CODE_NODE_DOWN CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
 -- Events of users. A *change* of a session causes them; it has the fields uid, device, session, code, reason, at_ms,
 -- last_seen_ms and, of the end of a lost connection whose grace was lengthened, grace_ms. All but the names are digits.

@@ -1,12 +1,9 @@
--- provides: RANKS SHOWN_TEXTS TEXTS is_plain_session said_status show_as show_the_same status_of text_or_nil with_texts
+-- requires: event_texts
+-- provides: RANKS is_plain_session said_status show_as show_the_same status_of text_or_nil
 -- What a session shows. In a record `away` is true, or `status` is another one; without them it is online.
 
 local STATUSES = {a = 'away', b = 'busy', d = 'dnd', i = 'invisible'}
 local RANKS = {invisible = 5, dnd = 4, busy = 3, online = 2, away = 1}  -- the highest one takes precedence
-
--- Texts of a session in its record, and under the same names in its events.
-local TEXTS = {'meta', 'private', 'address', 'class'}
-local SHOWN_TEXTS = 2  -- the first ones: its client may change them; the others are facts of its login
 
 -- Sets the profile of a session, which has none yet, from its text: "" is plain, otherwise the letter of the status,
 -- followed by its TEXTS with a NUL between two; empty ones at the end are left out.
@@ -39,16 +36,6 @@ end
 
 local function text_or_nil(value)
   return type(value) == 'string' and value or nil
-end
-
--- Names and values of those TEXTS from one to another that a session has, before other arguments; nil has none.
-local function with_texts(session, first, last, ...)
-  if not session then return ... end
-  for i = last, first, -1 do
-    local text = session[TEXTS[i]]
-    if text and type(text) == 'string' then return with_texts(session, first, i - 1, TEXTS[i], text, ...) end
-  end
-  return ...
 end
 
 -- Whether two sessions show the same status and SHOWN_TEXTS.

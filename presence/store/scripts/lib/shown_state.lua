@@ -1,4 +1,4 @@
--- requires: profile
+-- requires: event_texts profile
 -- provides: devices_text is_before show_instead shown
 -- What a user shows to others: the status and `meta` of the session that takes precedence.
 --

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class ClusterStatistics:
+class ClusterCounters:
     """Counters since the start, and the present state."""
 
     renewals: int = 0  # of this node's lease

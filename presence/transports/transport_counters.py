@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class TransportStatistics:
+class TransportCounters:
     """Counters since the start and gauges; a transport leaves those at 0 that it does not have.
 
     Attributes:
