@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import trio
 
-import presence.server.node
+import presence.server.node_assembly
 from presence import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
@@ -46,7 +46,7 @@ class _NoSocket:
         return None
 
 
-class InProcessNode(presence.server.node.Node):
+class InProcessNode(presence.server.node_assembly.Node):
     """One node on one Redis, whose users log in by a call; there is no grace.
 
     Args:
@@ -66,7 +66,7 @@ class InProcessNode(presence.server.node.Node):
             login_rate=sessions,
         )
         shape = Shape(keys, _STREAM_MAXLEN, _SEEN_RETENTION_MS)
-        stores = presence.server.node.Stores(
+        stores = presence.server.node_assembly.Stores(
             relay=RedisStore(redis_url, shape),
             cluster=RedisStore(redis_url, shape),
             leases=RedisLeaseTable(redis_url, keys, settings.lease),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from presence.core.engine import Engine
 from presence.core.expiry import Expiry
-from presence.server import node
+from presence.server import node_assembly
 from presence.server.ticker import Ticker
 from presence.store import script_runner
 
@@ -56,7 +56,7 @@ def switch_off(guard: str) -> None:
         ValueError: a script no longer has the text of the guard.
     """
     if guard == STALL_GUARD:
-        vars(node).update(
+        vars(node_assembly).update(
             Engine=partial(Engine, poll_before_expiry=False), Ticker=partial(Ticker, credit=False)
         )
         return

@@ -14,7 +14,8 @@ and leave no task, thread or socket. `machine` holds the protocol without I/O, f
 loop. See `docs/apps.md`.
 """
 
-from presence.client.async_client import Client, connect
+from presence.client.assembly import connect
+from presence.client.async_client import Client
 from presence.client.blocking import BlockingClient, connect_blocking
 from presence.client.errors import (
     Banned,

@@ -20,7 +20,8 @@ from weakref import finalize
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from presence.client.async_client import Client, Connecting, connect
+from presence.client.assembly import Connecting, connect
+from presence.client.async_client import Client
 from presence.client.errors import Ended
 from presence.client.lifecycle import State, Statistics
 from presence.client.options import DEFAULTS, ClientOptions

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from presence.common import files
 from presence.config.settings import Settings, admin_host, admin_port
 from presence.doctor.results import CheckResult, count, fail, megabytes, not_tried, ok, warn
-from presence.server.node import OUTBOX_BYTES_PER_ITEM, outbox_items
+from presence.server.node_assembly import OUTBOX_BYTES_PER_ITEM, outbox_items
 from presence.store.embedded import EmbeddedError, find_binary
 from presence.transports import sockets
 

@@ -18,7 +18,7 @@ from presence.common.loop_calls import Pacer
 from presence.common.outage import Outage
 from presence.common.runtime import Runtime
 from presence.core.ban_list import Ban, BanList
-from presence.server.node import Node
+from presence.server.node_assembly import Node
 from presence.store.ban_table import BanSnapshot
 
 REFRESH_INTERVAL_S: Final = 60.0  # in case a message was missed, as in a failover that lost the last writes

@@ -20,7 +20,7 @@ from presence.common.runtime import LoopCaller
 from presence.messaging.message_bus import Delivery
 from presence.outbox.replies import NodeNotice
 from presence.server.answer_queue import QUESTION_WORK
-from presence.server.node import Node
+from presence.server.node_assembly import Node
 from presence.store.control_channel import ControlMessage
 from presence.store.control_messages import BanNotice, Erasure
 from presence.store.questions import Question

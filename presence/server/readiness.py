@@ -1,6 +1,6 @@
 """Whether a worker can serve clients, as operators and other nodes see it.
 
-Tests: `tests/server/test_node.py`, `tests/admin/test_http.py`.
+Tests: `tests/server/test_node_assembly.py`, `tests/admin/test_http.py`.
 """
 
 from enum import Enum

@@ -15,7 +15,7 @@ from presence.common.runtime import LoopCaller
 from presence.config.settings import Settings
 from presence.followups.run_scheduler import FollowUpScheduler
 from presence.followups.scheduler_task import SchedulerTask
-from presence.server.node import Node
+from presence.server.node_assembly import Node
 from presence.store import privileges
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore

@@ -28,7 +28,7 @@ from presence.server.answer_queue import AnswerQueue
 from presence.server.ban_enforcer import BanEnforcer
 from presence.server.control_listener import ControlListener
 from presence.server.credentials import Credentials
-from presence.server.node import Node, Stores
+from presence.server.node_assembly import Node, Stores
 from presence.server.question_answers import QuestionAnswers
 from presence.server.readiness import Readiness
 from presence.server.request_router import RequestRouter

@@ -14,7 +14,7 @@ from presence.followups.scheduler_task import SchedulerTask
 from presence.messaging.router import MessageRouter
 from presence.server.answer_queue import AnswerQueue
 from presence.server.credentials import Credentials
-from presence.server.node import Node
+from presence.server.node_assembly import Node
 from presence.server.process_stats import ProcessStats
 from presence.server.stats_socket import SAMPLE_VERSION, StatsResponder
 from presence.transports.epoll_transport import EpollTransport

@@ -151,7 +151,7 @@ class Acceptor:
                 return True
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
-                    self._connections.incidents.accept_failed(error)
+                    self._connections.failures.accept_failed(error)
                     return False
                 continue  # the client left the queue
             if not isinstance(address, tuple) or not address[0]:  # reset before the accept, on some systems
@@ -183,7 +183,7 @@ class Acceptor:
                 self._guests.advance(connection, may_shake=False)
                 self._connections.expect_login(connection)
             except OSError as error:  # it could not be watched, and was closed
-                self._connections.incidents.accept_failed(error)
+                self._connections.failures.accept_failed(error)
             except Exception as error:
                 self._reader.connection_failed(connection.fd, error)
             if perf_counter() > ends_at:

@@ -27,6 +27,7 @@ from presence.core.registry import Client, Guest, Session
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 from presence.transports import sockets
+from presence.transports.connection_failures import ConnectionFailures
 from presence.transports.connection_states import (
     AWAITING_HEADER,
     BATCHED,
@@ -46,7 +47,6 @@ from presence.transports.connection_states import (
     LatencyClass,
     Stage,
 )
-from presence.transports.incidents import Incidents
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
     MAX_DRAIN_BYTES,
@@ -127,7 +127,7 @@ class Connections:
         handshaking: connections whose handshake has begun and is not finished, oldest first.
         deadlines: time-outs of connections.
         counters: statistics of this transport.
-        incidents: counts and logs what goes wrong.
+        failures: counts and logs what goes wrong.
     """
 
     def __init__(self, engine: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
@@ -145,7 +145,7 @@ class Connections:
         self.handshaking: OrderedDict[Connection, None] = OrderedDict()
         self.deadlines = Deadlines(clock)
         self.counters = TransportCounters()
-        self.incidents = Incidents(engine, self.counters)
+        self.failures = ConnectionFailures(engine, self.counters)
 
     def add(self, fd: int, guest: Guest, state: Stage, *, is_tls: bool = False) -> Connection:
         """Add an accepted descriptor, not watched yet and without a login time-out."""

@@ -75,7 +75,7 @@ class Guests:
         self._admission = admission
         self._proxies = proxies
         self._handshakes = Handshakes(connections, tls)
-        self._incidents = connections.incidents
+        self._failures = connections.failures
 
     async def run(self) -> None:
         """Serve headers and handshakes until cancelled."""
@@ -161,7 +161,7 @@ class Guests:
             self._connections.counters.login_timeouts += 1
             self._refuse_header(connection, "it was not complete in time")
             return
-        self._incidents.login_timed_out()
+        self._failures.login_timed_out()
         if connection.state is HANDSHAKE:
             self._connections.close(connection.fd)
         else:
@@ -205,7 +205,7 @@ class Guests:
             self._refuse(connection, refusal)
 
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
-        self._connections.close_gracefully(connection.fd, self._incidents.refused(refusal))
+        self._connections.close_gracefully(connection.fd, self._failures.refused(refusal))
         try:
             self._connections.watch_guest(connection)
         except OSError:  # the limit of epoll watches, or no memory
@@ -213,5 +213,5 @@ class Guests:
 
     def _refuse_header(self, connection: Connection, problem: str) -> None:
         """Close a connection without a packet: a misconfigured proxy could not use one."""
-        self._incidents.header_refused(problem)
+        self._failures.header_refused(problem)
         self._connections.close(connection.fd)

@@ -52,7 +52,7 @@ class ConnectionReader:
     def __init__(self, engine: Engine, connections: Connections) -> None:
         self._engine = engine
         self._connections = connections
-        self._incidents = connections.incidents
+        self._failures = connections.failures
         # Connections with packets left for another turn. `poll` handles such packets without a look in here,
         # so one may be here twice or in vain: `Connection.is_deferred` decides.
         self._deferred: deque[Connection] = deque()
@@ -254,7 +254,7 @@ class ConnectionReader:
     def _apply(self, fd: int, client: Client, outcome: ReadOutcome, *, is_all_read: bool = False) -> None:
         """Apply the effects of what was read; `is_all_read`: when it was read, nothing more had arrived."""
         if outcome.failure is not None:
-            self._incidents.connection_failed(outcome.failure)
+            self._failures.connection_failed(outcome.failure)
         if self._connections.clients[fd] is not client:
             return  # an effect of its own packets has closed it: the descriptor may be another's by now
         after = outcome.client
@@ -278,7 +278,7 @@ class ConnectionReader:
         if (outcome.requests or outcome.sight_changed) and (
             failure := self._engine.dispatch_requests(outcome)
         ) is not None:
-            self._incidents.connection_failed(failure)
+            self._failures.connection_failed(failure)
         if outcome.unfinished and self._connections.clients[fd] is after:
             self._defer(fd)
 
@@ -299,13 +299,13 @@ class ConnectionReader:
         return True
 
     def _drop_unwatchable(self, fd: int, session: Session, error: Exception) -> None:
-        self._incidents.connection_failed(error)
+        self._failures.connection_failed(error)
         self._engine.disconnected(session, Code.SERVER_ERROR)
         self._connections.close(fd)
 
     def connection_failed(self, fd: int, error: Exception) -> None:
         """Close a connection because of an error in this server."""
-        self._incidents.connection_failed(error)
+        self._failures.connection_failed(error)
         client = self._connections.clients[fd]
         if isinstance(client, Session):
             self._engine.disconnected(client, Code.SERVER_ERROR)

@@ -48,11 +48,11 @@ class Handshakes:
         except BlockingIOError:
             return
         except NotTls as error:
-            connections.incidents.handshake_failed(error)
+            connections.failures.handshake_failed(error)
             connections.forget_tls(connection)  # so the refusal is sent unencrypted
             connections.close_gracefully(connection.fd, _NOT_TLS)
         except OSError as error:
-            connections.incidents.handshake_failed(error)
+            connections.failures.handshake_failed(error)
             if tls.fresh:
                 connections.close(connection.fd)
             else:

@@ -22,7 +22,7 @@ from presence.core.registry import Client, ConnectionInfo, Guest, Handle, Sessio
 from presence.core.server_protocol import ReadOutcome
 from presence.protocol import Code
 from presence.transports import sockets
-from presence.transports.incidents import Incidents
+from presence.transports.connection_failures import ConnectionFailures
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
     LOGIN_TIMED_OUT,
@@ -86,7 +86,7 @@ class StreamTransport:
         self._limits = limits
         self._admission = admission
         self._counters = TransportCounters()
-        self._incidents = Incidents(engine, self._counters)
+        self._failures = ConnectionFailures(engine, self._counters)
         self._numbers = itertools.count()
         self._connections: dict[Handle, _Connection] = {}
         self._accepting = trio.CancelScope()
@@ -119,9 +119,9 @@ class StreamTransport:
             if (tls_stream := await self._handshake(stream, deadline)) is not None:
                 await self.serve(tls_stream, deadline, address)
             elif trio.current_time() >= deadline:
-                self._incidents.login_timed_out()
+                self._failures.login_timed_out()
         except Exception as error:
-            self._incidents.connection_failed(error)
+            self._failures.connection_failed(error)
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -143,7 +143,7 @@ class StreamTransport:
             cause = error.__cause__
         finally:
             counters.handshakes_underway -= 1
-        self._incidents.handshake_failed(cause)
+        self._failures.handshake_failed(cause)
         return None
 
     async def serve(
@@ -173,10 +173,10 @@ class StreamTransport:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
-                        self._begin_close(connection, self._incidents.refused(refusal))
+                        self._begin_close(connection, self._failures.refused(refusal))
                     await self._read_to_the_end(connection)
         except Exception as error:
-            self._incidents.connection_failed(error)
+            self._failures.connection_failed(error)
         finally:
             del self._connections[connection.handle]
             self._counters.connections -= 1
@@ -293,7 +293,7 @@ class StreamTransport:
     def _apply(self, connection: _Connection, client: Client, outcome: ReadOutcome) -> None:
         """Apply the effects of what was read."""
         if outcome.failure is not None:
-            self._incidents.connection_failed(outcome.failure)
+            self._failures.connection_failed(outcome.failure)
         if outcome.client is not client:
             connection.read_scope.deadline = math.inf
             connection.client = outcome.client
@@ -304,12 +304,12 @@ class StreamTransport:
         if (outcome.requests or outcome.sight_changed) and (
             failure := self._engine.dispatch_requests(outcome)
         ) is not None:
-            self._incidents.connection_failed(failure)
+            self._failures.connection_failed(failure)
 
     def _after_reading(self, connection: _Connection) -> None:
         """Handle the end of the reader: a guest that is neither lost nor being closed has timed out."""
         if isinstance(connection.client, Guest):
-            self._incidents.login_timed_out()
+            self._failures.login_timed_out()
             self._begin_close(connection, LOGIN_TIMED_OUT)
         else:
             # After a pause a login can be read in the turn in which it times out: it counts.

@@ -7,7 +7,7 @@ import pytest
 
 from presence import protocol
 from presence.client import ClientOptions, EncodeError, State, connect
-from presence.client.async_client import Connecting
+from presence.client.assembly import Connecting
 from presence.protocol import Code, Kind
 from tests.client.scripted_server import ScriptedServer
 from tests.support.backends import on_both_backends

@@ -21,7 +21,7 @@ from presence.client import (
     Unreachable,
     connect,
 )
-from presence.client.async_client import Connecting
+from presence.client.assembly import Connecting
 from presence.protocol import Code, Kind
 from tests.client.scripted_server import ScriptedServer
 from tests.support.backends import BACKENDS, living_tasks, on_both_backends, run_on

@@ -9,7 +9,7 @@ from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 
 from presence.client import Client, ClientOptions, Ended, State, connect
-from presence.client.async_client import Connecting
+from presence.client.assembly import Connecting
 from tests.client.scripted_server import ScriptedServer
 from tests.support.backends import living_tasks, on_both_backends
 

@@ -17,7 +17,7 @@ from presence.ops import ban as ops
 from presence.protocol import Code, Kind, Packet
 from presence.reader import PresenceReader
 from presence.server.ban_enforcer import MAX_BANS_PER_TURN, BanEnforcer
-from presence.server.node import Node
+from presence.server.node_assembly import Node
 from presence.store.ban_table import BanSnapshot, StoredBan
 from presence.store.embedded import EmbeddedRedis
 from tests.server.test_control_listener import Pair, serving

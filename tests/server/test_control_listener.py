@@ -18,7 +18,7 @@ from presence.messaging.message_bus import Delivery
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
 from presence.protocol import Code
 from presence.server.control_listener import MAX_DELIVERIES_PER_TURN, ControlListener
-from presence.server.node import Node
+from presence.server.node_assembly import Node
 from presence.server.server import Server
 from presence.store.control_channel import ControlMessage
 from presence.store.embedded import EmbeddedRedis

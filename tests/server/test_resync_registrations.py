@@ -15,7 +15,7 @@ from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Batch, Item
 from presence.server.resync_registrations import FRESH_S, SharedRegistrations
 from presence.store.keys import Keys
-from tests.server.test_node import node_of
+from tests.server.test_node_assembly import node_of
 from tests.support.worlds import World
 
 

@@ -20,7 +20,7 @@ from presence.config.removed import REMOVED
 from presence.config.settings import Settings
 from presence.core.flap_damping import MAX_GRACE_S, MAX_RETURNS_PER_MINUTE
 from presence.protocol import Kind
-from presence.server.node import (
+from presence.server.node_assembly import (
     LOGIN_BURST_S,
     NAMED_BURST_S,
     OUTBOX_BYTES_PER_ITEM,

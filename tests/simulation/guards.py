@@ -24,7 +24,7 @@ from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
 from presence.outbox.shard_peers import ShardPeers
 from presence.server.ban_enforcer import BanEnforcer
-from presence.server.node import Node
+from presence.server.node_assembly import Node
 from tests.support.script_texts import SourceChange, changed
 
 

@@ -12,7 +12,7 @@ from presence.core.changes import Change, Op
 from presence.core.registry import Handle
 from presence.protocol import Code
 from presence.server.ban_enforcer import BanEnforcer
-from presence.server.node import Node, Stores
+from presence.server.node_assembly import Node, Stores
 from presence.server.readiness import Readiness
 from presence.store.ban_table import BanTable
 from presence.store.redis_store import RedisLeaseTable, RedisStore

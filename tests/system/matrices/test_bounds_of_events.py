@@ -25,7 +25,7 @@ from presence.protocol.constants import (
     META_TEXT_MAX_BYTES,
     UID_MAX_BYTES,
 )
-from presence.server.node import OUTBOX_BYTES_PER_ITEM, OUTBOX_MIN_ITEMS
+from presence.server.node_assembly import OUTBOX_BYTES_PER_ITEM, OUTBOX_MIN_ITEMS
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape

@@ -14,7 +14,7 @@ from loadtest.servers import PresenceServer, Setup, wait_for
 from presence import protocol
 from presence.config.settings import Settings
 from presence.protocol import UIDS_MAX, Code, Kind, Packet
-from presence.server.node import LOGIN_BURST_S
+from presence.server.node_assembly import LOGIN_BURST_S
 from presence.watching.watch_service import OWN_WATCHES
 from tests.system.security.credentials import login, with_bad_signature
 from tests.system.security.load import (

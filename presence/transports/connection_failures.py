@@ -16,7 +16,7 @@ from presence.transports.limits import encode_refusal
 from presence.transports.transport_counters import TransportCounters
 
 
-class Incidents:
+class ConnectionFailures:
     """Counts and logs what goes wrong with connections.
 
     Args:

@@ -7,7 +7,7 @@ import pytest
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
-from presence.server.node import (
+from presence.server.node_assembly import (
     Node,
     Stores,
 )
