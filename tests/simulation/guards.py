@@ -223,8 +223,8 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/changes",
-                "    emit_if_shown_changed(change, record, before)\n",
-                "",
+                "  if before then\n    emit_if_shown_changed(change, record, before)\n",
+                "  if before then\n",
             ),
         ),
         seed=1,

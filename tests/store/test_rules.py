@@ -256,6 +256,12 @@ a pending login has the state of its later session
     b login u sb phone; a hold u sa desk age=5 as=away,m; b end u sb phone age=1;
     a login u sa desk age=5 as=away,m
     online u login; away u away away m -> u/desk/sa
+of several pending logins of a device the last one counts, and the device comes once
+    b login u sb phone; a hold u s1 desk age=5 as=dnd & hold u s2 desk age=4; b end u sb phone age=1
+    online u login -> u/desk/s2
+a pending login outranks the session that ends
+    b login u sb phone as=away; a hold u s1 desk age=5 & hold u s2 desk age=4; b end u sb phone age=1
+    online u login away; away u back online -> u/desk/s2
 a lost period continued by a pending login has its state
     a hold u sa desk age=5 as=m; b restoring end u sb phone
     online u returned; update u updated online m -> u/desk/sa
@@ -329,6 +335,12 @@ def watched(stream: Iterable[dict[str, str]], uid: str) -> WatchedState:
     return known
 
 
+def shown_status(event: Mapping[str, str]) -> tuple[str, str, bool]:
+    """Return the status after an event, since when, and whether it is hidden."""
+    status_ms = event.get("status_ms", event["since_ms"])
+    return event.get("status", "online"), status_ms, "invisible" in event
+
+
 def undated(states: Mapping[str, WatchedState]) -> dict[str, WatchedState]:
     """Return the states without the times of devices: a new session of the same device is no event."""
     return {
@@ -396,6 +408,7 @@ def test_device_events_tell_which_devices_are_on_record(
     others = [each for each in stream if each["type"] != "device"]
     assert "; ".join(map(line, others)) == f" {outcome} ".split("->")[0].strip()
     devices: dict[str, set[str]] = {}
+    statuses: dict[str, tuple[str, str, bool]] = {}
     for each in stream:
         present = devices.setdefault(each.get("uid", ""), set())
         if each["type"] in {"online", "offline"}:
@@ -408,6 +421,9 @@ def test_device_events_tell_which_devices_are_on_record(
             assert each["reason"] in {"logout", "node_down"}
         if each["type"] == "device":
             assert {one["device"] for one in json.loads(each["devices"])} == present
+            assert shown_status(each) == statuses[each["uid"]], "a device that comes or goes is no new status"
+        elif "uid" in each:
+            statuses[each["uid"]] = shown_status(each)
     found = online_sessions(server.client)
     assert {(uid, device) for uid, names in devices.items() for device in names} == {
         each[:2] for each in found

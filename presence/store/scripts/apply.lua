@@ -343,8 +343,9 @@ local function end_session(op, change, age_ms)
     since_id = go_online({uid = uid, device = device, session = session, code = CODE_RETURNED, reason = 'returned',
       at_ms = since_ms})
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
-    if hand_to_pending_login(record, uid, device, ended, now_ms - age_ms) then
-      emit_if_shown_changed(change, record, ended)
+    local before = hand_to_pending_login(record, uid, device, ended, now_ms - age_ms)
+    if before then
+      emit_if_shown_changed(change, record, before)
       if not record.sessions[device] then emit_device(change, record, ended) end
       write_record(uid, record)
     else

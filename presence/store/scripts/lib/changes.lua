@@ -98,33 +98,44 @@ local function remove_pending_logins(uid)
   if has_pending_logins then pending_logins[uid] = false end
 end
 
--- Puts pending logins of other nodes from before `ended_ms` into the record, which has lost its last device, `gone`; returns
--- false if there are none.
+-- Puts pending logins of other nodes from before `ended_ms` into the record, which has lost its last device, `gone`, and
+-- collects their events. Returns the session that was shown last, or nil if there are none. Of several logins of a device the
+-- last one counts: a device comes once.
 local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
+  local devices, entries, sessions = {}, {}, record.sessions
   for _, id in ipairs(nodes_with_pending_logins()) do
     local is_other = id ~= node and not is_fenced(id)
     local present = count(redis.call('HGET', node_prefix .. id, 'gen'))
     for _, login in ipairs(is_other and read_pending_logins(id, uid) or {}) do
       if type(login) ~= 'table' then login = {} end
-      local entry = {session = login[2], node = id, generation = login[3], login_ms = login[4], arrived_ms = now_ms,
-        idle_timeout_ms = login[5]}
+      local device, entry = login[1], {session = login[2], node = id, generation = login[3], login_ms = login[4],
+        arrived_ms = now_ms, idle_timeout_ms = login[5]}
       local earliest_ms = type(login[7]) == 'number' and login[7] or login[4]
-      if type(login[1]) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms then
+      if type(device) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms then
         entry.late_ms = lateness(login[4] - earliest_ms)
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
-        record.sessions[login[1]] = entry
-        if login[1] ~= gone then
-          local successor = record.sessions[gone]
-          record.sessions[gone] = successor or gone_entry  -- it is on record until its own event
-          emit_device({uid = uid, device = login[1], session = entry.session, code = CODE_LOGIN, reason = 'login',
-            last_seen_ms = digits(now_ms), at_ms = digits(now_ms)}, record, entry)
-          record.sessions[gone] = successor
-        end
-        set_owned(id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
+        if not entries[device] then devices[#devices + 1] = device end
+        entries[device] = entry
       end
     end
   end
-  return next(record.sessions) ~= nil
+  if #devices == 0 then return nil end
+  local before = gone_entry
+  sessions[gone] = entries[gone] or gone_entry  -- it is on record until its own event
+  for _, device in ipairs(devices) do
+    local entry = entries[device]
+    set_owned(entry.node, uid .. ' ' .. device, digits(entry.generation) .. ' ' .. entry.session)
+    if device ~= gone then
+      local change = {uid = uid, device = device, session = entry.session, code = CODE_LOGIN, reason = 'login',
+        last_seen_ms = digits(now_ms), at_ms = digits(now_ms)}
+      sessions[device] = entry
+      emit_if_shown_changed(change, record, before)
+      emit_device(change, record, entry)
+      before = shown(record)
+    end
+  end
+  sessions[gone] = entries[gone]
+  return before
 end
 
 -- Removes the session of a change from a record; collects an offline event if it was the last of the user.
@@ -132,11 +143,11 @@ local function remove_session(change, record, ended_ms)
   local uid, device = change.uid, change.device
   local present = record.sessions[device]
   local has_another_session = next(record.sessions, next(record.sessions))
-  local may_stay = has_another_session or #nodes_with_pending_logins() > 0
-  local before = may_stay and shown(record)
+  local before = has_another_session and shown(record)
   record.sessions[device] = nil
   set_owned(present.node, uid .. ' ' .. device, false)
-  if next(record.sessions) or hand_to_pending_login(record, uid, device, present, ended_ms) then
+  before = before or hand_to_pending_login(record, uid, device, present, ended_ms)
+  if before then
     emit_if_shown_changed(change, record, before)
     if not record.sessions[device] then emit_device(change, record, present) end
     write_record(uid, record)
