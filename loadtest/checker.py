@@ -204,7 +204,7 @@ class Showing:
         return [] if is_right else [Broken("shown", f"{fields['type']} {after} of {uid} after {before}")]
 
     def _check_device(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
-        """Check that a device came that was not there, or one that was there went."""
+        """Check that a device came that was not there, or one that was there went; nothing else changed."""
         uid, device, before = fields["uid"], fields["device"], self.shown.get(fields["uid"])
         if before is None or before.period != fields["since_id"]:
             return [
@@ -214,7 +214,8 @@ class Showing:
         devices = before.devices | {device} if came else before.devices - {device}
         self.shown[uid] = before._replace(id=entry_id, devices=devices)
         listed = {each["device"] for each in json.loads(fields["devices"])}
-        is_right = devices != before.devices and listed == devices
+        is_the_same = (_status(fields), fields["status_ms"], _said(fields)) == before[:3]
+        is_right = devices != before.devices and listed == devices and is_the_same
         return [] if is_right else [Broken("shown", f"{entry_id} {fields} of {uid} after {before}")]
 
 
