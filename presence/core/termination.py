@@ -19,8 +19,8 @@ Three verbs, which mean the same in the core and in the transports:
     connection lost, slow reader                transports, by Engine     disconnected
     bad input, logout                           Engine.received           disconnected, before the close
 
-No method waits. The caller passes the session object or its id, so a late notice about a superseded session
-ends nothing.
+`Node` is the class of server/node_assembly.py. No method waits. The caller passes the session object or its
+id, so a late notice about a superseded session ends nothing.
 """
 
 from collections.abc import Callable, Iterable

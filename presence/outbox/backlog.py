@@ -231,6 +231,7 @@ class Backlog:
             with_queued: whether changes after the replay end may be sent.
         """
         if with_ends and self._held_uids:
+            # Here and in `cut`: what is put back is replayed before what the outbox may yet get.
             self._replay_end = max(self._replay_end, self.log.cursor)
             self.log.put_back(0)
             self._held_uids.clear()

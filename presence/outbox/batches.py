@@ -126,7 +126,10 @@ class BatchInFlight:
         return True
 
     def accept(self, *, has_rest: bool) -> None:
-        """Note that Redis has the batch; `has_rest` says whether another was cut and its rest comes next."""
+        """Note that Redis has the batch.
+
+        `has_rest`: whether what was put back, such as the rest of a batch that was cut, comes next.
+        """
         self.batch = None
         # Perhaps only the first records were large.
         self.limit = min(2 * self.limit, BATCH_ITEMS) if has_rest else BATCH_ITEMS

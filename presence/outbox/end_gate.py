@@ -69,7 +69,10 @@ class EndGate:
     # Questions
 
     def is_open(self, now: float) -> bool:
-        """Whether ends may be put in a batch, and other nodes fenced and swept."""
+        """Whether ends may be put in a batch, and other nodes fenced and swept.
+
+        A step that has ends also waits for `ends_due_at`, which is the shorter wait.
+        """
         return now >= self.opens_at
 
     def is_fresh(self, now: float) -> bool:

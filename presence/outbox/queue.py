@@ -2,7 +2,7 @@
 
 Appending never waits: presence is kept in memory while Redis is unreachable. One bound holds for all shards
 together. With several shards, each has a reserve beyond it, so that a shard whose server is unreachable does
-not block the others. What a full outbox does not take, and until when: see `overflow`.
+not block the others. What a full outbox refuses, and until when: see `overflow`.
 
 A change counts against the bounds, of items and of bytes, from `append` until it leaves its shard's log.
 So changes that were taken but not yet acknowledged count too.

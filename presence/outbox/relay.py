@@ -294,7 +294,9 @@ class Relay:
         answers = await self._caller.call(lambda: self.store.apply(steps), self._linger if is_usual else None)
         answered_at = self.clock()
         if answered_at - self._lingered_s - sent_at < PROMPT_S:
-            answered_at = sent_at  # the answer came while changes gathered, perhaps immediately
+            # The answer came while changes gathered, perhaps immediately: the gate must not take that time
+            # for a shard that hung.
+            answered_at = sent_at
         superseded: list[Superseded] = []
         failures: Failures = []
         failed: list[ShardWriter] = []
@@ -368,7 +370,7 @@ class Relay:
     async def _check_before_opening(self, writers: list[ShardWriter]) -> Failures:
         """Check the metadata before openings, because a Redis that lost its data lost it too.
 
-        Afterwards `_may_open` knows which of the writers may send them.
+        A probe that finds another state takes the opening away from its writer: then `_may_open` is false.
         """
         if not writers:
             return []

@@ -24,7 +24,7 @@ class ReplyStatus(Enum):
     FENCED = "fenced"  # this node id is fenced: all its steps are refused
     UNFENCED = "unfenced"  # of a sweep: the other node is not fenced
     HEAVY = "heavy"  # of a batch: the records of its users are too large for one call, see `Reply.fitting`
-    HISTORY = "history"  # another replication id than that under which the generation was opened
+    OTHER_REPLICATION = "history"  # another replication id than that under which the generation was opened
 
 
 class Superseded(NamedTuple):

@@ -55,5 +55,8 @@ class ShardPeers:
         return {*self._leases_before, *self._lease_holders()}
 
     def only_traces(self) -> bool:
-        """Whether there are traces of other nodes and none of them is alive."""
+        """Whether there are traces of nodes that are not fenced, and no other node is alive.
+
+        A fenced node needs no care: its sessions lose to any login.
+        """
         return any(not trace.fenced for trace in self.traces.values()) and not self.alive()

@@ -30,7 +30,7 @@ The phases, as `NEXT_PHASE` has them; in each of them a batch may be in flight o
 | COMPLETE | a retirement while one is left and the gate is open; batches of changes |
 | FENCED | none; the relay takes a new node id and calls `rename` |
 
-What a resync is caused by (`Cause`) also holds for a resync that continues an interrupted one. Stale sessions
+What a resync has to make good (`Cause`) is left to the next one if it is interrupted. Stale sessions
 are registered with their next packet. If they end instead, and Redis had lost them, that end restores too.
 
 A full outbox has a resync of its own, which begins when everything before the skipped changes is written (see
@@ -109,7 +109,7 @@ NEXT_PHASE: Final[Mapping[tuple[Phase, PhaseEvent], Phase]] = {
 
 
 class Cause(Flag):
-    """Why a resync is more than a new generation; of an interrupted resync, the next one has them too."""
+    """What an opening showed that the resync has to make good; if it is interrupted, the next one has to."""
 
     NONE = 0
     LOST = auto()  # Redis lost batches that it had acknowledged
@@ -311,7 +311,8 @@ class ShardWriter:
         self._numbers.note_generation(probe.counter.generation)
         self.inbox_read = probe.inbox_n
         if self._time.note_probe(probe.now_ms):
-            # Perhaps renamed already, as another shard showed that this node slept.
+            # Perhaps renamed already, as another shard showed that this node slept: until an opening is
+            # answered, what is acknowledged is the former id's.
             is_renamed = self._numbers.acknowledged.node != self._numbers.node
             self._numbers.forget()
             self._leave_generation(PhaseEvent.LEFT if is_renamed else PhaseEvent.FENCED)

@@ -10,7 +10,7 @@ Python                                stored or sent      scripts
 `Opened.batch_history`                `trail`             `batch_history`
 `Opened.peer_traces`                  `traces`            `peer_traces`
 `Probe.peer_traces`                   `traces`            `peer_traces_key`
-`Reply.replication_id`                `history`           `replication_id`
+`ReplyStatus.OTHER_REPLICATION`       `history`           `replication_id`
 `Op.PENDING_LOGIN`                    `hold`              `add_pending_login`
 `Keys.pending_logins`                 `pending`           `pending_logins_key`
 `Keys.pending_nodes`                  `holding`           `pending_nodes_key`

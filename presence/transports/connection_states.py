@@ -2,9 +2,10 @@
 
 An idle connection is a session and two bytes: its latency class, and how many keepalives in a row the next
 slower class would have served as well; and its client's address, if a proxy has named it or it is counted.
-Replies are kept until the batch has been read. Everything else is in an object (`Connection`). There is one
-until the login, and again while anything is pending: unsent bytes, packets left for another turn, the close.
-A TLS connection keeps it.
+Replies are kept until the batch has been read; only the answer to a lone keepalive is sent immediately, when
+nothing can be queued before it. Everything else is in an object (`Connection`). There is one until the login,
+and again while anything is pending: unsent bytes, packets left for another turn, the close. A TLS connection
+keeps it.
 
 A descriptor is reused as soon as it is closed. So it names a connection only where the kernel or the core has
 just said so. Queues and deadlines hold the `Connection`, and a closed one says that it is.

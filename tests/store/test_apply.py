@@ -277,8 +277,13 @@ REFUSED: dict[str, tuple[Callable[[Hand], object], Callable[[Hand], Reply], Repl
         1,
     ),
     "an opening of a lower generation": (lambda a: a.open(5), lambda a: a.open(4), ReplyStatus.UNKNOWN, 5),
-    "another history": (lambda a: setattr(a, "replication_id", "0" * 40), log_in, ReplyStatus.HISTORY, 1),
-    "no history": (lambda a: setattr(a, "replication_id", ""), log_in, ReplyStatus.HISTORY, 1),
+    "another history": (
+        lambda a: setattr(a, "replication_id", "0" * 40),
+        log_in,
+        ReplyStatus.OTHER_REPLICATION,
+        1,
+    ),
+    "no history": (lambda a: setattr(a, "replication_id", ""), log_in, ReplyStatus.OTHER_REPLICATION, 1),
     "no counter": (lambda a: a.store.commands("", [("FLUSHALL",)]), log_in, ReplyStatus.UNKNOWN, 0),
 }
 

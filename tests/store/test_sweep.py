@@ -164,7 +164,7 @@ def test_two_sweepers_do_no_harm(peer: Hand, store: RedisStore, server: Server) 
     assert len(events(server.client)) == 2
 
 
-@pytest.mark.parametrize("status", [ReplyStatus.FENCED, ReplyStatus.UNKNOWN, ReplyStatus.HISTORY])
+@pytest.mark.parametrize("status", [ReplyStatus.FENCED, ReplyStatus.UNKNOWN, ReplyStatus.OTHER_REPLICATION])
 def test_a_sweeper_that_fell_behind_is_refused(
     peer: Hand, store: RedisStore, server: Server, status: ReplyStatus
 ) -> None:

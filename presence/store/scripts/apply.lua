@@ -1,4 +1,5 @@
 -- requires: effects shard peer_traces record_cache notices entries profile shown_state events changes
+-- What comes from which part ("from"):
 -- from effects: finish_former will
 -- from shard: count device_events generation is_fenced meta_key node node_key node_prefix now_ms opened_under
 -- from shard: peer_traces_key refuse replication_id sessions_key
@@ -12,7 +13,8 @@
 -- from changes: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes end_without_record
 -- from changes: hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins remove_session set_owned
 -- from changes: trim_seen write_record
--- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
+-- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing of it. First it finishes a former
+-- call that was cut short.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 n, the batch's number in its generation, from 1
