@@ -305,7 +305,7 @@ class ChaosRun:
         self._judge_until_now()
         given = dict(subscribers.ids)
         if self._misreporter is not None:
-            given.popitem()
+            del given[next(iter(given))]  # the oldest, which the group has had time for
         lost = lost_by_group(self._collector.ids, given, self._troubles.all, self._options.nodes)
         result.findings = judge.findings
         if self._misreporter is not None:
