@@ -1,1 +1,1 @@
-"""Benchmarks: this server beside others on the same load, in one run."""
+"""Benchmarks: what this server costs and holds, alone and beside others on the same load."""

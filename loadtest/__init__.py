@@ -1,1 +1,1 @@
-"""Load tests and benchmarks: commands of their own, not part of the installed package."""
+"""Load tests of a server, and what starts and judges servers for them, for benchmarks and for tests."""

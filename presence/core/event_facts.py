@@ -1,7 +1,8 @@
 """Facts of a login that events tell for as long as its session lives.
 
 A further one is a field here, a name in TEXTS of `store/scripts/lib/event_texts.lua`, and a field of the
-subscriber's events.
+subscriber's events. One that every login has needs a setting: a session without facts takes no memory for
+them, and is cheaper for Redis.
 
 Tests: `tests/core/test_profiles.py`, `tests/store/test_event_fields.py`.
 """

@@ -120,7 +120,7 @@ class SessionTerminator:
             self.disconnect(session, _LIMIT_GOODBYE)
 
     def supersede(self, key: SessionKey, session_id: str, goodbye_code: Code = Code.REPLACED) -> bool:
-        """End a session that another node has taken over; `goodbye_code` is what its client is told.
+        """End a session that another node has taken over; its client gets a goodbye with `goodbye_code`.
 
         Redis usually knows. But a registration of the session may be in flight, and if the other session has
         ended meanwhile, Redis would accept it. Hence the end in the outbox, which otherwise changes nothing.

@@ -23,7 +23,7 @@ Changes before the *replay end* precede what the outbox may yet get: the retirem
 resync its completion. A resync is planned in slices before any of it is sent, because an outage leaves
 hundreds of thousands of changes; its sessions are scanned in slices, because there may be a hundred thousand.
 
-Tests: ``tests/outbox/test_backlog.py``, ``tests/store/test_recovery.py``, ``tests/simulation``.
+Tests: `tests/outbox/test_backlog.py`, `tests/store/test_recovery.py`, `tests/simulation`.
 """
 
 from collections import deque

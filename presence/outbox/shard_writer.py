@@ -39,7 +39,7 @@ A full outbox has a resync of its own, which begins when everything before the s
 Order holds per user throughout. While the gate is closed (see `end_gate`), only ends, later changes of
 the same users, and the retirement are held back.
 
-Tests: ``tests/outbox/test_shard_writer.py``, ``tests/store/test_recovery.py``, ``tests/simulation``.
+Tests: `tests/outbox/test_shard_writer.py`, `tests/store/test_recovery.py`, `tests/simulation`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

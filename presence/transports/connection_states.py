@@ -75,7 +75,7 @@ SERVED_CLASSES = (IMMEDIATE, SHORT, BATCHED)
 WATCHING_CLASSES = (*SERVED_CLASSES, AWAITING_HEADER, HANDSHAKING)
 
 
-class Stage(Enum):
+class TransportState(Enum):
     """How far a connection is; the head of this file has the transitions."""
 
     HEADER = "a proxy's header is awaited"
@@ -88,7 +88,7 @@ class Stage(Enum):
     CLOSED = "the descriptor is closed, and may be another connection's"
 
 
-HEADER, HANDSHAKE, LOGIN, LOGGED_IN, CLOSE_QUEUED, FLUSHING, HALF_CLOSED, CLOSED = Stage
+HEADER, HANDSHAKE, LOGIN, LOGGED_IN, CLOSE_QUEUED, FLUSHING, HALF_CLOSED, CLOSED = TransportState
 _GUEST_STATES = (LOGIN, HANDSHAKE, HEADER)
 
 
@@ -108,7 +108,7 @@ class Connection:
         "unsent",
     )
 
-    def __init__(self, fd: int, state: Stage = LOGGED_IN) -> None:
+    def __init__(self, fd: int, state: TransportState = LOGGED_IN) -> None:
         self.fd = fd  # its descriptor, unless it is closed
         self.state = state
         self.tls: TlsConnectionState | None = None  # from the accept on, if it is a TLS connection

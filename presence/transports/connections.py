@@ -45,7 +45,7 @@ from presence.transports.connection_states import (
     WATCHING_CLASSES,
     Connection,
     LatencyClass,
-    Stage,
+    TransportState,
 )
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
@@ -147,7 +147,7 @@ class Connections:
         self.counters = TransportCounters()
         self.failures = ConnectionFailures(engine, self.counters)
 
-    def add(self, fd: int, guest: Guest, state: Stage, *, is_tls: bool = False) -> Connection:
+    def add(self, fd: int, guest: Guest, state: TransportState, *, is_tls: bool = False) -> Connection:
         """Add an accepted descriptor, not watched yet and without a login time-out."""
         if (missing := fd + 1 - len(self.clients)) > 0:
             self.clients.extend([None] * missing)

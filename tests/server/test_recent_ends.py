@@ -1,4 +1,4 @@
-"""Ends of sessions that operators are told of: kept within bounds, while all changes are passed on."""
+"""Recently ended sessions, for operators: kept within bounds, and every change is passed on."""
 
 from presence.core.changes import Change, Op
 from presence.core.profiles import PLAIN, Profile

@@ -1,4 +1,4 @@
-"""Servers for the store's tests: each test has its own.
+"""Servers for the store's tests: each test has its own, but for those that share one a module.
 
 It is the embedded Valkey; the full tier runs all of them on Redis 7, the nightly one on Redis 6.2, too.
 """
@@ -11,7 +11,9 @@ import pytest
 
 from loadtest.servers import redis_binary
 from presence.outbox.replies import ReplyStatus
+from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
+from presence.store.redis_client import Redis, open_client
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import Hand
@@ -35,6 +37,20 @@ def server(binary: str, folder: Path) -> Iterator[Server]:
     server = Server(binary, folder)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def shared_redis() -> Iterator[EmbeddedRedis]:
+    with embedded_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
+    """A connection to the server that a module's tests share, empty."""
+    with open_client(shared_redis.url) as client:
+        client.flushall()
+        yield client
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Answers of nodes in Redis: where they are, and for how long."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -8,24 +7,11 @@ import pytest
 
 from presence.common.errors import StoreError
 from presence.store.answers import ANSWER_TTL_MS, AnswerField, AnswerKeys
-from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from presence.store.redis_client import Redis, open_client
+from presence.store.redis_client import Redis
 
 TOKEN = "0123456789abcdef" * 2
-
-
-@pytest.fixture(scope="module")
-def shared_redis() -> Iterator[EmbeddedRedis]:
-    with embedded_redis() as server:
-        yield server
-
-
-@pytest.fixture
-def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
-    with open_client(shared_redis.url) as client:
-        client.flushall()
-        yield client
 
 
 def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:

@@ -2,34 +2,20 @@
 
 import json
 import time
-from collections.abc import Iterator
 
 import msgpack
 import pytest
 
-from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.questions import NodeAnswers, Question, QuestionKind, ask, read_answer, read_question
-from presence.store.redis_client import Redis, open_client
+from presence.store.redis_client import Redis
 from presence.store.script_arguments import read_message, read_notice
 from presence.store.shard_clients import ShardClients
 from tests.support.nodes_that_answer import answer, listening, session
 
 TOKEN = "0123456789abcdef" * 2
 PATIENCE_S = 10.0  # for nodes that do answer
-
-
-@pytest.fixture(scope="module")
-def shared_redis() -> Iterator[EmbeddedRedis]:
-    with embedded_redis() as server:
-        yield server
-
-
-@pytest.fixture
-def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
-    with open_client(shared_redis.url) as client:
-        client.flushall()
-        yield client
 
 
 def asked(url: str, uid: str, *nodes: str, wait_s: float = PATIENCE_S, shards: int = 1) -> NodeAnswers:
