@@ -46,7 +46,7 @@ export type {
   UserState,
   WatchEnded,
 } from "./pushes.js";
-export { type Endpoint, TcpConnector } from "./tcp.js";
+export { type Endpoint, TcpConnector } from "./node/tcp.js";
 export type { TokenSource } from "./tokens.js";
 export type { Value, ValueMap } from "./values.js";
 export { compareIds } from "./watches.js";

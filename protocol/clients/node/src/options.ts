@@ -3,7 +3,7 @@
 import type { Connector } from "./connector.js";
 import { ASK_EVERY } from "./keepalives.js";
 import type { Identity, LoginChange, Status } from "./login.js";
-import { type Endpoint, TcpConnector } from "./tcp.js";
+import { type Endpoint, TcpConnector } from "./node/tcp.js";
 import type { TokenSource } from "./tokens.js";
 
 const REQUEST_TIMEOUT_MS = 10_000;

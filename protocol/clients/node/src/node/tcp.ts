@@ -3,7 +3,7 @@
 import { connect as connectTcp, isIP } from "node:net";
 import { connect as connectTls, type ConnectionOptions, createSecureContext } from "node:tls";
 
-import type { Connection, ConnectionEvents, Connector } from "./connector.js";
+import type { Connection, ConnectionEvents, Connector } from "../connector.js";
 
 /** The address of a server. */
 export interface Endpoint {
