@@ -1,22 +1,21 @@
-/** The public client. */
-
-import { EventEmitter } from "node:events";
+/** The client, apart from what its platform gives it. */
 
 import { checkSignal, onAbort } from "./aborts.js";
 import { Kind } from "./constants.js";
-import { type Environment, SYSTEM } from "./environment.js";
+import type { Environment } from "./environment.js";
 import { ConnectionLost, EncodeError, PresenceError, RequestFailed, RequestTimeout } from "./errors.js";
 import { Link } from "./link.js";
+import { Listeners } from "./listeners.js";
 import type { LoginChange } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
 import {
+  type BaseOptions,
   type Change,
   checkedBoolean,
   checkedChange,
   checkedMs,
   checkedOptions,
   checkedUids,
-  type Options,
 } from "./options.js";
 import {
   type Connected,
@@ -75,8 +74,8 @@ interface PendingRequest {
  * carried out, with the error that has ended the client, and with `EncodeError`, `TypeError` or `RangeError` for
  * an argument that breaks a rule.
  */
-export class PresenceClient {
-  private readonly emitter = new EventEmitter();
+export abstract class BaseClient {
+  private readonly listeners = new Listeners<Events>();
   private readonly machine: ClientMachine;
   private readonly link: Link;
   private readonly watchedUsers = new WatchedUsers();
@@ -96,12 +95,9 @@ export class PresenceClient {
    * @throws EncodeError the login breaks a rule of the protocol.
    * @throws TypeError, RangeError another option is wrong.
    */
-  constructor(options: Options);
-  /** @internal For tests in virtual time. */
-  constructor(options: Options, environment: Environment);
-  constructor(
-    options: Options,
-    private readonly environment: Environment = SYSTEM,
+  protected constructor(
+    options: BaseOptions,
+    private readonly environment: Environment,
   ) {
     const { login, connector, tokenSource, persistent, askEvery, ...rest } = checkedOptions(options);
     const { requestTimeoutMs, watchDevices, maxMessages, maxChanges } = rest;
@@ -136,17 +132,17 @@ export class PresenceClient {
   // Events
 
   on<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
-    this.emitter.on(name, listener);
+    this.listeners.add(name, listener);
     return this;
   }
 
   once<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
-    this.emitter.once(name, listener);
+    this.listeners.add(name, listener, true);
     return this;
   }
 
   off<Name extends keyof Events>(name: Name, listener: Listener<Name>): this {
-    this.emitter.off(name, listener);
+    this.listeners.remove(name, listener);
     return this;
   }
 
@@ -571,13 +567,7 @@ export class PresenceClient {
 
   /** Calls the listeners. What one throws is thrown later, and stops neither another nor the client. */
   private emit(name: keyof Events, event: Events[keyof Events]): void {
-    for (const listener of this.emitter.rawListeners(name)) {
-      try {
-        listener.call(this.emitter, event);
-      } catch (error) {
-        this.environment.throwLater(error);
-      }
-    }
+    this.listeners.call(name, event, (error) => this.environment.throwLater(error));
   }
 
   // Requests

@@ -18,20 +18,12 @@ export interface Environment {
 
 const MAX_TIMER_MS = 2 ** 31 - 1; // the maximum of setTimeout, which takes a longer time for 1 ms
 
-export const SYSTEM: Environment = {
+/** What Node and browsers have in common. */
+export const TIMERS: Pick<Environment, "now" | "after" | "chance"> = {
   now: () => performance.now(),
   after: (ms, callback) => {
     const timer = setTimeout(callback, Math.min(ms, MAX_TIMER_MS));
     return () => clearTimeout(timer);
-  },
-  afterInput: (callback) => {
-    const immediate = setImmediate(callback);
-    return () => clearImmediate(immediate);
-  },
-  throwLater: (error) => {
-    setImmediate(() => {
-      throw error;
-    });
   },
   chance: Math.random,
 };

@@ -1,52 +1,5 @@
-/** A client of a presence server, and the protocol below it. See README.md. */
+/** A client of a presence server for Node, and the protocol below it. See README.md. */
 
-export { type Abortable, type Events, PresenceClient } from "./client.js";
-export { decode, encode, type Packet } from "./codec.js";
-export type { Connection, ConnectionEvents, Connector } from "./connector.js";
-export * from "./constants.js";
-export { Decoder } from "./decoder.js";
-export {
-  Banned,
-  Busy,
-  ConnectionLost,
-  EncodeError,
-  Ended,
-  Kicked,
-  LimitReached,
-  LoginRefused,
-  NoToken,
-  NotAllowed,
-  NotConnected,
-  PresenceError,
-  ProtocolError,
-  RecipientDisconnected,
-  RecipientOffline,
-  type Refusal,
-  Replaced,
-  RequestError,
-  RequestFailed,
-  RequestTimeout,
-  ServerFailed,
-  SessionLimit,
-  Uncertain,
-  Unreachable,
-  Unsupported,
-} from "./errors.js";
-export type { Status } from "./login.js";
-export type { State } from "./machine.js";
-export type { Change, Options } from "./options.js";
-export type {
-  Connected,
-  Delivered,
-  DeviceState,
-  Disconnected,
-  Dropped,
-  Goodbye,
-  PresenceChanged,
-  UserState,
-  WatchEnded,
-} from "./pushes.js";
+export * from "./common.js";
+export { type Options, PresenceClient } from "./node/client.js";
 export { type Endpoint, TcpConnector } from "./node/tcp.js";
-export type { TokenSource } from "./tokens.js";
-export type { Value, ValueMap } from "./values.js";
-export { compareIds } from "./watches.js";

@@ -15,6 +15,7 @@
  * login, tokens, watches and counters. Without a token function the second state is left out.
  */
 
+import { concat } from "./bytes.js";
 import { encode, type Packet } from "./codec.js";
 import { Code, FRAME_LIMIT_BYTES, Kind } from "./constants.js";
 import { Decoder } from "./decoder.js";
@@ -145,7 +146,7 @@ export class ClientMachine {
 
   /** Returns the bytes to send on the current connection, and clears them. */
   takeOutgoing(): Uint8Array {
-    const bytes = Buffer.concat(this.outgoing);
+    const bytes = concat(this.outgoing);
     this.outgoing = [];
     return bytes;
   }

@@ -3,15 +3,15 @@
 import type { Connector } from "./connector.js";
 import { ASK_EVERY } from "./keepalives.js";
 import type { Identity, LoginChange, Status } from "./login.js";
-import { type Endpoint, TcpConnector } from "./node/tcp.js";
 import type { TokenSource } from "./tokens.js";
 
 const REQUEST_TIMEOUT_MS = 10_000;
 const MAX_MESSAGES = 1000; // a minute of a busy chat; with bodies of 16 KiB 16 MiB for each iterator
 const MAX_CHANGES = 1000; // one of each user that a server allows to watch
 
-export interface Options extends Omit<Identity, "token" | "untilMs">, Partial<Endpoint> {
-  /** Opens the connections instead of `host`, `port` and `tls`. */
+/** What a client takes on every platform. */
+export interface BaseOptions extends Omit<Identity, "token" | "untilMs"> {
+  /** Opens the connections; left out if the platform makes one of other options. */
   readonly connector?: Connector | undefined;
   /**
    * The user's token, if the server requires one; or a function that returns one. It is called before each
@@ -68,11 +68,8 @@ export interface Configuration {
   readonly maxChanges: number;
 }
 
-const OPTION_NAMES: Readonly<Record<keyof Options, true>> = {
+const OPTION_NAMES: Readonly<Record<keyof BaseOptions, true>> = {
   connector: true,
-  host: true,
-  port: true,
-  tls: true,
   token: true,
   persistent: true,
   watchDevices: true,
@@ -99,16 +96,13 @@ const CHANGE_NAMES: Readonly<Record<keyof Change, true>> = {
 };
 
 /** @throws TypeError, RangeError an option is wrong. The login is checked against the protocol later. */
-export function checkedOptions(options: Options): Configuration {
+export function checkedOptions(options: BaseOptions): Configuration {
   checkNames("options", options, OPTION_NAMES);
-  const { connector, host, port, tls, token, persistent = false, watchDevices = false, ...rest } = options;
+  const { connector, token, persistent = false, watchDevices = false, ...rest } = options;
   const { requestTimeoutMs = REQUEST_TIMEOUT_MS, askEvery = ASK_EVERY, ...others } = rest;
   const { maxMessages = MAX_MESSAGES, maxChanges = MAX_CHANGES, ...identity } = others;
-  if (connector !== undefined && (host ?? port ?? tls) !== undefined) {
-    throw new TypeError("either a connector or host, port and tls");
-  }
-  if (connector !== undefined && typeof connector?.connect !== "function") {
-    throw new TypeError("connector must have a method connect");
+  if (typeof connector?.connect !== "function") {
+    throw new TypeError("connector is missing, or has no method connect");
   }
   if (token !== undefined && typeof token !== "string" && typeof token !== "function") {
     throw new TypeError("token must be a string or a function");
@@ -118,7 +112,7 @@ export function checkedOptions(options: Options): Configuration {
   }
   return {
     login: typeof token === "string" ? { ...identity, token } : identity,
-    connector: connector ?? new TcpConnector({ host, port, tls } as Endpoint),
+    connector,
     tokenSource: typeof token === "function" ? token : null,
     persistent: checkedBoolean("persistent", persistent),
     watchDevices: checkedBoolean("watchDevices", watchDevices),

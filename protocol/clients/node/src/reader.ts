@@ -19,10 +19,10 @@ export class Reader {
   /** Offset of the next byte. */
   offset = 0;
   wholeFloats = false;
-  private readonly bytes: Buffer;
+  private readonly view: DataView;
 
-  constructor(bytes: Uint8Array) {
-    this.bytes = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  constructor(private readonly bytes: Uint8Array) {
+    this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
 
   /**
@@ -71,23 +71,23 @@ export class Reader {
       case 0xc6:
         return new Uint8Array(this.readBytes(this.readUint(1 << (tag - 0xc4)))); // a copy: frames are large
       case 0xca:
-        return this.toFloat(this.readBytes(4).readFloatBE());
+        return this.toFloat(this.view.getFloat32(this.advance(4)));
       case 0xcb:
-        return this.toFloat(this.readBytes(8).readDoubleBE());
+        return this.toFloat(this.view.getFloat64(this.advance(8)));
       case 0xcc:
       case 0xcd:
       case 0xce:
         return this.readUint(1 << (tag - 0xcc));
       case 0xcf:
-        return toInteger(this.readBytes(8).readBigUInt64BE());
+        return toInteger(this.view.getBigUint64(this.advance(8)));
       case 0xd0:
+        return this.view.getInt8(this.advance(1));
       case 0xd1:
-      case 0xd2: {
-        const width = 1 << (tag - 0xd0);
-        return this.readBytes(width).readIntBE(0, width);
-      }
+        return this.view.getInt16(this.advance(2));
+      case 0xd2:
+        return this.view.getInt32(this.advance(4));
       case 0xd3:
-        return toInteger(this.readBytes(8).readBigInt64BE());
+        return toInteger(this.view.getBigInt64(this.advance(8)));
       case 0xd9:
       case 0xda:
       case 0xdb:
@@ -146,16 +146,27 @@ export class Reader {
   }
 
   private readUint(width: number): number {
-    return this.readBytes(width).readUIntBE(0, width);
+    const start = this.advance(width);
+    return width === 1
+      ? this.view.getUint8(start)
+      : width === 2
+        ? this.view.getUint16(start)
+        : this.view.getUint32(start);
   }
 
-  private readBytes(length: number): Buffer {
+  private readBytes(length: number): Uint8Array {
+    const start = this.advance(length);
+    return this.bytes.subarray(start, start + length);
+  }
+
+  /** Returns where the next bytes begin, and moves behind them. */
+  private advance(length: number): number {
     const start = this.offset;
     if (length > this.bytes.length - start) {
       throw malformed("the frame ends before its values do");
     }
     this.offset = start + length;
-    return this.bytes.subarray(start, start + length);
+    return start;
   }
 }
 

@@ -5,6 +5,7 @@
  * not mean "absent".
  */
 
+import { isLongerThan } from "./bytes.js";
 import {
   CLASS_MAX_BYTES,
   Code,
@@ -49,7 +50,7 @@ function boundedText(maxBytes: number, forbidden?: RegExp): Check {
     if (typeof value !== "string" || !value) {
       throw invalid(name, "must be a string that is not empty");
     }
-    if (Buffer.byteLength(value) > maxBytes) {
+    if (isLongerThan(value, maxBytes)) {
       throw tooLarge(name, `is longer than ${maxBytes} bytes`);
     }
     if (forbidden?.test(value)) {

@@ -27,8 +27,9 @@ export function checkedToken(token: unknown): string {
  */
 export function remainingLifetimeMs(token: string, serverTimeMs: number | null): number | null {
   try {
-    const body = Buffer.from(token.split(".")[1] ?? "", "base64url").toString("utf8");
-    const { exp, iat } = JSON.parse(body) as { exp?: unknown; iat?: unknown };
+    const base64 = (token.split(".")[1] ?? "").replaceAll("-", "+").replaceAll("_", "/");
+    const body = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const { exp, iat } = JSON.parse(new TextDecoder().decode(body)) as { exp?: unknown; iat?: unknown };
     const startMs = serverTimeMs ?? (typeof iat === "number" ? iat * 1000 : NaN);
     const remainingMs = (typeof exp === "number" ? exp * 1000 : NaN) - startMs;
     return Number.isFinite(remainingMs) ? remainingMs : null;

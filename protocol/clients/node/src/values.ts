@@ -61,3 +61,16 @@ export function unboxFloats(raw: Raw): Value {
   }
   return raw;
 }
+
+/** Whether two values are the same on the wire, whatever the order of their keys. */
+export function isEqual(one: Value | undefined, other: Value | undefined): boolean {
+  if (typeof one !== "object" || typeof other !== "object" || one === null || other === null) {
+    return one === other;
+  }
+  const [entries, others] = [Object.entries(one), new Map<string, Value>(Object.entries(other))];
+  return (
+    Object.getPrototypeOf(one) === Object.getPrototypeOf(other) &&
+    entries.length === others.size &&
+    entries.every(([key, value]) => others.has(key) && isEqual(value as Value, others.get(key)))
+  );
+}

@@ -6,10 +6,10 @@
  * after a newer one.
  */
 
-import { isDeepStrictEqual } from "node:util";
-
+import { utf8 } from "./bytes.js";
 import { FRAME_LIMIT_BYTES, UIDS_MAX } from "./constants.js";
 import { MEANWHILE, type PresenceChanged, type UserState, WATCHED } from "./pushes.js";
+import { isEqual } from "./values.js";
 
 // In the frame of a watch: everything except the uids; and the header of each uid.
 const FRAME_OVERHEAD_BYTES = 32;
@@ -204,7 +204,7 @@ export function batches(uids: Iterable<string>): string[][] {
   let batch: string[] = [];
   let room = 0;
   for (const uid of uids) {
-    const size = Buffer.byteLength(uid) + UID_HEADER_BYTES;
+    const size = utf8(uid).length + UID_HEADER_BYTES;
     if (batch.length === UIDS_MAX || size > room) {
       batch = [];
       result.push(batch);
@@ -232,7 +232,7 @@ export function differs(state: UserState, known: UserState): boolean {
   return (
     state.status !== known.status ||
     state.lastSeenMs !== known.lastSeenMs ||
-    !isDeepStrictEqual(state.meta, known.meta)
+    !isEqual(state.meta, known.meta)
   );
 }
 

@@ -1,5 +1,6 @@
 /** Writes MessagePack in its shortest encoding, floats as float64. */
 
+import { concat, utf8 } from "./bytes.js";
 import { DEPTH_MAX } from "./constants.js";
 import { EncodeError } from "./errors.js";
 import { WholeFloat } from "./values.js";
@@ -28,14 +29,14 @@ const MAP: Format = { fixedTag: 0x80, fixedLimit: 16, tags: [null, 0xde, 0xdf] }
 export function pack(value: unknown): Uint8Array {
   const parts: Uint8Array[] = [];
   write(value, DEPTH_MAX + 1, parts);
-  return new Uint8Array(Buffer.concat(parts));
+  return concat(parts);
 }
 
 function write(value: unknown, depth: number, parts: Uint8Array[]): void {
   if (value === null) {
-    parts.push(Buffer.of(0xc0));
+    parts.push(Uint8Array.of(0xc0));
   } else if (typeof value === "boolean") {
-    parts.push(Buffer.of(value ? 0xc3 : 0xc2));
+    parts.push(Uint8Array.of(value ? 0xc3 : 0xc2));
   } else if (typeof value === "bigint" || (typeof value === "number" && Number.isSafeInteger(value))) {
     parts.push(integer(BigInt(value)));
   } else if (typeof value === "number") {
@@ -46,7 +47,7 @@ function write(value: unknown, depth: number, parts: Uint8Array[]): void {
     if (/\p{Surrogate}/u.test(value)) {
       throw new EncodeError("a string holds half a surrogate pair");
     }
-    const bytes = Buffer.from(value, "utf-8");
+    const bytes = utf8(value);
     parts.push(header(STRING, bytes.length), bytes);
   } else if (value instanceof Uint8Array) {
     parts.push(header(BINARY, value.length), value);
@@ -85,7 +86,7 @@ function typeName(value: unknown): string {
 
 function header(form: Format, length: number): Uint8Array {
   if (length < form.fixedLimit) {
-    return Buffer.of(form.fixedTag + length);
+    return Uint8Array.of(form.fixedTag + length);
   }
   const [short, middle, long] = form.tags;
   if (short !== null && length < 0x100) {
@@ -95,20 +96,23 @@ function header(form: Format, length: number): Uint8Array {
 }
 
 function withTag(tag: number, width: number, value: number): Uint8Array {
-  const bytes = Buffer.alloc(1 + width, tag);
-  bytes.writeUIntBE(value, 1, width);
+  const bytes = new Uint8Array(1 + width);
+  bytes[0] = tag;
+  for (let place = width, rest = value; place > 0; place -= 1, rest >>>= 8) {
+    bytes[place] = rest; // its lowest 8 bits
+  }
   return bytes;
 }
 
 function integer(value: bigint): Uint8Array {
   if (value >= -0x20n && value < 0x80n) {
-    return Buffer.of(Number(value) & 0xff);
+    return Uint8Array.of(Number(value) & 0xff);
   }
   for (const [power, width] of [1, 2, 4, 8].entries()) {
     const bits = 8 * width;
     if (value === (value < 0n ? BigInt.asIntN(bits, value) : BigInt.asUintN(bits, value))) {
-      const bytes = Buffer.alloc(9);
-      bytes.writeBigUInt64BE(BigInt.asUintN(64, value), 1);
+      const bytes = new Uint8Array(9);
+      new DataView(bytes.buffer).setBigUint64(1, BigInt.asUintN(64, value));
       const from = 8 - width; // the tag comes before the significant bytes
       bytes[from] = (value < 0n ? 0xd0 : 0xcc) + power;
       return bytes.subarray(from);
@@ -118,7 +122,7 @@ function integer(value: bigint): Uint8Array {
 }
 
 function float(value: number): Uint8Array {
-  const bytes = Buffer.alloc(9, 0xcb);
-  bytes.writeDoubleBE(value, 1);
+  const bytes = Uint8Array.of(0xcb, 0, 0, 0, 0, 0, 0, 0, 0);
+  new DataView(bytes.buffer).setFloat64(1, value);
   return bytes;
 }

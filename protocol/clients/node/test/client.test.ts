@@ -24,7 +24,7 @@ import {
   Unreachable,
   type ValueMap,
 } from "../src/index.js";
-import { SYSTEM } from "../src/environment.js";
+import { NODE } from "../src/node/environment.js";
 import { token } from "./driver.js";
 import { Peer, ScriptedServer } from "./scripted-server.js";
 
@@ -52,7 +52,7 @@ function recordEvents(client: PresenceClient): string[] {
   return events;
 }
 
-const NO_JITTER = { ...SYSTEM, chance: () => 0 };
+const NO_JITTER = { ...NODE, chance: () => 0 };
 
 type TestBody = (context: Context) => Promise<void>;
 
