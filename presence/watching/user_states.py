@@ -66,6 +66,10 @@ class WatchedState(NamedTuple):
         }
         if self.reason:
             state["reason"] = reason_shown(self.reason)
+            if state["reason"] == Code.LOGOUT.reason:
+                # So it is to the millisecond, or it was no logout: one whom an operator ends was last seen
+                # up to a keepalive earlier, which would tell the two apart.
+                state["last_seen_ms"] = self.since_ms
         if self.meta and (said := _meta(self.meta)):
             state["meta"] = said
         if self.devices is not None:

@@ -68,5 +68,7 @@ def test_ids_are_compared_as_numbers() -> None:
 
 
 @pytest.mark.parametrize("reason", ["kicked", "banned"])
-def test_what_an_operator_did_to_a_user_is_not_shown(reason: str) -> None:
-    assert WatchedState("offline", 1, 1, "1-0", reason=reason).shown()["reason"] == "logout"
+def test_a_user_whom_an_operator_ends_is_shown_exactly_like_one_who_logs_out(reason: str) -> None:
+    ended = WatchedState("offline", 12_000, 3_000, "12000-0", reason=reason)
+    logged_out = WatchedState("offline", 12_000, 12_000, "12000-0", reason="logout")
+    assert ended.shown() == logged_out.shown()
