@@ -51,7 +51,8 @@ class CredentialsError(Exception):
 def load_modules(settings: Settings) -> None:
     """Import what a worker with these settings needs, before a supervisor forks its first worker.
 
-    Later the files of these modules may be from another version.
+    Later the files of these modules may be from another version. All workers have the keys of session tickets
+    that are made here.
     """
     if settings.token_keys is not None:
         import presence.auth.key_rotation  # noqa: PLC0415 - see above
@@ -60,7 +61,9 @@ def load_modules(settings: Settings) -> None:
         if is_url(settings.token_keys):
             import presence.auth.key_url  # noqa: PLC0415 - see above
     if settings.tls_cert is not None:
-        import presence.transports.tls  # noqa: PLC0415 - see above
+        from presence.transports.tls import ticket_context  # noqa: PLC0415 - see above
+
+        ticket_context()
     if settings.tls_client_ca is not None:
         import presence.auth.client_certificates  # noqa: F401, PLC0415 - see above
 

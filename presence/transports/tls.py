@@ -8,6 +8,12 @@ make the server repeat the work of a handshake. One session ticket per TLS 1.3 c
 returns with it saves both sides the signature; the library's default of two serves browsers that open several
 connections.
 
+A context makes the keys of its tickets itself, at random, and neither gives nor takes them. A client may
+return to another worker, after a reload, so all connections begin with one context, `ticket_context`, that is
+made before workers are forked and outlives reloads. Each then gets the context of the certificate in use: the
+library takes the certificate from this one, and ticket keys always from the first. Loading a new certificate
+into one context would not do, because an old one of another key type would stay beside it.
+
 Where clients have certificates there are no tickets and TLS 1.3 only, which has no other way to resume a
 session: a resumed one is not verified again, although its certificate may have expired or been revoked since.
 
@@ -18,6 +24,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from socket import socket
 from typing import NamedTuple
@@ -49,7 +56,7 @@ class ClientVerification:
 
 
 class CertificateInfo(NamedTuple):
-    """The context of new connections, and when its certificate and its first revocation list expire."""
+    """A context with the certificate, and when its certificate and its first revocation list expire."""
 
     context: ssl.SSLContext
     ends_at: datetime
@@ -68,7 +75,8 @@ class Certificate:
         CertificateError: they cannot be used.
 
     Attributes:
-        context: for new connections.
+        ticket_context: what a new connection begins with; its `context` is then set to the next attribute.
+        context: has the certificate in use.
         ends_at: when the certificate expires.
         crl_ends_at: when the first revocation list expires, after which no certificate of its authority is
             accepted; None: never, or there is none.
@@ -92,13 +100,15 @@ class Certificate:
         ends_at = _end_of(_text(self._cert), self._cert)
         if "PRIVATE KEY-----" not in _text(key):
             raise CertificateError(f"{key}: holds no private key in PEM form")
-        context = _context(self._cert, key)
+        context = _context()
+        _load_certificate(context, self._cert, key)
         crl_ends_at = None if self._clients is None else _verify_clients(context, self._clients)
         return CertificateInfo(context, ends_at, crl_ends_at)
 
     def use(self, shown: CertificateInfo) -> None:
         """Use this for new connections."""
         self.context, self.ends_at, self.crl_ends_at = shown
+        self.ticket_context = ticket_context() if self._clients is None else self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,13 @@ def _end_of(pem: str, path: Path) -> datetime:
         raise CertificateError(f"{path}: {problem}") from None
 
 
-def _context(cert: Path, key: Path) -> ssl.SSLContext:
+@cache
+def ticket_context() -> ssl.SSLContext:
+    """Return the context whose keys encrypt all session tickets of this process and those forked from it."""
+    return _context()
+
+
+def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -143,6 +159,10 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
     # client still gets its answers. Older libraries behave so by default.
     context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
     context.num_tickets = TICKETS
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, cert: Path, key: Path) -> None:
     asked = False
 
     def no_password() -> str:
@@ -160,7 +180,6 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
         else:
             problem = f"cannot be used with {cert}: {getattr(error, 'reason', None) or 'not readable as PEM'}"
         raise CertificateError(f"{key}: {problem}") from None
-    return context
 
 
 def _verify_clients(context: ssl.SSLContext, clients: ClientVerification) -> datetime | None:

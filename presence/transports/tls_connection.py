@@ -76,7 +76,8 @@ class TlsConnectionState:
         if first != _HANDSHAKE:
             raise NotTls
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = certificate.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls = certificate.ticket_context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls.context = certificate.context
         self.fresh = False
 
     def handshake(self) -> bool:
@@ -103,6 +104,11 @@ class TlsConnectionState:
     def take_output(self) -> bytes:
         """Return what the library says by itself, as records to send."""
         return self._outgoing.read()
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the handshake, now over, began with a session ticket."""
+        return self._tls.session_reused is True
 
     def peer_certificate(self) -> bytes | None:
         """Return the verified certificate of the client, as DER; None without one, or while not `ready`."""

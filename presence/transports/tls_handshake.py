@@ -61,6 +61,7 @@ class Handshakes:
             if is_over:
                 del connections.handshaking[connection]
                 connections.counters.handshakes += 1
+                connections.counters.handshakes_resumed += tls.is_resumed
                 connection.state = LOGIN
 
     def _begin(self, connection: Connection, tls: TlsConnectionState) -> None:

@@ -22,6 +22,7 @@ class TransportCounters:
         latency_classes: connections by latency class.
         tls_connections, handshakes_underway: at present.
         handshakes, handshakes_failed, handshakes_refused: "refused" were dropped for newer ones.
+        handshakes_resumed: those of `handshakes` that began with a session ticket.
         proxied, proxy_headers_refused: connections with a valid header, and without one.
         awaiting_proxy_headers: connections whose header is not complete.
         addresses_kept: client addresses that a proxy named or that are counted.
@@ -40,6 +41,7 @@ class TransportCounters:
     tls_connections: int = 0
     handshakes_underway: int = 0
     handshakes: int = 0
+    handshakes_resumed: int = 0
     handshakes_failed: int = 0
     handshakes_refused: int = 0
     proxied: int = 0

@@ -134,10 +134,13 @@ class StreamTransport:
         counters.handshakes_underway += 1
         cause = None
         try:
-            tls_stream = trio.SSLStream(stream, self._tls.certificate.context, server_side=True)
+            certificate = self._tls.certificate
+            tls_stream = trio.SSLStream(stream, certificate.ticket_context, server_side=True)
+            tls_stream.context = certificate.context
             with trio.move_on_at(deadline):
                 await tls_stream.do_handshake()
                 counters.handshakes += 1
+                counters.handshakes_resumed += tls_stream.session_reused is True
                 return tls_stream
         except trio.BrokenResourceError as error:
             cause = error.__cause__

@@ -55,6 +55,18 @@ def test_without_files_there_is_no_authenticator_and_no_certificate() -> None:
     assert problems(Settings()) == []
 
 
+def test_the_keys_of_session_tickets_are_made_before_workers_are_forked(tmp_path: Path) -> None:
+    cert, key = certificates.write(tmp_path)
+    settings = Settings(tls_cert=cert, tls_key=key)
+    tls.ticket_context.cache_clear()
+    credentials.load_modules(settings)
+    made = tls.ticket_context.cache_info().misses
+    found = opened(settings).certificate
+    assert found
+    assert found.ticket_context is tls.ticket_context()
+    assert tls.ticket_context.cache_info().misses == made == 1
+
+
 def test_tokens_are_checked_by_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(key_set([entry("HS256")]))

@@ -1,10 +1,13 @@
-"""`presence serve` with a certificate: both ports, several workers, and a new certificate."""
+"""`presence serve` with a certificate: both ports, several workers, resumed sessions, a new certificate."""
 
+import os
 import signal
 import socket
 import ssl
 from contextlib import ExitStack, closing
 from pathlib import Path
+
+import pytest
 
 from presence import protocol
 from presence.protocol import Kind
@@ -51,3 +54,37 @@ def test_tls_beside_plain_tcp_and_a_new_certificate_that_drops_no_client(
         assert {peer(each) for each in before} != {peer(after)}
         assert {phone.send_keepalive().kind for phone in (plain, *before)} == {Kind.OK}
     assert sum(line["transport"]["handshakes"] for line in server.logged("stopped")) == 9
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_sessions_are_resumed_by_every_worker_after_a_reload_and_by_a_replaced_worker(
+    redis_server: EmbeddedRedis, tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    flags = ("--redis", redis_server.url, "--workers", "2", "--tls-only", "--disconnect-grace", "0")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    certificates.authority().configure_trust(context)
+    context.maximum_version = version
+    with running_server(*flags, "--tls-cert", str(cert), "--tls-key", str(key)) as server:
+
+        def resumed(session: ssl.SSLSession | None) -> tuple[bool | None, ssl.SSLSession | None]:
+            """Log in with the session of another connection; whether it was resumed, and the next one."""
+            connection = socket.create_connection(server.address, TIMEOUT_S)
+            tls = context.wrap_socket(connection, server_hostname=certificates.HOST, session=session)
+            with closing(Phone(tls)) as phone:
+                assert phone.ask(protocol.login("ann", id=1)).kind == Kind.OK
+                return tls.session_reused, tls.session
+
+        is_resumed, session = resumed(None)
+        assert not is_resumed
+        assert all(resumed(session)[0] for _ in range(6)), "by each of two workers, in rotation"
+        certificates.write(tmp_path, number=1)
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(server.logged("certificate renewed")) == 2)
+        assert all(resumed(session)[0] for _ in range(6))
+        os.kill(server.logged("worker started")[0]["pid"], signal.SIGKILL)
+        wait_for(lambda: len(server.logged("serving TLS")) == 3)
+        assert all(resumed(session)[0] for _ in range(6))
+    (remaining, replaced) = (line["transport"] for line in server.logged("stopped"))
+    assert remaining["handshakes_resumed"]
+    assert replaced["handshakes_resumed"] == replaced["handshakes"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks import handshakes, prober, visits
 from benchmarks import keepalives as bench
-from benchmarks import prober, visits
 from benchmarks.compare import __main__ as compare
 from benchmarks.compare.player import ComparePlan, CompareRow, Schedule, Telling, judge
 from benchmarks.load_generator import ANSWERED, PRESENCE, UNANSWERED, GeneratorReport
@@ -226,3 +226,11 @@ def test_offline_reports_are_compared_with_what_users_did(
     judge(row, schedule, reports)
     assert (row.early, row.false, row.missed) == (early, false, missed)
     assert row.max_ms == pytest.approx(max_ms, nan_ok=True)
+
+
+def test_handshakes_are_of_the_kind_they_are_counted_as() -> None:
+    for version in handshakes.VERSIONS.values():
+        found = handshakes.measured(handshakes.KEYS["P-256"], version, 2)
+        assert [each.is_resumed for each in found["full"]] == [False, False]
+        assert [each.is_resumed for each in found["resumed"]] == [True, True]
+        assert found["resumed"][1].received_bytes < found["full"][1].received_bytes
