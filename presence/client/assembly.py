@@ -13,10 +13,11 @@ from presence import protocol
 from presence.client.argument_checks import MAX_PORT, host_name, seconds, whole
 from presence.client.async_client import Client
 from presence.client.inbox import Inbox
-from presence.client.link import Link, open_tcp
+from presence.client.link import Link
 from presence.client.options import DEFAULTS, ClientOptions
 from presence.client.reconnect import ReconnectPolicy
 from presence.client.state_machine import ClientMachine
+from presence.client.tcp import open_tcp
 from presence.client.tokens import TokenSource
 
 

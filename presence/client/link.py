@@ -4,13 +4,11 @@ During a connection a second task writes and a third one keeps time; if a functi
 renews them. The first belongs to the event loop and not to the task that starts it, so a client may be closed
 by another task than the one that opened it.
 
-Tests: `tests/client/test_handles.py`, `tests/client/test_client.py`,
-`tests/system/client/test_addresses.py`.
+Tests: `tests/client/test_handles.py`, `tests/client/test_client.py`.
 """
 
 import asyncio
 import inspect
-import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -288,16 +286,3 @@ def protect_from_ctrl_c(*functions: Callable[..., Awaitable[None]]) -> None:
     if (trio := sys.modules.get("trio")) is not None:
         for function in functions:
             trio.lowlevel.enable_ki_protection(function)
-
-
-async def open_tcp(host: str, port: int, ssl_context: ssl.SSLContext | None) -> ByteStream:
-    """Connect over TCP, and over TLS if there is a context.
-
-    Raises:
-        OSError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream: no address could be connected to.
-    """
-    if ssl_context is None:
-        return await anyio.connect_tcp(host, port)
-    return await anyio.connect_tcp(
-        host, port, tls=True, ssl_context=ssl_context, tls_standard_compatible=False
-    )
