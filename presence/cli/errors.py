@@ -6,6 +6,7 @@ Tests: `tests/system/end_to_end/test_secrets.py`, `tests/cli/test_main.py`.
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -16,6 +17,7 @@ OK = 0
 FAILED = 1
 STDERR = 2
 USAGE = 2  # the command line or the settings are wrong
+PROGRESS_INTERVAL_S = 2.0  # a million entries of the streams take some 6 s
 
 
 def print_error(message: object) -> None:
@@ -89,3 +91,18 @@ def sighup_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+class Progress:
+    """Reports on standard error how far a command has read the streams, every `PROGRESS_INTERVAL_S`."""
+
+    def __init__(self, command: str, done: str) -> None:
+        self._command = command
+        self._done = done  # what happens to entries, as "scanned"
+        self._said_at = time.monotonic()
+
+    def __call__(self, entries: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._said_at >= PROGRESS_INTERVAL_S:
+            self._said_at = now
+            print_error(f"{self._command}: {entries:,} of {total:,} entries {self._done}")

@@ -1,10 +1,9 @@
 """``presence forget``: erases the data of offline users from Redis."""
 
 import argparse
-import time
 from dataclasses import asdict
 
-from presence.cli.errors import FAILED, OK, print_error
+from presence.cli.errors import FAILED, OK, Progress, print_error
 from presence.cli.options import DataLocation, add_reader, uid_argument
 from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line
@@ -13,8 +12,6 @@ from presence.reader import PresenceReader
 from presence.store.control_messages import Erasure
 
 UIDS_LOGGED = 10  # in the log of a server
-PROGRESS_INTERVAL_S = 2.0  # a million entries take some 6 s
-
 
 _DESCRIPTION = (
     "Erases the last-seen times of offline users from Redis, their entries in the event streams, their "
@@ -38,7 +35,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
         PresenceReader(place.redis_url, prefix=place.prefix) as reader,
         Eraser(place.redis_url, reader.keys()) as eraser,
     ):
-        forgotten = eraser.forget(args.uids, _Progress())
+        forgotten = eraser.forget(args.uids, Progress("forget", "scanned"))
         users = [uid for uid in dict.fromkeys(args.uids) if uid not in forgotten.online]
         if users:
             alive = [node.node for node in reader.nodes() if node.status == "alive"]
@@ -55,16 +52,3 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     for uid in forgotten.online:
         print_error(f"{uid} is online: end the sessions first, with presence kick")
     return FAILED if forgotten.online else OK
-
-
-class _Progress:
-    """Reports progress on standard error, every `PROGRESS_INTERVAL_S`."""
-
-    def __init__(self) -> None:
-        self._said_at = time.monotonic()
-
-    def __call__(self, scanned: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._said_at >= PROGRESS_INTERVAL_S:
-            self._said_at = now
-            print_error(f"forget: {scanned:,} of {total:,} entries scanned")

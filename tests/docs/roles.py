@@ -21,6 +21,7 @@ from presence.followups import FollowUps
 from presence.followups.run_scheduler import FollowUpScheduler
 from presence.followups.script_calls import script_keys
 from presence.messaging.message_bus import Delivery, OutgoingMessage, RouteResult
+from presence.ops.advise import Adviser
 from presence.ops.ban import ban, unban
 from presence.ops.explain import Explainer
 from presence.ops.forget import Eraser
@@ -258,7 +259,7 @@ def pending(stage: Stage) -> int:
 
 
 def operate(stage: Stage) -> None:
-    """The work of the commands `kick`, `ban`, `forget` and `explain` beyond that of readers."""
+    """The work of the commands `kick`, `ban`, `forget`, `explain` and `advise` beyond that of readers."""
     stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
     stage.hand.apply(end("bob", "s2"))
     stage.admin.xgroup_create(KEYS.events(0), "g", "0")
@@ -280,6 +281,8 @@ def operate(stage: Stage) -> None:
             explanations = [explainer.explain(uid) for uid in ("ann", "bob")]
             assert [each["redis"] for each in explanations] == [None, None]
             assert [each["event"]["type"] for each in explanations] == ["online", "offline"]
+        with Adviser(stage.url) as adviser:
+            assert adviser.advise(60)["entries"] == 0  # those of the hand are of an earlier year
         plan(stage.admin, "bob")
         forgotten = eraser.forget(["ann", "bob"])
         assert (forgotten.online, forgotten.last_seen, forgotten.events) == (["ann"], 1, 2)

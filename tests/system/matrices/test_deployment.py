@@ -188,6 +188,7 @@ COMMANDS: Final = [
     Command("operator", "bans"),
     Command("operator", "unban eve"),
     Command("operator", "forget nobody"),
+    Command("operator", "advise"),
     Command("followups", "followups add ann --after 3600 --name cart"),
     Command("followups", "followups list"),
     Command("followups", "followups cancel --uid ann"),

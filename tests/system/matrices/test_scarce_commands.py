@@ -66,6 +66,7 @@ WORDS: Final = {
     "timers": ("timers", "list", "--kind", "ring", "--name", "rings", "--redis", "REDIS"),
     "top": ("top", "--once", "--url", "URL"),
     "plan": ("plan", "1000"),
+    "advise": ("advise", "--redis", "REDIS"),
 }
 """What is run of each command; the words in capitals are replaced."""
 
