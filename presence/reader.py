@@ -1,11 +1,13 @@
 """Reads who is online directly from Redis::
 
-    from presence.reader import PresenceReader
+    from presence.reader import PresenceReader, UserFilter
 
     with PresenceReader("redis://localhost:6379") as reader:
         print(reader.count(), "online")
         print(reader.states(["ann", "bob"])["ann"]["status"])
         for page in reader.pages():
+            print(*page.states)
+        for page in reader.pages(wanted=UserFilter(uid_prefix="team-a:", device_class="phone")):
             print(*page.states)
 
 Its calls block. In an async program, make them in threads; several may run in parallel::
@@ -13,8 +15,6 @@ Its calls block. In an async program, make them in threads; several may run in p
     states = await anyio.to_thread.run_sync(reader.states, uids)
 
 Tests: `tests/subscriber/test_reader.py`, `tests/system/test_reader.py`.
-
-Tests: `tests/subscriber/test_reader.py`.
 """
 
 import re
@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from presence.common import meta_json
@@ -34,9 +35,13 @@ from presence.store.node_states import NodeState, read_nodes
 from presence.store.records import State, count_online, read_page, read_states, stored_shards
 from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
+from presence.store.user_filter import ALL_USERS, UserFilter
+
+__all__ = ["Page", "PresenceReader", "UserFilter"]
 
 SHARD_COUNT_TTL_S = 60.0  # it changes only if Redis is emptied
 USERS_PER_PAGE = 1000  # some 300 KB, in well under a millisecond of Redis' time
+SEARCH_S = 0.5  # for the wanted users of one page, in many calls
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,20})", re.ASCII)
 
 
@@ -96,13 +101,16 @@ class PresenceReader:
         """
         return self._clients.read(lambda clients: count_online(clients, self._keys()))
 
-    def page(self, cursor: str | None = None, *, size: int = USERS_PER_PAGE) -> Page:
-        """Return some of the users online, in no order, and the cursor of the next page.
+    def page(
+        self, cursor: str | None = None, *, size: int = USERS_PER_PAGE, wanted: UserFilter = ALL_USERS
+    ) -> Page:
+        """Return some of the users online who are `wanted`, in no order, and the cursor of the next page.
 
-        A user who is online from the first page to the last is in one of them, unless Redis restarts or fails
-        over meanwhile. A user who comes or goes meanwhile may be missing, and a user may be in two pages. For
-        an exact view see the snapshots of `presence.subscriber.follow`. `size` is approximate: a small shard
-        comes whole.
+        A user who is online, and wanted, from the first page to the last is in one of them, unless Redis
+        restarts or fails over meanwhile. A user who comes or goes meanwhile may be missing. A user may be in
+        two pages if many come or go meanwhile, because Redis then rearranges its table. For an exact view see
+        the snapshots of `presence.subscriber.follow`. `size` is approximate: a small shard comes whole. Where
+        few users are wanted, a page ends after `SEARCH_S`, and may have none although more follow.
 
         Raises:
             ValueError: the cursor is not one of a page.
@@ -111,17 +119,25 @@ class PresenceReader:
         keys = self.keys()
         if not found or int(found[1]) >= keys.shards or int(found[2]) >= 2**64:
             raise ValueError(f"{cursor!r} is not the cursor of a page")
-        states, shard, position = self._clients.read(
-            lambda clients: read_page(clients, keys, int(found[1]), int(found[2]), size)
-        )
-        return Page(_with_maps(states), f"{shard}-{position}" if shard < keys.shards else None)
+        states: dict[str, State] = {}
+        shard, position, examined = int(found[1]), int(found[2]), size
+        give_up = time.monotonic() + SEARCH_S
+        while True:
+            read = partial(read_page, keys=keys, shard=shard, position=position, size=examined, wanted=wanted)
+            some, shard, position = self._clients.read(read)
+            states |= some
+            is_enough = wanted == ALL_USERS or len(states) >= size or time.monotonic() >= give_up
+            if is_enough or shard == keys.shards:
+                return Page(_with_maps(states), f"{shard}-{position}" if shard < keys.shards else None)
+            # Few of them are wanted: look at more of them in one call, which Redis does in a millisecond.
+            examined = size if some else max(size, min(2 * examined, USERS_PER_PAGE))
 
-    def pages(self, *, size: int = USERS_PER_PAGE) -> Iterator[Page]:
+    def pages(self, *, size: int = USERS_PER_PAGE, wanted: UserFilter = ALL_USERS) -> Iterator[Page]:
         """Return all pages, one after the other; only one is in memory at a time."""
-        page = self.page(size=size)
+        page = self.page(size=size, wanted=wanted)
         yield page
         while page.cursor is not None:
-            page = self.page(page.cursor, size=size)
+            page = self.page(page.cursor, size=size, wanted=wanted)
             yield page
 
     def nodes(self) -> list[NodeState]:

@@ -334,6 +334,12 @@ def device_complaint(value: object) -> str | None:
     return complaint and complaint[1]
 
 
+def class_complaint(value: object) -> str | None:
+    """Return what keeps a value from being the class of a device; None if it is one."""
+    complaint = SCHEMA[Kind.LOGIN]["class"].check(value)
+    return complaint and complaint[1]
+
+
 def check_payload(kind: int, payload: Mapping[str, Any]) -> None:
     """Check a payload against the table; unknown kinds may hold anything.
 

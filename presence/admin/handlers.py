@@ -134,13 +134,13 @@ class Handlers:
         return json_answer({"presence": await self._sources.queries.states(uids)})
 
     async def online(self, request: Request) -> Response:
-        """How many users are online, and a page of them."""
-        limit = request_checks.limit_of(request)
+        """How many users are online, and a page of those who meet the conditions."""
+        limit, wanted = request_checks.limit_of(request), request_checks.filter_of(request)
         count = await self._sources.queries.count()
         if limit == 0:
             return json_answer({"count": count, "users": {}, "cursor": None})
         try:
-            page = await self._sources.queries.page(request.query_params.get("cursor"), limit)
+            page = await self._sources.queries.page(request.query_params.get("cursor"), limit, wanted)
         except ValueError:
             raise bad_request("bad_cursor", "cursor must be that of a previous page") from None
         return json_answer({"count": count, "users": page.states, "cursor": page.cursor})

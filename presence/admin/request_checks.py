@@ -13,6 +13,7 @@ from starlette.requests import Request
 from presence.admin.access import JSON
 from presence.admin.responses import ApiError, bad_request, not_found
 from presence.protocol.schema import device_complaint, uid_complaint
+from presence.reader import UserFilter
 from presence.sender import MAX_MESSAGES, Message, check_message, check_name
 from presence.store.ban_table import MAX_DURATION_S, MAX_REASON_CHARS
 
@@ -159,6 +160,20 @@ def limit_of(request: Request) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= MAX_USERS):
         raise bad_request("bad_limit", f"limit must be a number from 0 to {MAX_USERS}")
     return int(text)
+
+
+def filter_of(request: Request) -> UserFilter:
+    """Return which users a page has, by the parameters `uid_prefix`, `class`, `node` and `status`."""
+    given = request.query_params
+    try:
+        return UserFilter(
+            uid_prefix=given.get("uid_prefix"),
+            device_class=given.get("class"),
+            node=given.get("node"),
+            status=given.get("status"),
+        )
+    except ValueError as error:
+        raise bad_request("bad_filter", str(error)) from None
 
 
 def _checked(value: object, code: str, complaint: Callable[[object], str | None]) -> str:

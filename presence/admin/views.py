@@ -18,7 +18,7 @@ from presence.common.text import plain_state
 from presence.ops.ban import BanResult, ban, unban
 from presence.ops.explain import Explainer
 from presence.ops.kick import KickResult, kick
-from presence.reader import Page, PresenceReader
+from presence.reader import Page, PresenceReader, UserFilter
 from presence.sender import Message, Outcome, PresenceSender
 from presence.store.ban_table import TooManyBans
 from presence.store.error_classes import passes
@@ -55,14 +55,14 @@ class RedisQueries:
         """Return how many users are online."""
         return await self._call(self.reader.count)
 
-    async def page(self, cursor: str | None, size: int) -> Page:
-        """Return a page of users online.
+    async def page(self, cursor: str | None, size: int, wanted: UserFilter) -> Page:
+        """Return a page of the wanted users online.
 
         Raises:
             ValueError: the cursor is invalid.
         """
         await self._call(self.reader.keys)  # reports errors of Redis here, not as a bad cursor
-        page = await self._call(lambda: self.reader.page(cursor, size=size), is_asked=True)
+        page = await self._call(lambda: self.reader.page(cursor, size=size, wanted=wanted), is_asked=True)
         return Page(plain_state(page.states), page.cursor)
 
     async def nodes(self) -> dict[str, Any]:

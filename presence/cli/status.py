@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -13,8 +14,9 @@ from presence.cli.redis_errors import with_redis
 from presence.common import meta_json
 from presence.common.text import json_line, plain_state, printable, utc_time
 from presence.protocol.constants import STATUSES
-from presence.reader import PresenceReader
+from presence.reader import PresenceReader, UserFilter
 from presence.store.records import status_of
+from presence.store.user_filter import ALL_USERS, LISTED_STATUSES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whole = parser.add_mutually_exclusive_group()
     whole.add_argument("--count", action="store_true", help="print how many users are online")
     whole.add_argument("--list", action="store_true", help="print all users online")
+    only = parser.add_argument_group("of all users online, only those")
+    add = only.add_argument
+    add("--uid-prefix", metavar="TEXT", type=uid_argument, help="whose uid begins with it")
+    add("--class", dest="device_class", metavar="NAME", help="with a session on a device of this class")
+    add("--node", metavar="ID", help="with a session at this node; with --class, the same session")
+    add("--status", choices=LISTED_STATUSES, help="with this status; invisible: to clients")
     add_reader(parser, "print one JSON object: uid to state")
 
 
@@ -31,12 +39,19 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
         raise UsageError("status: give either users, or --count, or --list")
     if not (args.uids or args.count or args.list):
         raise UsageError("status: give at least one uid, --count or --list")
+    try:
+        names = ("uid_prefix", "device_class", "node", "status")
+        wanted = UserFilter(**{name: getattr(args, name) for name in names})
+    except ValueError as error:
+        raise UsageError(f"status: --{error}") from None
+    if args.uids and wanted != ALL_USERS:
+        raise UsageError("status: conditions are for --count and --list")
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
         if args.count:
-            online = reader.count()
+            online = reader.count() if wanted == ALL_USERS else len({*_uids(reader, wanted)})
             print(json_line({"online": online}) if args.json else online)
         elif args.list:
-            _list_online(reader, as_json=args.json)
+            _list_online(reader, wanted, as_json=args.json)
         else:
             _show(reader, args.uids, as_json=args.json)
     return OK
@@ -58,16 +73,23 @@ def _show(reader: PresenceReader, uids: list[str], *, as_json: bool) -> None:
                 print(f"{'':<{width}}  {banned(each)}")
 
 
-def _list_online(reader: PresenceReader, *, as_json: bool) -> None:
-    """Print all users online, page by page.
+def _uids(reader: PresenceReader, wanted: UserFilter) -> Iterator[str]:
+    for page in reader.pages(wanted=wanted):
+        yield from page.states
 
-    As JSON it is one object, uid to state, one user per line. Users who come or go meanwhile may be missing;
-    no user appears twice within a page.
+
+def _list_online(reader: PresenceReader, wanted: UserFilter, *, as_json: bool) -> None:
+    """Print all wanted users online, page by page, each once; their uids are kept for that.
+
+    As JSON it is one object, uid to state, one user per line. Users who come or go meanwhile may be missing.
     """
 
-    lead = "{\n" if as_json else ""
-    for page in reader.pages():
+    lead, listed = "{\n" if as_json else "", set[str]()
+    for page in reader.pages(wanted=wanted):
         for uid, state in page.states.items():
+            if uid in listed:
+                continue
+            listed.add(uid)
             text = (
                 f"{json.dumps(uid)}:{json_line(plain_state(state))}"
                 if as_json

@@ -16,6 +16,7 @@ from presence.store.keys import Keys
 from presence.store.node_states import ended_leases
 from presence.store.redis_client import ResponseError
 from presence.store.shard_clients import ShardClients
+from presence.store.user_filter import ALL_USERS, UserFilter
 
 State = dict[str, Any]
 _SHARDS: Final = re.compile(rb"[1-9]\d{0,4}")  # the setting has at most 16,384
@@ -91,24 +92,31 @@ def count_online(clients: ShardClients, keys: Keys) -> int:
 
 
 def read_page(
-    clients: ShardClients, keys: Keys, shard: int, position: int, size: int
+    clients: ShardClients,
+    keys: Keys,
+    shard: int,
+    position: int,
+    size: int,
+    *,
+    wanted: UserFilter = ALL_USERS,
 ) -> tuple[dict[str, State], int, int]:
     """Return the states of some online users of a shard, and the shard and position of the next page.
 
-    A failed page may be read again. Position 0 is the beginning of a shard.
+    A failed page may be read again. Position 0 is the beginning of a shard. Redis looks at some `size` users,
+    of which those are returned that are wanted.
     """
     key = keys.online(shard)
-    answer: Any = clients.at(key).hscan(key, position, count=size)
+    answer: Any = clients.at(key).hscan(key, position, match=wanted.pattern, count=size)
     position, records = answer
     if not position:
         shard += 1
     states = {
         uid.decode("utf-8", "backslashreplace"): state
         for uid, record in records.items()
-        if (state := online_state(record))
+        if wanted.may_match(record) and (state := online_state(record)) and wanted.has_session(state)
     }
     _mark_unknown(clients, keys, states.values())
-    return states, shard, position
+    return {uid: state for uid, state in states.items() if wanted.has_status(state)}, shard, position
 
 
 def _mark_unknown(clients: ShardClients, keys: Keys, states: Collection[State]) -> None:

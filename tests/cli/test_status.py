@@ -5,6 +5,7 @@ import json
 import pytest
 
 from presence.cli.main import main
+from presence.reader import PresenceReader
 from presence.store.keys import Keys
 from presence.store.redis_client import Redis
 from tests.cli.conftest import Command
@@ -61,6 +62,40 @@ def test_list_prints_a_line_for_each_online_user(command: Command, client: Redis
         "ann  online   since 2023-11-14 22:13:20 UTC  default device on n1",
         r"b\u{1b}b  online   since 2023-11-14 22:13:20 UTC  default device on n1",
     ]
+
+
+def test_conditions_of_a_list_and_of_a_count(command: Command, client: Redis) -> None:
+    put_online(client, ["team-a:ann", "team-a:bob", "team-b:cyd"])
+    states = json.loads(command("status", "--list", "--json", "--uid-prefix", "team-a:").out)
+    assert sorted(states) == ["team-a:ann", "team-a:bob"]
+    assert command("status", "--count", "--uid-prefix", "team-a:").out == "2\n"
+    assert command("status", "--count", "--node", "n1", "--status", "online").out == "3\n"
+    assert command("status", "--count", "--class", "phone").out == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("ann", "--class", "phone"), "conditions are for --count and --list"),
+        (("--list", "--class", "x" * 33), "--class is longer than 32 bytes"),
+    ],
+)
+def test_conditions_that_make_no_sense_are_refused(
+    command: Command, words: tuple[str, ...], complaint: str
+) -> None:
+    status, _, err = command("status", *words)
+    assert status == 2
+    assert complaint in err
+
+
+def test_a_user_in_two_pages_is_listed_once(
+    command: Command, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_online(client, ["ann", "bob"])
+    pages = PresenceReader.pages
+    monkeypatch.setattr(PresenceReader, "pages", lambda *a, **k: [*pages(*a, **k), *pages(*a, **k)])
+    assert len(command("status", "--list").out.splitlines()) == 2
+    assert command("status", "--count", "--uid-prefix", "ann").out == "1\n"
 
 
 @pytest.mark.parametrize("count", [0, 1, 3000])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from presence.reader import PresenceReader
+from presence.reader import PresenceReader, UserFilter
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.records import online_state
@@ -211,6 +211,56 @@ def test_pages_have_all_users_who_stay_and_are_bounded_with_any_reader(
 def test_an_invalid_cursor_is_refused(reader: PresenceReader, cursor: str) -> None:
     with pytest.raises(ValueError, match="cursor"):
         reader.page(cursor)
+
+
+def put_teams(client: Redis, count: int) -> None:
+    """Put users online: `a*` with a phone, or away without one, and `b*` with a desktop at a silent node."""
+    set_lease(client, "gone", -5)
+    records = {
+        0: recorded(("", 1, {"class": "phone"})),
+        1: recorded(("", 1, {"class": "desktop", "node": "gone"})),
+    }
+    for kind, record in records.items():
+        put_online(client, [f"{'ab'[kind]}*{n}" for n in range(count)], record)
+    put_online(client, [f"a*{n}" for n in range(0, count, 10)], recorded(("", 1, {"away": True})))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (UserFilter(uid_prefix="a*"), 600),
+        (UserFilter(uid_prefix="*"), 0),
+        (UserFilter(device_class="phone"), 540),
+        (UserFilter(node="gone"), 600),
+        (UserFilter(status="away"), 60),
+        (UserFilter(status="unknown"), 600),
+        (UserFilter(uid_prefix="a*1", status="online"), 100),
+        (UserFilter(uid_prefix="b", node="n1"), 0),
+    ],
+)
+def test_pages_have_the_wanted_users(
+    client: Redis, reader: PresenceReader, wanted: UserFilter, expected: int
+) -> None:
+    put_teams(client, 600)
+    listed = [uid for page in reader.pages(size=50, wanted=wanted) for uid in page.states]
+    assert len(listed) == len(set(listed)) == expected
+
+
+def test_a_page_goes_on_until_it_has_wanted_users(client: Redis, reader: PresenceReader) -> None:
+    put_online(client, [f"u{n}" for n in range(5000)])
+    put_online(client, [f"rare{n}" for n in range(20)])
+    pages = list(reader.pages(size=10, wanted=UserFilter(uid_prefix="rare")))
+    assert sum(len(page.states) for page in pages) == 20
+    assert all(page.states for page in pages[:-1])
+
+
+def test_a_search_ends_in_time(
+    client: Redis, reader: PresenceReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presence.reader.SEARCH_S", 0.0)
+    put_online(client, [f"u{n}" for n in range(5000)])
+    page = reader.page(size=10, wanted=UserFilter(uid_prefix="nobody"))
+    assert (page.states, page.cursor is None) == ({}, False)
 
 
 # Nodes
