@@ -44,13 +44,15 @@ def login(
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
     until_ms: int | None = None,
+    quiet: bool | None = None,
     device_class: str | None = None,
     v: int | None = None,
 ) -> Packet:
     """Begin a session, by default one that is ``"online"``; see `presence.protocol.constants.STATUSES`.
 
     ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds; ``until_ms``, Unix
-    milliseconds, ends the status; ``device_class`` says what the device is: ``"phone"``, ``"web"``.
+    milliseconds, ends the status; ``quiet`` has changes of watched users wait for the client's next packet;
+    ``device_class`` says what the device is: ``"phone"``, ``"web"``.
     """
     return _packet(
         Kind.LOGIN,
@@ -63,6 +65,7 @@ def login(
         private=private,
         status=status,
         until_ms=until_ms,
+        quiet=quiet,
         v=v,
         **{"class": device_class},
     )
@@ -116,10 +119,11 @@ def update(
     status: str | None = None,
     until_ms: int | None = None,
     idle_timeout: float | None = None,
+    quiet: bool | None = None,
 ) -> Packet:
     """Change what a session shows, its token or idle time-out; an empty map removes ``meta`` or ``private``.
 
-    ``status``, ``until_ms`` and ``idle_timeout``: see `login`.
+    ``status``, ``until_ms``, ``idle_timeout`` and ``quiet``: see `login`.
     """
     return _packet(
         Kind.UPDATE,
@@ -130,6 +134,7 @@ def update(
         status=status,
         until_ms=until_ms,
         idle_timeout=idle_timeout,
+        quiet=quiet,
     )
 
 

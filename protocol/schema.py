@@ -272,6 +272,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "private": _META,
         "status": _STATUS,
         "until_ms": _UINT,
+        "quiet": Field("boolean", _check_bool),
         "v": _UINT,
     },
     Kind.MESSAGE: {"to": _UID, "body": _BODY},
@@ -291,6 +292,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "status": _STATUS,
         "until_ms": _UINT,
         "idle_timeout": _SECONDS,
+        "quiet": Field("boolean", _check_bool),
     },
     Kind.OK: {
         "session": _STRING._replace(required=False),

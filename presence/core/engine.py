@@ -23,6 +23,7 @@ from presence.core.expiry import Expiry
 from presence.core.flap_damping import FlapDamping
 from presence.core.login_policy import LoginPolicy
 from presence.core.profiles import ProfileChange
+from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Client, Guest, Handle, Session, Transport
 from presence.core.reregistration import RegistrationPolicy
 from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
@@ -74,6 +75,7 @@ class Engine:
         self.packet_rate = packet_rate  # limits the packets of a user; None: no limit
         self.visibility = visibility  # whom each client may see; None: everybody
         self.records_addresses = records_addresses  # whether events have the client's address
+        self.quiet = QuietSessions()  # sessions that want changes of other users with their next packet
         self._flap_damping = flap_damping  # computes the grace of sessions that reconnect frequently
         self._protocol = server_protocol
         self._request_handler: RequestHandler | None = None
@@ -137,6 +139,8 @@ class Engine:
             if isinstance(after, Session):
                 if outcome.has_activity and after in self.registry:
                     self.sessions.packet_received(after, now)
+                if outcome.packets and after in self.quiet.holding:
+                    self._release_held((after,))
                 # Bytes of a session that complete no packet cost as much as those that complete one.
                 packets = outcome.packets or int(after is client)
                 if self.packet_rate is not None and outcome.end_code is None and packets:
@@ -194,6 +198,8 @@ class Engine:
         outcome.client = session
         if self.visibility is not None:
             self.visibility.set_sight(session, grant.sight)
+        if login.quiet:
+            self.quiet.set(session, is_quiet=True)
         self.changes.append(change)
         self._counters.logins += 1
         self._flap_damping.reconnected(session.key, now)
@@ -230,6 +236,8 @@ class Engine:
             if session in self.registry:
                 change = self.sessions.update(session, now, shows, status_ends_at, idle_timeout)
                 self._report_update(change)
+            if update.quiet is not None:
+                self.quiet.set(session, is_quiet=update.quiet)
         outcome.reply += protocol.encode(answer)
 
     def _status_end(self, shows: ProfileChange, now: float) -> tuple[ProfileChange, float | None]:
@@ -302,8 +310,16 @@ class Engine:
         since = math.inf if self.packet_rate is None else now - UNCOUNTED_PAUSE_S
         extended, frequent = self.sessions.keepalives_received(keepalives, now, since)
         self._counters.keepalives += extended
+        if self.quiet.holding:
+            self._release_held(self.quiet.holding.intersection(keepalives))
         if frequent and self.packet_rate is not None:
             self._count_keepalives(frequent, self.packet_rate, now)
+
+    def _release_held(self, sessions: Iterable[Session]) -> None:
+        """Have what is held for some sessions sent, behind the answers to the packets that were read."""
+        if self._request_handler is not None:
+            for session in sessions:
+                self._request_handler.release_held(session)
 
     def _count_keepalives(self, sessions: Iterable[Session], packet_rate: PacketRate, now: float) -> None:
         """Count a keepalive of each of some sessions, and close connections that exceed their rate."""
@@ -319,6 +335,7 @@ class Engine:
             self.terminator.disconnected(client, code)
 
     def _detached(self, session: Session) -> None:
+        self.quiet.disconnected(session)
         if self.visibility is not None:
             self.visibility.discard(session)
         if self._request_handler is not None:
@@ -390,6 +407,7 @@ class Engine:
             away=self.registry.profiles.away,
             flapping=self._flap_damping.statistics(),
             expiring=self.sessions.with_token,
+            quiet=len(self.quiet.sessions),
             passes=0 if self.visibility is None else self.visibility.passes,
             passes_full=0 if self.visibility is None else self.visibility.passes_full,
             packet_floods=0 if self.packet_rate is None else self.packet_rate.floods,

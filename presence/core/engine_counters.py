@@ -26,6 +26,7 @@ class EngineCounters:
     updates: int = 0  # of profiles
     flapping: FlapDampingCounters = field(default_factory=FlapDampingCounters)
     expiring: int = 0  # sessions with a token that expires
+    quiet: int = 0  # sessions that get changes of other users with their next packet
     passes: int = 0  # connections that have given a pass
     passes_full: int = 0  # passes refused for lack of room
     tokens_expired: int = 0  # connections closed because their token had expired

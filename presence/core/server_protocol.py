@@ -37,20 +37,22 @@ class Login(NamedTuple):
     idle_timeout: float | None  # seconds; None: the server's default
     shows: ProfileChange
     device_class: str  # "" if the login names none
+    quiet: bool  # see `presence.core.quiet_sessions`
 
 
 class Update(NamedTuple):
-    """The client changes what its session shows, its token or its idle time-out; None: unchanged."""
+    """The client changes what its session shows, its token, idle time-out or quiet; None: unchanged."""
 
     id: int | None
     shows: ProfileChange
     token: str | None
     idle_timeout: float | None  # seconds, as requested
+    quiet: bool | None
 
     @property
     def is_renewal(self) -> bool:
         """Whether it holds a new token and nothing else, which shows no activity of the user."""
-        return self.token is not None and self.shows == UNCHANGED and self.idle_timeout is None
+        return self.token is not None and self == Update(self.id, UNCHANGED, self.token, None, None)
 
 
 class Logout(NamedTuple):
@@ -156,7 +158,8 @@ class ServerProtocol:
         payload = packet.payload
         if "token" in payload and not self.checks_tokens:
             return _unsupported(packet, outcome, "this server checks no tokens")
-        return Update(packet.id, _shows(payload), payload.get("token"), payload.get("idle_timeout"))
+        get = payload.get
+        return Update(packet.id, _shows(payload), get("token"), get("idle_timeout"), get("quiet"))
 
 
 def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
@@ -164,9 +167,16 @@ def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
     if packet.kind != Kind.LOGIN:
         return _misplaced(packet, outcome, "the first packet must be a login", Code.NOT_LOGGED_IN)
     get = packet.payload.get
-    shows = _shows(packet.payload)
-    device_class = get("class", "")
-    return Login(packet.id, get("uid"), get("device"), get("token"), get("idle_timeout"), shows, device_class)
+    return Login(
+        packet.id,
+        get("uid"),
+        get("device"),
+        get("token"),
+        get("idle_timeout"),
+        _shows(packet.payload),
+        get("class", ""),
+        get("quiet", False),
+    )
 
 
 def _shows(payload: Mapping[str, Any]) -> ProfileChange:

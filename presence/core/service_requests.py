@@ -78,6 +78,9 @@ class RequestHandler(Protocol):
     def all_sent(self, session: Session) -> None:
         """Send what was put off: all unsent bytes of the connection have been sent."""
 
+    def release_held(self, session: Session) -> None:
+        """Send soon, and not in this call, the changes that are held for a session; see `QuietSessions`."""
+
     def sight_changed(self, session: Session) -> None:
         """End watches of users whom the client may no longer see."""
 

@@ -104,6 +104,7 @@ def watching(url: str, node: Node, states: StoredStates) -> Watching:
         absence_s=settings.lease + settings.idle_timeout,
         device_events=settings.device_events,
         visibility=node.engine.visibility,
+        quiet=node.engine.quiet,
         faults=node.faults,
     )
 

@@ -28,6 +28,9 @@ class RequestRouter:
         with self.faults.contained("push", partial(self.faults.disconnect, session)):
             self.watching.all_sent(session)
 
+    def release_held(self, session: Session) -> None:
+        self.watching.release_held(session)
+
     def sight_changed(self, session: Session) -> None:
         if session in self.watching.askers:
             with self.faults.contained("watch", partial(self.faults.disconnect, session)):

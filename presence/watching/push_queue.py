@@ -10,6 +10,9 @@ Packets are bounded by their bytes, those in the queue and those that are deferr
 its place and no packet: it is encoded at its turn, from the state of the user at that time. So it costs some
 200 bytes and its user's name, and there is one for each watched user at most, because a new change replaces
 a queued one without a packet. The same applies beyond `MAX_QUEUED_CHANGES` changes.
+
+Changes for a quiet session (`presence.core.quiet_sessions`) are deferred in the same way, until its client
+sends a packet: they are *held*. They also go out when it takes bytes that were unsent, because it is awake.
 """
 
 from collections import deque
@@ -23,6 +26,7 @@ import trio
 
 from presence import protocol
 from presence.common.faults import Faults
+from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
 from presence.protocol import UID_MAX_BYTES
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
@@ -48,10 +52,12 @@ class PushStatistics:
     changes: int = 0  # of watched users
     sent: int = 0  # packets that connections took
     put_off: int = 0  # packets deferred, because the connection had not taken earlier ones
+    held: int = 0  # packets deferred, because the session is quiet
     replaced: int = 0  # changes replaced by a newer one of the same user
     late: int = 0  # changes to be encoded at their turn, for lack of room
     damaged: int = 0  # changes that cannot be encoded as they are
-    slow: int = 0  # connections with deferred changes
+    slow: int = 0  # connections with deferred changes that are not held
+    holding: int = 0  # quiet sessions for which changes are held
     queued_bytes: int = 0  # memory of the changes with packets in the queue
     deferred_bytes: int = 0  # of packets
 
@@ -89,22 +95,29 @@ class PushQueue:
         watches: who watches whom.
         faults: contains errors.
         latest: returns the last known state of a watched user; None if there is none.
+        quiet: the sessions that are quiet; this class keeps its `holding`.
 
     Attributes:
         with_devices: the sessions whose packets have the devices of a user.
     """
 
     def __init__(
-        self, watches: Watches, faults: Faults, latest: Callable[[str], WatchedState | None]
+        self,
+        watches: Watches,
+        faults: Faults,
+        latest: Callable[[str], WatchedState | None],
+        quiet: QuietSessions,
     ) -> None:
         self._watches = watches
         self._faults = faults
         self._latest = latest
+        self._quiet = quiet
         self._queue: deque[_Change] = deque()
         self._last: dict[str, _Change] = {}  # the queued change of each user
         # With the watchers still to send to, last first.
         self._current: tuple[_Change, list[Session]] | None = None
         self._deferred: dict[Session, dict[str, bytes]] = {}
+        self._released: dict[Session, None] = {}  # sessions whose deferred changes go out next, in order
         self._filled = trio.Event()
         self._queued_bytes = 0  # memory of the queued changes with packets
         self._deferred_bytes = 0  # of packets
@@ -167,9 +180,12 @@ class PushQueue:
     async def run(self) -> None:
         """Send changes until cancelled."""
         while True:
-            if not self._queue and self._current is None:
+            if not self._queue and self._current is None and not self._released:
                 self._filled = trio.Event()
                 await self._filled.wait()
+            if self._released:
+                self.send_released_slice()
+                await trio.lowlevel.checkpoint()
             with self._faults.contained("push"):
                 self.send_slice()
             await trio.lowlevel.checkpoint()
@@ -210,12 +226,17 @@ class PushQueue:
 
     def _send_to(self, session: Session, frames: _Frames) -> None:
         deferred = self._deferred.get(session)
-        taken = 0 if deferred is not None else self._offer(session, frames)
+        is_held = session in self._quiet.sessions
+        taken = 0 if deferred is not None or is_held else self._offer(session, frames)
         if taken == len(frames) or session.transport is None:
             return
         if deferred is None:
             deferred = self._deferred[session] = {}
-        self._statistics.put_off += len(frames) - taken
+        if is_held:
+            self._quiet.holding.add(session)
+            self._statistics.held += len(frames)
+        else:
+            self._statistics.put_off += len(frames) - taken
         for uid, frame in frames[taken:]:
             self._statistics.replaced += uid in deferred
             self._defer(deferred, uid, frame)
@@ -230,6 +251,7 @@ class PushQueue:
 
     def all_sent(self, session: Session) -> None:
         """Send deferred changes to a connection that has taken everything sent before."""
+        self._quiet.holding.discard(session)
         deferred = self._deferred.pop(session, None)
         if deferred is None:
             return
@@ -240,6 +262,22 @@ class PushQueue:
         self._deferred_bytes -= sum(len(frame) for _, frame in gone)
         if is_left:
             self._deferred[session] = dict(frames[taken:])
+
+    def release(self, session: Session) -> None:
+        """Send soon what is held for a session."""
+        self._quiet.holding.discard(session)
+        self._released[session] = None
+        self._filled.set()
+
+    def send_released_slice(self) -> None:
+        """Send what was held for some sessions; of each all, at most a change of each watched user."""
+        left = MAX_PACKETS_PER_SLICE
+        while left > 0 and self._released:
+            session = next(iter(self._released))
+            del self._released[session]
+            left -= max(1, len(self._deferred.get(session, ())))
+            with self._faults.contained("push", partial(self._faults.disconnect, session)):
+                self.all_sent(session)
 
     def _offer(self, session: Session, frames: _Frames) -> int:
         """Offer packets to a connection, several per write; return how many it took."""
@@ -276,10 +314,12 @@ class PushQueue:
             self._deferred_bytes -= len(deferred.pop(uid, b""))
         if not deferred:
             del self._deferred[session]
+            self._quiet.holding.discard(session)
 
     def statistics(self) -> PushStatistics:
         self._statistics.queued = len(self._queue) + (self._current is not None)
-        self._statistics.slow = len(self._deferred)
+        self._statistics.slow = len(self._deferred) - len(self._quiet.holding)
+        self._statistics.holding = len(self._quiet.holding)
         self._statistics.queued_bytes = self._queued_bytes
         self._statistics.deferred_bytes = self._deferred_bytes
         return self._statistics

@@ -24,6 +24,7 @@ import trio
 from presence.common.faults import Faults
 from presence.common.rate_limit import KeyedRateLimiter
 from presence.common.runtime import Runtime, TrioRuntime, TrioWakeEvent
+from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
 from presence.core.service_requests import QueryRequest, UnwatchRequest, WatchRequest, send_error, send_ok
 from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
@@ -60,8 +61,8 @@ class Watching:
     `shard_of` gives the shard of a user; `servers` are those that have the shards. One session may watch
     `max_watches` users, all together `max_shared_watches` beyond the `OWN_WATCHES` of each. `absence_s`: see
     `ShardView`. `device_events`: whether clients can watch devices; if not, a watch with `detail` is like any
-    other. `visibility`: whom each client may see; None: all users. Errors in the handling of one request or
-    connection are contained.
+    other. `visibility`: whom each client may see; None: all users. `quiet`: sessions that get changes with
+    their next packet. Errors in the handling of one request or connection are contained.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Watching:
         absence_s: float,
         device_events: bool = False,
         visibility: Visibility | None = None,
+        quiet: QuietSessions | None = None,
         runtime: Runtime | None = None,
         faults: Faults | None = None,
     ) -> None:
@@ -85,7 +87,7 @@ class Watching:
         self._device_events = device_events
         self._watches = Watches()
         self._pending = PendingWatches()
-        self._pushes = PushQueue(self._watches, self._faults, self._latest)
+        self._pushes = PushQueue(self._watches, self._faults, self._latest, quiet or QuietSessions())
         self._visibility = visibility
         self._queries = Queries(states, self._runtime, self._faults, visibility)
         self._shards = WatchedShards(
@@ -143,6 +145,9 @@ class Watching:
 
     def all_sent(self, session: Session) -> None:
         self._pushes.all_sent(session)
+
+    def release_held(self, session: Session) -> None:
+        self._pushes.release(session)
 
     def sight_changed(self, session: Session) -> None:
         """Notify the client of each user whom it no longer watches."""

@@ -190,7 +190,7 @@ _RULES: Final[dict[str, Rule]] = {
     "body": _any,
     "device": _device,
     "class": _class,
-    "detail": _bool,
+    **dict.fromkeys(("detail", "quiet"), _bool),
     "devices": _devices,
     "id": _or_nil(_text),
     "meta": _meta,
@@ -220,13 +220,13 @@ def _payload(table: str) -> tuple[dict[str, Rule], set[str]]:
 _STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta reason devices")
 _DEVICE: Final = _payload("device=words! status=shown! since_ms=begun! class=words meta")
 _PAYLOADS: Final = {
-    1: _payload("uid! device class token idle_timeout meta private status until_ms v"),
+    1: _payload("uid! device class token idle_timeout meta private status until_ms quiet v"),
     2: _payload("to! body!"),
     4: _payload("reason=why"),
     5: _payload("uids! detail"),
     6: _payload("uids! detail pass"),
     7: _payload("uids"),
-    8: _payload("meta private token status until_ms idle_timeout"),
+    8: _payload("meta private token status until_ms idle_timeout quiet"),
     64: _payload("session idle_timeout keepalive time_ms v delivered presence"),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta devices"),

@@ -28,7 +28,7 @@ class FailingWatching:
     def all_sent(self, _session: Session) -> None:
         raise LookupError("a mistake")
 
-    sight_changed = left = all_sent
+    sight_changed = left = release_held = all_sent
 
 
 class Stage:

@@ -12,6 +12,7 @@ from presence.protocol import Code
 class NotingDesk:
     taken: list[tuple[Session, Request]] = field(default_factory=list)
     drains: list[Session] = field(default_factory=list)  # that had unsent bytes
+    releases: list[Session] = field(default_factory=list)  # quiet ones whose client has sent a packet
     sights: list[Session] = field(default_factory=list)  # who may see other users than before
     gone: list[Session] = field(default_factory=list)  # whose connection is gone
     answer: Callable[[Session, Request], object] = lambda session, request: None  # called with each request
@@ -24,6 +25,9 @@ class NotingDesk:
     def all_sent(self, session: Session) -> None:
         self.drains.append(session)
         self.refill(session)
+
+    def release_held(self, session: Session) -> None:
+        self.releases.append(session)
 
     def sight_changed(self, session: Session) -> None:
         self.sights.append(session)

@@ -10,6 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from presence import protocol
+from presence.common.faults import Faults
 from presence.core.admission import PacketRate
 from presence.core.registry import Session
 from presence.core.service_requests import MessageRequest, QueryRequest, Request, send_ok
@@ -22,9 +23,12 @@ from presence.transports.limits import (
     READ_BYTES,
     Limits,
 )
+from presence.watching.push_queue import PushQueue
+from presence.watching.watch_index import Watches
 from tests.support.desks import NotingDesk
 from tests.support.state_table import brief
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, every_kind, serving
+from tests.watching.fakes import entry
 
 BIG = protocol.encode(protocol.deliver("bob", b"x" * 2000, 1))
 UNKNOWN = protocol.encode(Packet(9))
@@ -106,6 +110,36 @@ async def test_a_login_and_a_request_in_one_read_are_answered_in_order_even_if_o
         await client.beat()
         send_ok(server.session("ada"), 2, {"presence": {}})
         assert [each.id for each in await client.take(1)] == [2]
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("packet", "answer"),
+    [
+        (protocol.keepalive(7), Kind.OK),
+        (protocol.update(quiet=False, id=7), Kind.OK),
+        (protocol.update(token="none", id=7), Kind.ERROR),
+        (protocol.keepalive(), None),
+    ],
+    ids=["answered", "end of quiet", "refused", "unanswered"],
+)
+async def test_what_is_held_follows_the_answer(
+    kind: TransportKind, packet: Packet, answer: Kind | None
+) -> None:
+    async with asking(kind) as (server, desk, client, session):
+        watches, quiet = Watches(), server.engine.quiet
+        pushes = PushQueue(watches, Faults(), lambda _uid: None, quiet)
+        desk.release_held = pushes.release  # type: ignore[method-assign]
+        desk.refill = pushes.all_sent
+        server.nursery.start_soon(pushes.run)
+        watches.add(session, ["bob"], 0)
+        await client.send(protocol.update(quiet=True, id=1))
+        assert [each.id for each in await client.take(1)] == [1]
+        pushes.push(entry("bob", 3))
+        await server.until(lambda: quiet.holding)
+        await client.send(packet)
+        expected = [Kind.PRESENCE] if answer is None else [answer, Kind.PRESENCE]
+        assert [each.kind for each in await client.take(len(expected))] == expected
 
 
 # Turns: many small packets in one read

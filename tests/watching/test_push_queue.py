@@ -4,6 +4,7 @@ import pytest
 
 from presence import protocol
 from presence.common.faults import Faults
+from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
 from presence.watching import push_queue as module
 from presence.watching.push_queue import PushQueue
@@ -19,7 +20,8 @@ class Watchers:
         self.watches = Watches()
         self.ended: list[Session] = []
         self.latest: dict[str, WatchedState] = {}
-        self.pushes = PushQueue(self.watches, Faults(self.ended.append), self.latest.get)
+        self.quiet = QuietSessions()
+        self.pushes = PushQueue(self.watches, Faults(self.ended.append), self.latest.get, self.quiet)
         self.sessions: list[Session] = []
         self.lines: list[Line] = []
         for number in range(count):
@@ -248,3 +250,122 @@ def test_a_state_that_no_packet_can_hold_is_pushed_as_unknown() -> None:
     (packet,) = desk.lines[0].packets()
     assert packet.payload["status"] == "unknown"
     assert desk.pushes.statistics().damaged == 1
+
+
+# Quiet sessions
+
+
+def quiet_desk(count: int = 1) -> Watchers:
+    """Watchers of whom the first is quiet."""
+    desk = Watchers(count)
+    desk.quiet.set(desk.sessions[0], is_quiet=True)
+    return desk
+
+
+def test_changes_for_a_quiet_session_are_held_until_they_are_released_the_latest_of_each_user() -> None:
+    desk = quiet_desk(2)
+    for number, uid in enumerate(("bob", "ann", "bob"), 1):
+        desk.change(uid, number)
+        desk.pushes.send_slice()
+    assert (desk.lines[0].offers, len(desk.pushed(1))) == (0, 3)
+    assert desk.quiet.holding == {desk.sessions[0]}
+    desk.pushes.release(desk.sessions[0])
+    assert desk.lines[0].offers == 0, "in the next turn, behind the answer"
+    desk.pushes.send_released_slice()
+    assert desk.pushed() == [("bob", "3-0"), ("ann", "2-0")]
+    assert not desk.quiet.holding
+
+
+def test_a_quiet_session_stays_quiet_after_a_release_and_another_gets_changes_immediately() -> None:
+    desk = quiet_desk()
+    desk.change("ann", 1)
+    desk.pushes.send_slice()
+    desk.pushes.release(desk.sessions[0])
+    desk.pushes.send_released_slice()
+    desk.change("ann", 2)
+    desk.pushes.send_slice()
+    assert desk.pushed() == [("ann", "1-0")]
+    desk.quiet.set(desk.sessions[0], is_quiet=False)
+    desk.change("ann", 3)
+    desk.pushes.release(desk.sessions[0])
+    desk.pushes.send_slice()
+    desk.pushes.send_released_slice()
+    assert desk.pushed() == [("ann", "3-0")]
+
+
+def test_held_changes_are_dropped_with_the_watch() -> None:
+    desk = quiet_desk()
+    desk.change("ann", 1)
+    desk.change("bob", 2)
+    desk.pushes.send_slice()
+    desk.pushes.discard(desk.sessions[0], ["ann"])
+    assert desk.quiet.holding
+    desk.pushes.discard(desk.sessions[0], ["bob"])
+    assert not desk.quiet.holding
+    desk.pushes.release(desk.sessions[0])
+    desk.pushes.send_released_slice()
+    assert desk.lines[0].offers == 0
+
+
+def test_held_packets_are_bounded_by_their_bytes_and_counted() -> None:
+    desk = quiet_desk()
+    desk.pushes.with_devices.add(desk.sessions[0])
+    names = [f"u{number}" for number in range(2_000)]
+    desk.watches.add(desk.sessions[0], names, 0)
+    for uid in names:
+        desk.push(many_devices(uid, 7))
+        desk.pushes.send_slice()
+    statistics = desk.pushes.statistics()
+    assert (statistics.held, statistics.put_off) == (2_000, 0)
+    assert (statistics.holding, statistics.slow) == (1, 0)
+    assert statistics.late > 0
+    assert statistics.deferred_bytes <= module.MAX_DEFERRED_BYTES
+    desk.pushes.release(desk.sessions[0])
+    desk.pushes.send_released_slice()
+    assert len(desk.pushed()) == 2_000
+    assert desk.pushes.statistics().deferred_bytes == 0
+
+
+def test_a_client_that_reads_slowly_when_it_is_released_gets_its_changes_when_it_has_read() -> None:
+    desk = quiet_desk()
+    desk.change("ann", 1)
+    desk.pushes.send_slice()
+    desk.lines[0].slow = True
+    desk.pushes.release(desk.sessions[0])
+    desk.pushes.send_released_slice()
+    desk.change("bob", 2)
+    desk.pushes.send_slice()
+    desk.lines[0].slow = False
+    desk.pushes.all_sent(desk.sessions[0])
+    assert desk.pushed() == [("ann", "1-0"), ("bob", "2-0")]
+    assert not desk.quiet.holding
+
+
+def test_a_slice_of_released_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PACKETS_PER_SLICE", 4)
+    desk = Watchers(5)
+    for watcher in desk.sessions:
+        desk.quiet.set(watcher, is_quiet=True)
+    desk.change("ann", 1)
+    desk.change("bob", 2)
+    while desk.pushes.statistics().queued:
+        desk.pushes.send_slice()
+    for watcher in desk.sessions:
+        desk.pushes.release(watcher)
+    offers = []
+    for _ in range(3):
+        desk.pushes.send_released_slice()
+        offers.append(sum(line.offers for line in desk.lines))
+    assert offers == [2, 4, 5]
+
+
+def test_changes_of_a_session_that_ends_before_they_are_sent_are_dropped() -> None:
+    desk = quiet_desk()
+    desk.change("ann", 1)
+    desk.pushes.send_slice()
+    desk.pushes.release(desk.sessions[0])
+    desk.sessions[0].transport = None
+    desk.pushes.discard(desk.sessions[0])
+    desk.pushes.send_released_slice()
+    statistics = desk.pushes.statistics()
+    assert (statistics.deferred_bytes, statistics.holding, desk.lines[0].offers) == (0, 0, 0)

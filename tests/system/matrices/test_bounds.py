@@ -25,6 +25,7 @@ from presence.common.runtime import TrioRuntime
 from presence.core import visibility
 from presence.core.authenticator import Granted, Sight
 from presence.core.ban_list import Ban, BanList
+from presence.core.quiet_sessions import QuietSessions
 from presence.core.service_requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.followups.planned import FollowUps
@@ -198,7 +199,7 @@ def _pending_queries(users: int) -> float:
 def queued_pushes() -> float:
     """Return the bytes of a full queue, and of as many packets as connections may wait for."""
     watches, watcher = Watches(), session()[0]
-    queue = PushQueue(watches, Faults(lambda _session: None), lambda _uid: None)
+    queue = PushQueue(watches, Faults(lambda _session: None), lambda _uid: None, QuietSessions())
     queue.with_devices.add(watcher)
     devices = tuple(WatchedDevice(device(number), "online", number, "", "") for number in range(4))
     with pytest.MonkeyPatch.context() as patch, grown() as bytes_kept:
