@@ -33,6 +33,7 @@ def connect(
     meta: Mapping[str, Any] | None = None,
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
+    quiet: bool = False,
     watch_devices: bool = False,
     wait: bool = True,
     options: ClientOptions = DEFAULTS,
@@ -61,6 +62,7 @@ def connect(
         meta: shown to others with the user's state: a map of at most 256 bytes packed.
         private: as `meta`, but for the application's backend only.
         status: ``online``, also for None; ``away``, ``busy``, ``dnd`` (do not disturb) or ``invisible``.
+        quiet: whether the app is in the background, see `Client.update`.
         watch_devices: whether the states of watched users have their devices, and a device that comes or goes
             is a change; the server's operator has to allow it (`device_events`), or `devices` is None.
         wait: wait for the first login, and raise if the first attempt fails. With False the client is there
@@ -91,6 +93,7 @@ def connect(
         meta=meta,
         private=private,
         status=status,
+        quiet=quiet or None,
     )
     machine = ClientMachine(
         login,

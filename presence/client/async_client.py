@@ -168,21 +168,27 @@ class Client:
         token: str | None = None,
         status: str | None = None,
         until: datetime | timedelta | None = None,
+        quiet: bool | None = None,
     ) -> None:
-        """Change the given fields: `meta`, `private` and `status` of this device, or the token.
+        """Change the given fields: `meta`, `private` and `status` of this device, the token, or `quiet`.
 
         Once granted, later logins carry it too, so a user who is away is still away after a reconnect. `meta`
         and `private` replace the previous one, an empty one removes it. `status` is ``online``, ``away``,
         ``busy``, ``dnd`` or ``invisible``; with `until`, a time with its zone or a duration from now, the
         status from before returns then. Both count by the server's clock. The server may also set the user
-        away after a time with nothing but keepalives; any request ends that.
+        away after a time with nothing but keepalives; any request ends that. With `quiet`, for an app in the
+        background, the server holds changes of watched users, and sends the latest of each behind its next
+        keepalive or request; messages still come immediately. ``quiet=False`` brings what is held. An older
+        server holds nothing.
 
         Raises as `send_message`, and then later logins do not carry it. ValueError: `until` has no time zone,
         is no duration above 0, or comes without `status`.
         """
         until_ms = unix_ms(until, status, self._time_of_requests)
         await self._request(
-            protocol.update(meta=meta, private=private, token=token, status=status, until_ms=until_ms)
+            protocol.update(
+                meta=meta, private=private, token=token, status=status, until_ms=until_ms, quiet=quiet
+            )
         )
 
     async def set_idle_timeout(self, idle_timeout: float | timedelta) -> float:
@@ -214,6 +220,7 @@ class Client:
         private: Mapping[str, Any] | None = None,
         status: str | None = None,
         until: datetime | timedelta | None = None,
+        quiet: bool | None = None,
     ) -> None:
         """Change what later logins carry, also while offline: after `Disconnected` 302, a new token.
 
@@ -222,7 +229,7 @@ class Client:
         """
         until_ms = unix_ms(until, status, self.server_time)
         self._link.machine.persistent_state.log_in_with(
-            token=token, meta=meta, private=private, status=status, until_ms=until_ms
+            token=token, meta=meta, private=private, status=status, until_ms=until_ms, quiet=quiet
         )
 
     async def logout(self, reason: str | None = None) -> None:

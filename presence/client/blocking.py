@@ -55,6 +55,7 @@ def connect_blocking(
     meta: Mapping[str, Any] | None = None,
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
+    quiet: bool = False,
     watch_devices: bool = False,
     wait: bool = True,
     options: ClientOptions = DEFAULTS,
@@ -86,6 +87,7 @@ def connect_blocking(
         meta=meta,
         private=private,
         status=status,
+        quiet=quiet,
         watch_devices=watch_devices,
         wait=wait,
         options=options,
@@ -234,10 +236,11 @@ class BlockingClient:
         token: str | None = None,
         status: str | None = None,
         until: datetime | timedelta | None = None,
+        quiet: bool | None = None,
     ) -> None:
         """Change the given fields, also for later logins. See `Client.update`."""
         update = partial(self._client.update, meta=meta, private=private, token=token)
-        self._call(partial(update, status=status, until=until))
+        self._call(partial(update, status=status, until=until, quiet=quiet))
 
     def set_idle_timeout(self, idle_timeout: float | timedelta) -> float:
         """Request another idle time-out; return the granted one. See `Client.set_idle_timeout`."""
@@ -259,10 +262,11 @@ class BlockingClient:
         private: Mapping[str, Any] | None = None,
         status: str | None = None,
         until: datetime | timedelta | None = None,
+        quiet: bool | None = None,
     ) -> None:
         """Change what later logins carry. See `Client.log_in_with`."""
         change = partial(self._client.log_in_with, token=token, meta=meta, private=private)
-        self._run(partial(change, status=status, until=until))
+        self._run(partial(change, status=status, until=until, quiet=quiet))
 
     def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline immediately, and the client has ended. See `Client.logout`."""

@@ -214,6 +214,7 @@ class PersistentState:
         status: str | None = None,
         until_ms: int | None = None,
         idle_timeout: float | None = None,
+        quiet: bool | None = None,
     ) -> None:
         """Change what later logins carry; None leaves a field unchanged, an empty map removes it.
 
@@ -223,10 +224,10 @@ class PersistentState:
             protocol.EncodeError: a field breaks a rule of the protocol; nothing was changed.
         """
         shown = protocol.update(meta=meta, private=private, status=status, until_ms=until_ms)
-        update = protocol.update(token=token, idle_timeout=idle_timeout, **shown.payload)
+        update = protocol.update(token=token, idle_timeout=idle_timeout, quiet=quiet, **shown.payload)
         protocol.encode(update)
         payload = {**self.login.payload, **update.payload}
-        for name in ("meta", "private"):
+        for name in ("meta", "private", "quiet"):
             if not payload.get(name, True):
                 del payload[name]
         if status is not None and until_ms is None:

@@ -295,6 +295,24 @@ def test_a_granted_update_is_used_for_later_logins(online: Driven) -> None:
     assert logins(online)[1:] == [{**login, "meta": {"app": "2"}, "status": "away"}, login]
 
 
+def test_a_client_is_quiet_again_after_a_reconnect_until_it_ends_that(online: Driven) -> None:
+    online.receive(protocol.ok(online.ask(protocol.update(quiet=True))))
+    online.reconnect()
+    online.receive(protocol.ok(online.ask(protocol.update(quiet=False))))
+    online.reconnect()
+    login = {"uid": "ann", "device": "phone"}
+    assert logins(online)[1:] == [{**login, "quiet": True}, login]
+
+
+def test_the_end_of_quiet_while_offline_is_that_of_later_logins(online: Driven) -> None:
+    online.receive(protocol.ok(online.ask(protocol.update(quiet=True))))
+    online.lose()
+    online.machine.persistent_state.log_in_with(quiet=False)
+    online.run(1.0)
+    online.log_in()
+    assert "quiet" not in logins(online)[-1]
+
+
 def test_a_refused_update_is_forgotten(online: Driven) -> None:
     online.receive(protocol.error(online.ask(protocol.update(status="away")), Code.UNSUPPORTED, "no"))
     online.reconnect()

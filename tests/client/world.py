@@ -101,6 +101,7 @@ class World:
         self._wanted: set[str] = set()
         self._undelivered: set[int] = set()  # messages of which the client has said so
         self._next_message = 0
+        self._is_quiet = False  # as granted
         self._lose_connection()
 
     def _lose_connection(self) -> None:
@@ -118,6 +119,7 @@ class World:
         self._own_postponed: list[set[str]] = []
         self._watching: dict[int, set[str]] = {}
         self._bodies: dict[int, int] = {}  # by id of the message's request
+        self._quiet_requests: dict[int, bool] = {}  # by id of the update
         self._arrived: dict[str, int] = {}  # by recipient, the last message of this connection
         self._kept_alive_at = self.now
 
@@ -245,6 +247,9 @@ class World:
             assert sent is None or sent != self._last_refused, "a refused token is not sent again"
             if packet.kind == Kind.LOGIN:
                 self._login_token = sent or ""
+                assert packet.payload.get("quiet", False) is self._is_quiet, (
+                    "later logins carry what was granted"
+                )
             if packet.id is not None:
                 self._sent[packet.id] = packet
                 is_own = packet.kind == Kind.WATCH and packet.id not in self._due
@@ -337,7 +342,10 @@ class World:
         self._note([])
 
     def _the_program_updates(self) -> None:
-        self._request(protocol.update(status=self.random.choice(("away", "online"))), 5.0)
+        is_quiet = self.random.choice((True, False))
+        status = self.random.choice(("away", "online"))
+        if (id := self._request(protocol.update(status=status, quiet=is_quiet), 5.0)) is not None:
+            self._quiet_requests[id] = is_quiet
         self._note([])
 
     def _the_program_cancels(self) -> None:
@@ -504,6 +512,9 @@ class World:
     def _note_result(self, each: RequestResult) -> None:
         assert self._due.pop(each.id, None) is not None, "answered once, and only if requested"
         self._watching.pop(each.id, None)
+        is_quiet = self._quiet_requests.pop(each.id, None)
+        if is_quiet is not None and not isinstance(each.result, Exception):
+            self._is_quiet = is_quiet
         body = self._bodies.pop(each.id, None)
         if body is not None and isinstance(each.result, RequestFailed | NotConnected | Ended):
             self._undelivered.add(body)

@@ -24,6 +24,11 @@ export interface Identity {
   readonly private?: object | undefined;
   /** The initial status; `online` if left out. */
   readonly status?: Status | undefined;
+  /**
+   * Whether the app is in the background: the server holds changes of watched users, and sends the latest of each
+   * behind the client's next keepalive or request. Messages still come immediately.
+   */
+  readonly quiet?: boolean | undefined;
   /** When the status ends and the one from before returns, Unix ms by the server's clock; never if left out. */
   readonly untilMs?: number | undefined;
 }
@@ -33,7 +38,7 @@ export type Status = "online" | "away" | "busy" | "dnd" | "invisible";
 /** What can change while online and for later logins; fields left out stay as they are. */
 export type LoginChange = Pick<
   Identity,
-  "meta" | "private" | "status" | "untilMs" | "token" | "idleTimeoutMs"
+  "meta" | "private" | "status" | "untilMs" | "token" | "idleTimeoutMs" | "quiet"
 >;
 
 /**
@@ -157,6 +162,7 @@ function withChange(login: Identity, change: LoginChange): Identity {
     private: change.private ?? login.private,
     idleTimeoutMs: change.idleTimeoutMs ?? login.idleTimeoutMs,
     status: change.status ?? login.status,
+    quiet: change.quiet ?? login.quiet,
     untilMs: change.status === undefined ? login.untilMs : change.untilMs,
   };
 }
@@ -167,8 +173,8 @@ function loginFrame(
   limitBytes = FRAME_LIMIT_BEFORE_LOGIN_BYTES,
 ): Uint8Array {
   const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-  const { uid, device, deviceClass, token, meta, private: secret, status } = rest;
-  const shown = { meta, private: secret, status, until_ms: untilMs };
+  const { uid, device, deviceClass, token, meta, private: secret, status, quiet } = rest;
+  const shown = { meta, private: secret, status, until_ms: untilMs, quiet: quiet || undefined };
   const payload = { uid, device, class: deviceClass, token, idle_timeout, ...shown, v: VERSION };
   return encode(Kind.LOGIN, LOGIN_ID, payload, limitBytes);
 }

@@ -47,6 +47,8 @@ export interface Change {
   /** As `meta`. */
   readonly private?: object | undefined;
   readonly status?: Status | undefined;
+  /** Whether the app is in the background: changes of watched users wait for its next keepalive or request. */
+  readonly quiet?: boolean | undefined;
   /** With `status`: when it ends and the one from before returns, by the server's clock. */
   readonly until?: Date | undefined;
   /** The same as a duration from now. */
@@ -84,12 +86,14 @@ const OPTION_NAMES: Readonly<Record<keyof BaseOptions, true>> = {
   meta: true,
   private: true,
   status: true,
+  quiet: true,
 };
 
 const CHANGE_NAMES: Readonly<Record<keyof Change, true>> = {
   meta: true,
   private: true,
   status: true,
+  quiet: true,
   until: true,
   forMs: true,
   token: true,

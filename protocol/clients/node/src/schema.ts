@@ -232,6 +232,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       private: meta,
       status,
       until_ms: uint,
+      quiet: boolean,
       v: uint,
     },
   ],
@@ -240,7 +241,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
   [Kind.QUERY, { uids: { check: uids }, detail: boolean }],
   [Kind.WATCH, { uids: { check: uids }, detail: boolean, pass: visibilityPass }],
   [Kind.UNWATCH, { uids }],
-  [Kind.UPDATE, { meta, private: meta, token, status, until_ms: uint, idle_timeout: seconds }],
+  [Kind.UPDATE, { meta, private: meta, token, status, until_ms: uint, idle_timeout: seconds, quiet: boolean }],
   [
     Kind.OK,
     {

@@ -273,6 +273,22 @@ whenOnline("while offline a request rejects immediately, and unwatch succeeds", 
   await client.unwatch();
 });
 
+whenOnline("a quiet client is quiet again after a reconnect, until it ends that", async ({ server, peer, client }) => {
+  const logins: unknown[] = [];
+  let current = peer;
+  for (const quiet of [true, false]) {
+    const update = client.update({ quiet });
+    assert.deepEqual((await current.grant(Kind.UPDATE)).payload, { quiet });
+    await update;
+    const online = nextEvent(client, "connected");
+    current.socket.destroy();
+    current = await server.accept();
+    logins.push((await current.logIn()).payload["quiet"]);
+    await online;
+  }
+  assert.deepEqual(logins, [true, undefined]);
+});
+
 whenOnline("the status away survives a reconnect", async ({ server, peer, client }) => {
   const away = client.away();
   const { payload } = await peer.grant(Kind.UPDATE);

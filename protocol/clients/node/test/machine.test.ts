@@ -62,6 +62,18 @@ test("the first packet is the login", () => {
   assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, payload)]);
 });
 
+test("a login is quiet only if the client is", () => {
+  for (const [quiet, sent] of [
+    [true, { quiet: true }],
+    [false, {}],
+  ] as const) {
+    const driver = new ClientDriver({ login: { uid: "ann", quiet } });
+    driver.establish();
+    assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, { uid: "ann", ...sent, v: 1 })]);
+  }
+  assert.throws(() => new ClientMachine({ uid: "ann", quiet: "yes" as unknown as boolean }), EncodeError);
+});
+
 test("an invalid login throws before any attempt", () => {
   assert.throws(() => new ClientMachine({ uid: "a b" }), EncodeError);
   assert.throws(() => new ClientMachine({}), EncodeError);

@@ -153,6 +153,9 @@ export class World {
   private returnedToken: string | null = null; // by the last call; null: it failed
   private readonly expiries = new Map<string, number>(); // Unix milliseconds
   private readonly refusedTokens = new Set<string>();
+  private updates = 0; // requested
+  private isQuiet = false; // as granted
+  private quietOfLogin: boolean | null = null; // of one that is not checked yet
   private refusalsInARow = 0; // of logins, in this run
   private readonly pendingFetches: { resolve(token: string): void; reject(error: Error): void }[] = [];
 
@@ -246,7 +249,7 @@ export class World {
       [2, () => this.unwatch()],
       [2, () => this.addPass()],
       [3, () => this.call("query", (signal) => this.client.query([this.anyUser()], { signal }))],
-      [2, () => this.call("update", (signal) => this.client.update({ status: "away" }, { signal }))],
+      [2, () => this.update()],
       [1, () => this.call("setIdleTimeout", (signal) => this.client.setIdleTimeout(30_000, { signal }))],
       [3, () => this.abort()],
       [3, () => this.read()],
@@ -391,6 +394,15 @@ export class World {
     } else {
       assert.equal(promise, this.online, "connect returned another promise in the same run");
     }
+  }
+
+  private update(): void {
+    const quiet = (this.updates += 1) % 2 === 1;
+    const send = async (signal: AbortSignal): Promise<void> => {
+      await this.client.update({ status: "away", quiet }, { signal });
+      this.isQuiet = quiet;
+    };
+    this.call(`update, quiet ${quiet}`, send);
   }
 
   private disconnect(): void {
@@ -647,6 +659,9 @@ export class World {
     }
     if (kind === Kind.LOGOUT) {
       this.leaving.add(peer);
+    }
+    if (kind === Kind.LOGIN) {
+      this.quietOfLogin = payload["quiet"] === true;
     }
     const isOwn = this.callDepth === 0;
     const keys = keysOf(packet);
@@ -932,6 +947,8 @@ export class World {
   // What must hold
 
   private check(): void {
+    assert.equal(this.quietOfLogin ?? this.isQuiet, this.isQuiet, "a login is as the updates granted before");
+    this.quietOfLogin = null;
     const [problem] = [...this.problems, ...this.time.thrown];
     if (problem !== undefined) {
       throw problem;

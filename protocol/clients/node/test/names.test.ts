@@ -138,6 +138,7 @@ const OPTIONS: Required<Options> = {
   meta: {},
   private: {},
   status: "online",
+  quiet: false,
   persistent: false,
   watchDevices: false,
   requestTimeoutMs: 1,
