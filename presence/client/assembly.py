@@ -5,7 +5,6 @@ Tests: `tests/client/test_client.py`, `tests/client/test_handles.py`, `tests/cli
 
 from collections.abc import Generator, Mapping
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +16,7 @@ from presence.client.link import Link
 from presence.client.options import DEFAULTS, ClientOptions
 from presence.client.reconnect import ReconnectPolicy
 from presence.client.state_machine import ClientMachine
-from presence.client.tcp import open_tcp
+from presence.client.tcp import TcpConnector
 from presence.client.tokens import TokenSource
 
 
@@ -103,7 +102,7 @@ def connect(
         ask_every=options.ask_every,
         watch_devices=watch_devices,
     )
-    opening = options.open_stream or partial(open_tcp, host, port, options.tls_context)
+    opening = options.open_stream or TcpConnector(host, port, options.tls_context).open
     inbox = Inbox(options.max_messages, options.max_changes)
     link = Link(machine, opening, source, inbox)
     return Connecting(link, Client(link, options), wait)

@@ -26,7 +26,7 @@ class ClientOptions:
 
     Attributes:
         tls: for a server behind TLS: True for the system's authorities, or a context of your own; both check
-            that the certificate names the host.
+            that the certificate names the host. A client that returns resumes its TLS session.
         request_timeout: how long a request waits for its answer, seconds or a timedelta; a cancel scope can
             shorten it.
         ask_every: every n-th keepalive asks for an answer: a dead server is noticed within ``ask_every + 1``
