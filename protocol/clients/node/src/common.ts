@@ -49,3 +49,4 @@ export type {
 export type { TokenSource } from "./tokens.js";
 export type { Value, ValueMap } from "./values.js";
 export { compareIds } from "./watches.js";
+export { WebSocketConnector } from "./websocket.js";

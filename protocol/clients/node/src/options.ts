@@ -4,6 +4,7 @@ import type { Connector } from "./connector.js";
 import { ASK_EVERY } from "./keepalives.js";
 import type { Identity, LoginChange, Status } from "./login.js";
 import type { TokenSource } from "./tokens.js";
+import { WebSocketConnector } from "./websocket.js";
 
 const REQUEST_TIMEOUT_MS = 10_000;
 const MAX_MESSAGES = 1000; // a minute of a busy chat; with bodies of 16 KiB 16 MiB for each iterator
@@ -11,8 +12,10 @@ const MAX_CHANGES = 1000; // one of each user that a server allows to watch
 
 /** What a client takes on every platform. */
 export interface BaseOptions extends Omit<Identity, "token" | "untilMs"> {
-  /** Opens the connections; left out if the platform makes one of other options. */
+  /** Opens the connections instead of any address. */
   readonly connector?: Connector | undefined;
+  /** The server's address for WebSockets, with `ws:` or `wss:`. */
+  readonly url?: string | URL | undefined;
   /**
    * The user's token, if the server requires one; or a function that returns one. It is called before each
    * login, and again before a token expires whose expiry can be read (`exp` of a JSON Web Token): the new one
@@ -72,6 +75,7 @@ export interface Configuration {
 
 const OPTION_NAMES: Readonly<Record<keyof BaseOptions, true>> = {
   connector: true,
+  url: true,
   token: true,
   persistent: true,
   watchDevices: true,
@@ -102,11 +106,14 @@ const CHANGE_NAMES: Readonly<Record<keyof Change, true>> = {
 /** @throws TypeError, RangeError an option is wrong. The login is checked against the protocol later. */
 export function checkedOptions(options: BaseOptions): Configuration {
   checkNames("options", options, OPTION_NAMES);
-  const { connector, token, persistent = false, watchDevices = false, ...rest } = options;
+  const { url, connector = connectorTo(url), token, persistent = false, watchDevices = false, ...rest } = options;
   const { requestTimeoutMs = REQUEST_TIMEOUT_MS, askEvery = ASK_EVERY, ...others } = rest;
   const { maxMessages = MAX_MESSAGES, maxChanges = MAX_CHANGES, ...identity } = others;
+  if (url !== undefined && options.connector !== undefined) {
+    throw new TypeError("either a connector or a url");
+  }
   if (typeof connector?.connect !== "function") {
-    throw new TypeError("connector is missing, or has no method connect");
+    throw new TypeError("connector must have a method connect");
   }
   if (token !== undefined && typeof token !== "string" && typeof token !== "function") {
     throw new TypeError("token must be a string or a function");
@@ -125,6 +132,13 @@ export function checkedOptions(options: BaseOptions): Configuration {
     maxMessages: checkedCount("maxMessages", maxMessages),
     maxChanges: checkedCount("maxChanges", maxChanges),
   };
+}
+
+function connectorTo(url: string | URL | undefined): Connector {
+  if (url === undefined) {
+    throw new TypeError("the address of a server is missing");
+  }
+  return new WebSocketConnector(url);
 }
 
 /** @throws TypeError it is no object, or has a name that is none of these: perhaps misspelt, or of an older version. */

@@ -129,6 +129,7 @@ const OPTIONS: Required<Options> = {
   host: "",
   port: 1,
   tls: false,
+  url: "",
   connector: new TcpConnector({ host: "localhost", port: 1 }),
   uid: "",
   device: "",
@@ -147,8 +148,8 @@ const OPTIONS: Required<Options> = {
   maxChanges: 1,
 };
 
-// What has no counterpart: in Python `wait` and `open_stream`.
-const OWN_OPTIONS = ["persistent", "connector"];
+// What has no counterpart: in Python `wait` and `open_stream`, and no WebSocket.
+const OWN_OPTIONS = ["persistent", "connector", "url"];
 
 test("options", () => {
   assert.deepEqual(sorted(Object.keys(OPTIONS)), sorted([...TABLE.options.map(spelled), ...OWN_OPTIONS]));

@@ -8,7 +8,7 @@ import { type Endpoint, TcpConnector } from "./tcp.js";
 
 export interface Options extends BaseOptions, Partial<Endpoint> {}
 
-/** A client that connects to `host` and `port`, unless it is given a connector. */
+/** A client that connects to `host` and `port`, or to `url`. */
 export class PresenceClient extends BaseClient {
   /**
    * @throws EncodeError the login breaks a rule of the protocol.
@@ -27,8 +27,8 @@ function withConnector({ host, port, tls, ...rest }: Options): BaseOptions {
   if ([host, port, tls].every((option) => option === undefined)) {
     return rest;
   }
-  if (rest.connector !== undefined) {
-    throw new TypeError("either a connector or host, port and tls");
+  if (rest.connector !== undefined || rest.url !== undefined) {
+    throw new TypeError("either a connector, or a url, or host, port and tls");
   }
   return { ...rest, connector: new TcpConnector({ host, port, tls } as Endpoint) };
 }
