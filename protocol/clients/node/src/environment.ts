@@ -12,6 +12,11 @@ export interface Environment {
   afterInput(callback: () => void): () => void;
   /** Throws what a listener of the program has thrown, later and outside of the client. */
   throwLater(error: unknown): void;
+  /**
+   * Calls back whenever the connection may be dead without a sign of it, or the network back: the device has slept, or
+   * changed its network. Returns a function that stops it.
+   */
+  onWake(callback: () => void): () => void;
   /** Source of jitter. */
   readonly chance: Chance;
 }

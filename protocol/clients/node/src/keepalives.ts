@@ -8,6 +8,7 @@ const MIN_KEEPALIVE_INTERVAL_MS = 20; // lower bound, whatever the server asks f
 // Each keepalive asks for an answer. A dead server is then detected within two intervals, 0.8 of the idle
 // time-out, so a client whose path broke is back before it counts as offline. With 3 it would take four.
 export const ASK_EVERY = 1;
+export const PROBE_TIMEOUT_MS = 5000; // for an answer when the connection is in doubt: a radio that has just woken up
 
 /**
  * The keepalives of one logged-in connection.
@@ -30,6 +31,7 @@ export class Keepalives {
   private grantedMs: number;
   private questionSentAt = 0;
   private sent = 0;
+  private probes = false; // the connection is in doubt
 
   /** @param now when the login was answered. */
   constructor(
@@ -65,17 +67,30 @@ export class Keepalives {
    * The next is due an interval from now: missed keepalives are not made up for.
    */
   countSent(now: number, chance: Chance): boolean {
-    const asks = this.sent % this.askEvery === 0 && this.unansweredId === null;
+    const asks = (this.probes || this.sent % this.askEvery === 0) && this.unansweredId === null;
     this.sent += 1;
     this.nextAt = now + this.intervalMs * (1 - KEEPALIVE_JITTER * chance());
     return asks;
+  }
+
+  /**
+   * A keepalive is due now, whose answer must arrive within `PROBE_TIMEOUT_MS`; if one is unanswered already, nothing
+   * is due but its answer, in that time.
+   */
+  beginProbe(now: number): void {
+    this.probes = true;
+    if (this.unansweredId === null) {
+      this.nextAt = now;
+    } else {
+      this.deadAt = Math.min(this.deadAt, now + this.answerMs);
+    }
   }
 
   /** The keepalive just counted carries this id. */
   expectAnswer(id: number, now: number): void {
     this.unansweredId = id;
     this.questionSentAt = now;
-    this.deadAt = now + this.intervalMs;
+    this.deadAt = now + this.answerMs;
   }
 
   /** Bytes were received: the server is alive, although the answer may follow other packets. */
@@ -90,5 +105,10 @@ export class Keepalives {
     this.roundTripMs = now - this.questionSentAt;
     this.unansweredId = null;
     this.deadAt = Infinity;
+    this.probes = false;
+  }
+
+  private get answerMs(): number {
+    return this.probes ? Math.min(PROBE_TIMEOUT_MS, this.intervalMs) : this.intervalMs;
   }
 }

@@ -14,6 +14,7 @@ export class Link {
   private connection: Connection | null = null;
   private attempt: object | null = null; // identifies the current connection
   private preventTick: (() => void) | null = null;
+  private ignoreWakes: (() => void) | null = null; // null: there is no run
   private tickAt = Infinity; // for when the timer is set
   private pendingFetch: object | null = null; // identifies the current call
 
@@ -47,8 +48,22 @@ export class Link {
       this.pendingFetch = {};
       void this.fetchToken(this.tokenSource, this.pendingFetch);
     }
+    this.followWakes();
     this.scheduleTick();
     this.onEffects(effects);
+  }
+
+  private followWakes(): void {
+    const { environment, machine } = this;
+    if (machine.isOver) {
+      this.ignoreWakes?.();
+      this.ignoreWakes = null;
+    } else {
+      this.ignoreWakes ??= environment.onWake(() => {
+        machine.wake(environment.now());
+        this.update();
+      });
+    }
   }
 
   private async fetchToken(source: TokenSource, fetch: object): Promise<void> {

@@ -34,7 +34,7 @@ import { ASK_EVERY, Keepalives } from "./keepalives.js";
 import { type Identity, Login, LOGIN_ID, type LoginChange } from "./login.js";
 import { LoginToken, TOKEN_TIMEOUT_MS } from "./login-token.js";
 import { parseConnected, parseGoodbye, parseRefusal } from "./pushes.js";
-import { type Loss, ReconnectPolicy } from "./reconnect.js";
+import { type Loss, RECONNECT_FIRST_MS, ReconnectPolicy } from "./reconnect.js";
 import { type Effects, Session } from "./session.js";
 
 export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a lost SYN is repeated after 1, 3 and 7 s
@@ -76,6 +76,7 @@ export class ClientMachine {
   private readonly chance: Chance;
   private decoder = new Decoder();
   private stateDeadline = Infinity; // used in all states except online
+  private notBefore = 0; // while it waits to return: the server has asked for so long a wait
   private lastId = LOGIN_ID;
   private logoutId: number | null = null;
   private outgoing: Uint8Array[] = [];
@@ -248,6 +249,19 @@ export class ClientMachine {
     return this.connectionLost({ reason: "closed", message }, now);
   }
 
+  /**
+   * The device may have slept, or its network changed: what the machine knows of the connection may be outdated. It
+   * asks the server for a sign of life; if it waits to return, it does so within the time of a first attempt.
+   */
+  wake(now: number): void {
+    if (this.state === "online") {
+      this.session?.probe(now, this.chance);
+    } else if (this.state === "waiting to return") {
+      const at = Math.max(now, this.notBefore) + RECONNECT_FIRST_MS * this.chance();
+      this.stateDeadline = Math.min(this.stateDeadline, at);
+    }
+  }
+
   /** Acts on time-outs; does nothing before the deadline. */
   tick(now: number): Effects {
     if (this.state === "online" && this.session) {
@@ -417,6 +431,7 @@ export class ClientMachine {
     const effects = this.dropConnection(new ConnectionLost(message || reason));
     this.state = "waiting to return";
     this.stateDeadline = now + outcome;
+    this.notBefore = now + (loss.retryAfterMs ?? 0);
     return [...effects, { type: "disconnected", reason, message, retryInMs: outcome, code }];
   }
 

@@ -4,7 +4,7 @@ import { Code, mayReconnect } from "./constants.js";
 import type { Chance } from "./environment.js";
 import { type LoginRefused, type PresenceError, type Refusal, Unreachable } from "./errors.js";
 
-const RECONNECT_FIRST_MS = 1000;
+export const RECONNECT_FIRST_MS = 1000;
 const RECONNECT_MAX_MS = 60_000;
 const RETURNS_IF_TOLD_WHEN: ReadonlySet<number> = new Set([Code.BANNED, Code.SESSION_LIMIT]);
 const STABLE_MS = 10_000; // after this time online the next reconnect is quick again

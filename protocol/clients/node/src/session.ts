@@ -143,6 +143,12 @@ export class Session {
     }
   }
 
+  /** Asks for a sign of life, which must come soon; an answer that is due already must, too. */
+  probe(now: number, chance: Chance): void {
+    this.keepalives.beginProbe(now);
+    this.sendKeepalive(now, chance);
+  }
+
   /** Times out requests, and sends again messages that are due. */
   expireRequests(now: number): Effects {
     if (now < this.earliest) {

@@ -77,6 +77,12 @@ export class ClientDriver {
     this.apply(this.machine.received(Buffer.concat(frames), this.now));
   }
 
+  /** The device has slept. */
+  wake(): void {
+    this.machine.wake(this.now);
+    this.apply([]);
+  }
+
   disconnect(): void {
     this.apply(this.machine.disconnected("broken", this.now));
   }

@@ -28,6 +28,7 @@ import {
   Unsupported,
   type ValueMap,
 } from "../src/index.js";
+import { PROBE_TIMEOUT_MS } from "../src/keepalives.js";
 import { ClientMachine, CONNECT_TIMEOUT_MS, LOGIN_TIMEOUT_MS, LOGOUT_TIMEOUT_MS } from "../src/machine.js";
 import { ClientDriver, KEEPALIVE_MS, packet, SERVER_TIME_S } from "./driver.js";
 
@@ -262,6 +263,77 @@ test("missed keepalives are not made up for", () => {
   driver.apply(driver.machine.tick(driver.now));
   driver.apply(driver.machine.tick(driver.now));
   assert.equal(driver.sent.length - before, 1);
+});
+
+// After a sleep
+
+test("after a sleep it asks the server for a sign of life, and no other time", () => {
+  const driver = online({ askEvery: 3 });
+  driver.advance(KEEPALIVE_MS, true);
+  const before = driver.keepalives.length;
+  driver.wake();
+  driver.wake();
+  const asked = driver.keepalives.slice(before);
+  assert.deepEqual([asked.length, asked[0]?.id !== null, driver.sentAt.at(-1)], [1, true, driver.now]);
+});
+
+test("a server that does not answer soon after a sleep is dead", () => {
+  const driver = online();
+  driver.wake();
+  driver.advance(PROBE_TIMEOUT_MS - 1);
+  assert.equal(driver.machine.state, "online");
+  driver.advance(1);
+  assert.equal(driver.machine.state, "waiting to return");
+});
+
+test("an answer that was missing before the sleep must come soon, too", () => {
+  const driver = online();
+  driver.advance(KEEPALIVE_MS);
+  const sent = driver.keepalives.length;
+  driver.wake();
+  driver.advance(PROBE_TIMEOUT_MS);
+  assert.deepEqual([driver.machine.state, driver.keepalives.length], ["waiting to return", sent]);
+});
+
+test("after an answer keepalives are due as before the sleep", () => {
+  const driver = online();
+  driver.wake();
+  driver.receive(packet(Kind.OK, Number(driver.keepalives[0]?.id)));
+  driver.advance(KEEPALIVE_MS);
+  driver.advance(PROBE_TIMEOUT_MS + 1);
+  assert.deepEqual([driver.machine.state, driver.keepalives.length], ["online", 2]);
+});
+
+test("after a sleep a client that waits to return does so as at its first attempt", () => {
+  const driver = new ClientDriver();
+  for (let attempt = 0; attempt < 6; attempt += 1) {
+    driver.disconnect();
+    driver.advance(driver.machine.deadline - driver.now);
+  }
+  driver.disconnect();
+  assert.equal(driver.machine.deadline - driver.now, 60_000);
+  driver.wake();
+  assert.equal(driver.machine.deadline - driver.now, 1000);
+  driver.advance(400);
+  driver.wake(); // no later than it was to be
+  assert.equal(driver.machine.deadline - driver.now, 600);
+});
+
+test("a sleep spares no wait that the server has asked for", () => {
+  const driver = online();
+  driver.receive(packet(Kind.GOODBYE, null, refusal(Code.SERVER_DRAIN, "server_drain", { reconnect: true, retry_after: 20 })));
+  driver.advance(5000);
+  driver.wake();
+  assert.equal(driver.machine.deadline - driver.now, 16_000);
+});
+
+test("a sleep has no effect in other states", () => {
+  const driver = new ClientDriver();
+  const { deadline } = driver.machine;
+  driver.wake();
+  driver.establish();
+  driver.wake();
+  assert.deepEqual([deadline - driver.now, driver.sent.length], [CONNECT_TIMEOUT_MS, 1]);
 });
 
 // The end of a connection

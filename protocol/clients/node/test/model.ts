@@ -263,6 +263,7 @@ export class World {
       [4, () => this.endFetch()],
       [12, () => this.comeOrGo(this.anyRecipient())],
       [8, () => this.advanceToTimer()],
+      [1, () => this.time.wake()],
       [6, () => this.time.advance(this.below(3000))],
     ];
     let rest = this.random() * steps.reduce((sum, [weight]) => sum + weight, 0);

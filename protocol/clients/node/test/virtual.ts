@@ -26,6 +26,8 @@ export class VirtualTime implements Environment {
   readonly timers = new Set<Timer>();
   /** What listeners have thrown. */
   readonly thrown: unknown[] = [];
+  /** What is called when the device has slept. */
+  readonly sleepers = new Set<() => void>();
   private readonly awaitingInput = new Set<() => void>();
 
   constructor(readonly chance: () => number = () => 0) {}
@@ -44,6 +46,16 @@ export class VirtualTime implements Environment {
   afterInput(callback: () => void): () => void {
     this.awaitingInput.add(callback);
     return () => void this.awaitingInput.delete(callback);
+  }
+
+  onWake(callback: () => void): () => void {
+    this.sleepers.add(callback);
+    return () => void this.sleepers.delete(callback);
+  }
+
+  /** The device has slept. */
+  wake(): void {
+    this.sleepers.forEach((callback) => callback());
   }
 
   throwLater(error: unknown): void {

@@ -13,4 +13,5 @@ export const NODE: Environment = {
       throw error;
     });
   },
+  onWake: () => () => undefined, // Node does not say
 };
