@@ -16,7 +16,7 @@ def to_text(meta: Mapping[str, Any]) -> str:
     if not meta:
         return ""
     # Redis would write the character DEL, where the text becomes part of another, in six bytes.
-    return json.dumps(_plain(meta), separators=(",", ":"), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(to_plain(meta), separators=(",", ":"), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def from_text(text: str) -> dict[str, Any]:
@@ -25,35 +25,35 @@ def from_text(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is not an encoded map.
     """
-    meta = _typed(json.loads(text)) if text else {}
+    meta = from_plain(json.loads(text)) if text else {}
     if not isinstance(meta, dict):
         raise ValueError("meta must be a map")  # noqa: TRY004 - one error for every invalid text
     return meta
 
 
-def _plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {_BINARY: value.hex()}
     if isinstance(value, Mapping):
         (name,) = value if len(value) == 1 else ("",)
         if name.startswith("$"):
-            return {f"${name}": _plain(value[name])}
-        return {key: _plain(each) for key, each in value.items()}
+            return {f"${name}": to_plain(value[name])}
+        return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [to_plain(each) for each in value]
     return value
 
 
-def _typed(value: Any) -> Any:
+def from_plain(value: Any) -> Any:
     if isinstance(value, dict):
         (name,) = value if len(value) == 1 else ("",)
         if name == _BINARY:
             return bytes.fromhex(value[name]) if isinstance(value[name], str) else _not_hex()
         if name.startswith("$"):
-            return {name[1:]: _typed(value[name])}
-        return {key: _typed(each) for key, each in value.items()}
+            return {name[1:]: from_plain(value[name])}
+        return {key: from_plain(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_typed(each) for each in value]
+        return [from_plain(each) for each in value]
     return value
 
 
