@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from presence.cli.options import Load, add_settings
 from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
 from presence.common.scarcity import scarcity
 from presence.config.loader import DEFAULT_SOURCE, FIELDS, ConfigError, Loaded, exposures
-from presence.config.settings import Settings
+from presence.config.settings import QUICK_START_WS_PORT, Settings
 from presence.prefork.systemd import Notifier, from_environment
 from presence.store.embedded import LOADING_REPORT_S, EmbeddedError, EmbeddedRedis, embedded_redis
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # a server with --no-admin loads nothing of it
     from presence.admin.launcher import AdminProcess
     from presence.server.embedded_supervisor import EmbeddedSupervisor
 
+# While all of these have their defaults, WebSocket is served, too.
+_LISTENING = ("host", "port", "ws_host", "ws_port", "tls_cert", "proxy_from")
 _DESCRIPTION = (
     "Without --redis the server starts a private Valkey and stops it last. Every flag is also an environment "
     "variable (--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
@@ -73,19 +75,20 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
 
 
 def _serve(loaded: Loaded, load_again: Load, notifier: Notifier) -> int:
-    settings = loaded.settings
     with contextlib.ExitStack() as cleanup:
         writer: LogWriter | DirectWriter
-        if settings.workers == 1:
-            writer = cleanup.enter_context(configure(settings.log_format, settings.log_level))
+        log_format, log_level = loaded.settings.log_format, loaded.settings.log_level
+        if loaded.settings.workers == 1:
+            writer = cleanup.enter_context(configure(log_format, log_level))
         else:
-            writer = configure_directly(settings.log_format, settings.log_level)
+            writer = configure_directly(log_format, log_level)
         import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
 
         from presence.server.listeners import CannotListen  # noqa: PLC0415 - as above
         from presence.server.running_servers import Announcement  # noqa: PLC0415 - as above
 
         log = structlog.get_logger()
+        settings = _with_quick_start(loaded)
         if loaded.file is not None:
             log.info("settings file read", file=loaded.file)
         embedded, redis_url = None, settings.redis
@@ -103,7 +106,7 @@ def _serve(loaded: Loaded, load_again: Load, notifier: Notifier) -> int:
                 announcement = Announcement(settings, redis_url, admin_process.url if admin_process else None)
                 cleanup.callback(announcement.withdraw)
 
-                reread = partial(_log_changes, settings, load_again)
+                reread = partial(_log_changes, loaded.settings, load_again)
                 watcher = _watcher(embedded, settings)
                 if watcher is not None:
                     cleanup.callback(watcher.close)
@@ -143,6 +146,30 @@ def _serve(loaded: Loaded, load_again: Load, notifier: Notifier) -> int:
             else:
                 log.exception("server failed")
         return FAILED
+
+
+def _with_quick_start(loaded: Loaded) -> Settings:
+    """Return the settings with WebSocket on the loopback address, if nothing says where to listen.
+
+    If its port is taken, another is picked.
+    """
+    settings = loaded.settings
+    if any(loaded.sources[name] != DEFAULT_SOURCE for name in _LISTENING):
+        return settings
+    from presence.transports import sockets  # noqa: PLC0415 - as above
+
+    port = QUICK_START_WS_PORT
+    try:
+        for each in sockets.open_listeners(settings.host, port):
+            each.close()
+    except OSError as error:
+        import structlog  # noqa: PLC0415 - as above
+
+        log = structlog.get_logger("presence.server.server")
+        address = f"{settings.host}:{port}"
+        log.warning("websocket port in use, using another", address=address, error=error.strerror)
+        port = 0
+    return replace(settings, ws_port=port)
 
 
 def _report_loading(notifier: Notifier, percent: float) -> None:

@@ -7,6 +7,7 @@ Tests: `tests/config/test_loader.py`, `tests/docs/test_tables.py`.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -172,6 +173,9 @@ def comma_separated(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(","))
 
 
+QUICK_START_WS_PORT = 7401
+# As browsers write it: lower case, without a path. "null" is that of a file, and of pages that hide theirs.
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://(\*\.)?[a-z0-9_.\[\]:-]+", re.ASCII)
 MAX_SESSIONS = 64  # of a user
 _POLICIES = "oldest", "newest"
 
@@ -200,6 +204,12 @@ def _class_limits(text: str) -> None:
 
 def _networks(text: str) -> None:
     networks.parse(text)
+
+
+def _origins(text: str) -> None:
+    for each in comma_separated(text):
+        if not _ORIGIN.fullmatch(each):
+            raise ValueError("must be origins like https://example.com or https://*.example.com:8443, or *")
 
 
 def _redis_url(text: str) -> None:
@@ -261,6 +271,22 @@ class Settings:
         "the default is lowered to idle_timeout, but not below 10 s",
         unit="s",
         bounds=(0.5, 3600),
+    )
+    ws_host: str | None = _server(
+        None, "address to listen on for WebSocket; by default, that of host", form=_host
+    )
+    ws_port: int | None = _server(
+        None,
+        "TCP port for WebSocket, with TLS if tls_cert is set; 0 picks a free one. Without it there is none, "
+        f"except {QUICK_START_WS_PORT} if host, port and TLS have their defaults",
+        bounds=(0, 65535),
+    )
+    ws_origins: str | None = _server(
+        None,
+        "comma-separated origins of web pages that may connect, as https://example.com or "
+        "https://*.example.com; *: all; without it, pages that this machine serves",
+        form=_origins,
+        is_list=True,
     )
     admin: str = _server(
         "127.0.0.1:7480",
@@ -455,6 +481,16 @@ class Settings:
     def token_audiences(self) -> tuple[str, ...]:
         """The audiences, one of which a token must name."""
         return comma_separated(self.token_audience)
+
+    @property
+    def websocket_host(self) -> str:
+        """The address to listen on for WebSocket."""
+        return self.ws_host or self.host
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        """The origins of `ws_origins`; none: pages that this machine serves."""
+        return () if self.ws_origins is None else comma_separated(self.ws_origins)
 
     @property
     def class_limits(self) -> dict[str, tuple[int, str]]:

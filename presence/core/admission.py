@@ -44,10 +44,17 @@ class PacketRate:
 
     def count_packets(self, uid: str, packets: int, now: float) -> bytes | None:
         """Count packets of a user; return an encoded goodbye if they exceed the limit."""
+        wait_s = self.wait_s(uid, packets, now)
+        if wait_s is None:
+            return None
+        return protocol.encode(protocol.goodbye(Code.RATE_LIMITED, retry_after=wait_s))
+
+    def wait_s(self, uid: str, packets: int, now: float) -> float | None:
+        """Count packets of a user; return the time until a retry if they exceed the limit."""
         if self._buckets.take(uid, now, packets):
             return None
         self.floods += 1
-        return protocol.encode(protocol.goodbye(Code.RATE_LIMITED, retry_after=spread_over(self._calm_s)))
+        return spread_over(self._calm_s)
 
     def tidy(self, now: float) -> None:
         """Drop full buckets; called in each slot."""

@@ -371,6 +371,21 @@ class Engine:
         if self._request_handler is not None:
             self._request_handler.all_sent(session)
 
+    def refuse_input(self, client: Client, refusal: Refusal) -> bytes:
+        """Handle input that breaks a rule below the protocol's frames; return the last packet to send."""
+        _count(self._counters.refused, refusal.code)
+        self.disconnected(client, refusal.code)
+        if isinstance(client, Session):
+            return protocol.encode(protocol.goodbye(*refusal))
+        return protocol.encode(protocol.error(None, *refusal))
+
+    def frames_received(self, session: Session, frames: int) -> Refusal | None:
+        """Count frames of a transport that carry no packet as packets; return a refusal beyond the rate."""
+        if self.packet_rate is None:
+            return None
+        wait_s = self.packet_rate.wait_s(session.uid, frames, self.clock.now())
+        return None if wait_s is None else Refusal(Code.RATE_LIMITED, "too many frames", wait_s)
+
     def count_refusal(self, code: Code) -> None:
         """Count a connection that a transport refused by itself."""
         _count(self._counters.refused, code)

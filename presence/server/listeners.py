@@ -1,4 +1,4 @@
-"""The listening sockets of a server: plain TCP, TLS, or both."""
+"""The listening sockets of a server: plain TCP, TLS, or both, and WebSocket."""
 
 import socket
 from collections.abc import Callable
@@ -34,6 +34,7 @@ class Listeners:
 
     plain: list[socket.socket]  # for TCP; empty if there is TLS only
     secured: list[socket.socket]  # for TLS; empty if there is none
+    websocket: list[socket.socket]  # for WebSocket; empty if there is none
 
     @property
     def address(self) -> ListenAddress:
@@ -45,8 +46,17 @@ class Listeners:
         """The address for TLS; None if there is none."""
         return _address_of(self.secured) if self.secured else None
 
+    @property
+    def websocket_address(self) -> ListenAddress | None:
+        """The address for WebSocket; None if there is none."""
+        return _address_of(self.websocket) if self.websocket else None
+
+    @property
+    def all(self) -> list[socket.socket]:
+        return [*self.plain, *self.secured, *self.websocket]
+
     def close(self) -> None:
-        for each in (*self.plain, *self.secured):
+        for each in self.all:
             each.close()
 
 
@@ -75,26 +85,29 @@ def with_actual_ports(settings: Settings, reserved: Listeners) -> Settings:
     found = replace(settings, port=reserved.address.port)
     if reserved.plain and reserved.secured_address is not None:
         found = replace(found, tls_port=reserved.secured_address.port)
+    if reserved.websocket_address is not None:
+        found = replace(found, ws_port=reserved.websocket_address.port)
     return found
 
 
 def _open(settings: Settings, open_address: Callable[[str, int], list[socket.socket]]) -> Listeners:
-    def opened(port: int) -> list[socket.socket]:
-        try:
-            return open_address(settings.host, port)
-        except OSError as error:
-            raise CannotListen(f"{settings.host}:{port}", error) from error
+    opened = Listeners([], [], [])
 
-    if settings.tls_cert is None:
-        return Listeners(opened(settings.port), [])
-    if settings.tls_only:
-        return Listeners([], opened(settings.port))
-    plain = opened(settings.port)
-    try:
-        return Listeners(plain, opened(settings.tls_port))
-    except CannotListen:
-        Listeners(plain, []).close()
-        raise
+    def listen(sockets: list[socket.socket], host: str, port: int) -> None:
+        try:
+            sockets += open_address(host, port)
+        except OSError as error:
+            opened.close()
+            raise CannotListen(f"{host}:{port}", error) from error
+
+    has_tls = settings.tls_cert is not None
+    if not (has_tls and settings.tls_only):
+        listen(opened.plain, settings.host, settings.port)
+    if has_tls:
+        listen(opened.secured, settings.host, settings.port if settings.tls_only else settings.tls_port)
+    if settings.ws_port is not None:
+        listen(opened.websocket, settings.websocket_host, settings.ws_port)
+    return opened
 
 
 def _address_of(bound: list[socket.socket]) -> ListenAddress:

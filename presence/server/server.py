@@ -44,6 +44,7 @@ from presence.transports.epoll_transport import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.tls import TlsListening
 from presence.transports.trio_transport import StreamTransport
+from presence.transports.websocket_head import WebSocketListening, origins_of
 from presence.watching.watch_service import Watching
 
 REPORT_INTERVAL_S: Final = 60.0
@@ -240,6 +241,8 @@ class Server:
             log.info("serving", host=host, port=port, node=self.node.relay.node)
             if (secured := listening.secured_address) is not None:
                 log.info("serving TLS", host=secured.host, port=secured.port)
+            if (websocket := listening.websocket_address) is not None:
+                log.info("serving websocket", host=websocket.host, port=websocket.port)
             task_status.started((host, port))
 
     def _services(self) -> list[Callable[[], Awaitable[object]]]:
@@ -335,12 +338,14 @@ class Server:
         tls = None
         if self._credentials.certificate is not None:
             tls = TlsListening(listening.secured, self._credentials.certificate)
+        websocket = None
+        if listening.websocket:
+            websocket = WebSocketListening(listening.websocket, origins_of(self.settings.allowed_origins))
         if hasattr(select, "epoll"):
             window_s = min(BATCH_WINDOW_S, self.settings.tick * MAX_WINDOW_SHARE)
             rotation = None
             if self._worker and self.settings.workers > 1:
-                shared = [*listening.plain, *listening.secured]
-                rotation = AcceptRotation(shared, self._worker - 1, self.settings.workers, self.clock)
+                rotation = AcceptRotation(listening.all, self._worker - 1, self.settings.workers, self.clock)
             epoll = EpollTransport(
                 self.node.engine,
                 listening.plain,
@@ -349,6 +354,7 @@ class Server:
                 window_s=window_s,
                 clock=self.clock,
                 tls=tls,
+                websocket=websocket,
                 proxies=networks.parse(self.settings.proxy_from or ""),
                 rotation=rotation,
             )

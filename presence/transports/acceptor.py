@@ -14,7 +14,7 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import islice, repeat
 from time import perf_counter
 
@@ -26,7 +26,7 @@ from presence.core.admission import FULL_RETRY_S, Admission
 from presence.transports import sockets
 from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.connection_states import Connection
-from presence.transports.connections import Connections
+from presence.transports.connections import Connections, ListenerKind
 from presence.transports.guests import Guests
 from presence.transports.limits import TURN_BUDGET_S
 from presence.transports.reader import ConnectionReader
@@ -50,8 +50,8 @@ class Acceptor:
         connections: where they are counted.
         guests: takes them from the accept to the login.
         reader: handles errors of one connection.
-        plain_listeners: bound, listening sockets; owned by the acceptor from now on.
-        tls_listeners: the same, for TLS.
+        listeners: bound, listening sockets, with what their connections begin with; owned by the acceptor
+            from now on.
         admission: decides which connections are accepted.
         clock: monotonic time.
         rotation: of the workers that share the listeners' port; None: there are no others.
@@ -65,8 +65,7 @@ class Acceptor:
         connections: Connections,
         guests: Guests,
         reader: ConnectionReader,
-        plain_listeners: Sequence[socket.socket],
-        tls_listeners: Sequence[socket.socket],
+        listeners: Mapping[socket.socket, ListenerKind],
         *,
         admission: Admission,
         clock: Clock,
@@ -78,8 +77,8 @@ class Acceptor:
         self._admission = admission
         self._clock = clock
         self._rotation = rotation
-        self._listeners = [*plain_listeners, *tls_listeners]
-        self._tls_listeners = frozenset(tls_listeners)
+        self._kinds = listeners
+        self._listeners = list(listeners)
         for listener in self._listeners:
             listener.setblocking(False)
         self._unadmitted: deque[Connection] = deque()  # accepted, not admitted yet
@@ -138,10 +137,11 @@ class Acceptor:
         """Take some connections from the kernel's queue; return False if there is no room for more."""
         # What `accept` calls; the socket object that `accept` makes costs as much as the call itself.
         accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
-        is_tls, counters = listener in self._tls_listeners, self._connections.counters
+        counters = self._connections.counters
         self._has_emptied = False
         if listener.fileno() < 0:
             return True
+        kind = self._kinds[listener]
         room = self._admission.room(counters.connections)
         for _ in range(min(room, MAX_ACCEPTS_PER_TURN)):
             try:
@@ -160,17 +160,17 @@ class Acceptor:
             os.set_blocking(fd, False)
             counters.accepted += 1
             try:
-                self._enter(fd, address[0], is_tls=is_tls)
+                self._enter(fd, address[0], kind)
             except Exception as error:
                 self._reader.connection_failed(fd, error)
         return room > 0
 
-    def _enter(self, fd: int, address: str, *, is_tls: bool) -> None:
+    def _enter(self, fd: int, address: str, listener: ListenerKind) -> None:
         """Add an accepted connection, which waits to be admitted, or refuse it."""
         retry_after = self._admission.admit_connection(self._connections.counters.connections)
         if retry_after is None and len(self._unadmitted) >= MAX_UNADMITTED:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
-        connection = self._guests.enter(fd, address, is_tls=is_tls, retry_after=retry_after)
+        connection = self._guests.enter(fd, address, listener, retry_after=retry_after)
         if connection is not None:
             self._unadmitted.append(connection)
 

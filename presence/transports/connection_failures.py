@@ -4,6 +4,7 @@ Tests: `tests/transports/test_limits.py`, `tests/transports/test_tls.py`.
 """
 
 import ssl
+from http import HTTPStatus
 
 import structlog
 
@@ -49,6 +50,12 @@ class ConnectionFailures:
         self._counters.handshakes_failed += 1
         if isinstance(cause, ssl.SSLCertVerificationError):
             self._log.info("client certificate refused", reason=cause.verify_message)
+
+    def upgrade_refused(self, status: HTTPStatus) -> None:
+        """Count a request of WebSocket by the status of its answer."""
+        refused, name = self._counters.upgrades_refused, status.name.lower()
+        refused[name] = refused.get(name, 0) + 1
+        self._log.info("websocket request refused", status=int(status), refused=refused[name])
 
     def login_timed_out(self) -> None:
         self._counters.login_timeouts += 1

@@ -2,9 +2,9 @@
 
 `connection_states.py` says what is known of one; `reader.py` reads them, `guests.py` takes them to a login.
 
-What is sent over TLS is encrypted immediately, so unsent bytes are those that go over the wire. The event
-mask that the kernel reports for a TLS connection has one bit more than that of a plain one, so the hot path
-tells the two apart without a lookup.
+What is sent through a layer (TLS, WebSocket) is encoded immediately, so unsent bytes are those that go over
+the wire. The event mask that the kernel reports for such a connection has one bit more than that of a plain
+one, so the hot path tells the two apart without a lookup.
 
 Tests: `tests/transports/test_connections.py`, `tests/transports/test_requests.py`.
 """
@@ -14,7 +14,9 @@ import os
 import select
 import socket
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 import trio
 
@@ -42,14 +44,15 @@ from presence.transports.connection_states import (
     LOGGED_IN,
     SERVED_CLASSES,
     UNWATCHED,
+    UPGRADE,
     WATCHING_CLASSES,
     Connection,
     LatencyClass,
-    TransportState,
 )
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
     MAX_DRAIN_BYTES,
+    MAX_GUEST_FRAMES,
     MAX_PACKET_BYTES,
     MIN_PROGRESS_BYTES,
     READ_BYTES,
@@ -57,10 +60,21 @@ from presence.transports.limits import (
 )
 from presence.transports.tls_connection import TlsConnectionState
 from presence.transports.transport_counters import TransportCounters
+from presence.transports.websocket_connection import InputRefused, WebSocketConnectionState
 
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
-TLS_READ = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
+LAYERED_READ = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
+
+
+class ListenerKind(NamedTuple):
+    """What connections of a listener begin with."""
+
+    is_tls: bool  # a handshake
+    is_websocket: bool  # a request of HTTP, after the handshake if there are both
+
+
+PLAIN = ListenerKind(is_tls=False, is_websocket=False)
 
 
 class Deadlines:
@@ -126,6 +140,7 @@ class Connections:
         replies: answers to send when the batch has been read, by descriptor.
         handshaking: connections whose handshake has begun and is not finished, oldest first.
         deadlines: time-outs of connections.
+        defer: called with a connection that must be read again, although the kernel will not say so.
         counters: statistics of this transport.
         failures: counts and logs what goes wrong.
     """
@@ -144,20 +159,25 @@ class Connections:
         # A plain dict gets slow when its front is removed.
         self.handshaking: OrderedDict[Connection, None] = OrderedDict()
         self.deadlines = Deadlines(clock)
+        self.defer: Callable[[Connection], None] = lambda _connection: None  # set by the reader
         self.counters = TransportCounters()
         self.failures = ConnectionFailures(engine, self.counters)
 
-    def add(self, fd: int, guest: Guest, state: TransportState, *, is_tls: bool = False) -> Connection:
+    def add(self, fd: int, guest: Guest, listener: ListenerKind = PLAIN) -> Connection:
         """Add an accepted descriptor, not watched yet and without a login time-out."""
         if (missing := fd + 1 - len(self.clients)) > 0:
             self.clients.extend([None] * missing)
             self.latency_class.extend(bytes([UNWATCHED]) * missing)
             self.quiet_keepalives.extend(bytes(missing))
         self.clients[fd] = guest
-        connection = self.by_fd[fd] = Connection(fd, state)
-        if is_tls:
+        connection = self.by_fd[fd] = Connection(fd)
+        if listener.is_tls:
             connection.tls = TlsConnectionState(fd)
             self.counters.tls_connections += 1
+        if listener.is_websocket:
+            connection.websocket = WebSocketConnectionState(fd, connection.tls)
+            self.counters.websocket_connections += 1
+        connection.state = connection.next_guest_state
         self.counters.connections += 1
         return connection
 
@@ -220,7 +240,7 @@ class Connections:
         if connection.state is LOGGED_IN or connection.is_closed:
             return
         latency_class: LatencyClass = IMMEDIATE
-        if connection.state is HEADER:
+        if connection.state in {HEADER, UPGRADE}:
             latency_class = AWAITING_HEADER
         elif connection.state is HANDSHAKE:
             latency_class = HANDSHAKING
@@ -273,28 +293,48 @@ class Connections:
 
     def _mask(self, fd: int, mask: int) -> int:
         connection = self.by_fd.get(fd)
-        is_tls = connection is not None and connection.tls is not None
-        return mask | TLS_READ if mask & READ and is_tls else mask
+        is_layered = connection is not None and connection.layer is not None
+        return mask | LAYERED_READ if mask & READ and is_layered else mask
 
     # Reading and sending
 
     def read(self, fd: int, limit: int) -> bytes:
-        """As `os.read`, also over TLS; what the TLS library says by itself meanwhile is sent.
+        """As `os.read`, also through a layer; what the layer says by itself meanwhile is sent.
 
         Raises:
             BlockingIOError: nothing has arrived; or the client reads so slowly that it was disconnected.
+            InputRefused: the client has broken a rule of WebSocket.
             OSError: the connection is broken.
         """
         connection = self.by_fd.get(fd)
-        if connection is None or connection.tls is None:
+        if connection is None or (layer := connection.layer) is None:
             return os.read(fd, limit)
         try:
-            return connection.tls.read(limit)
+            return layer.read(limit)
         finally:
-            if connection.tls.has_output:
+            if layer.has_output:
                 self.send_output(connection)
                 if connection.is_closed:
                     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            if connection.websocket is not None:
+                self._websocket_read(connection, connection.websocket)
+
+    def _websocket_read(self, connection: Connection, websocket: WebSocketConnectionState) -> None:
+        """Count what was read, and have the rest read that is in the layer.
+
+        Raises:
+            InputRefused: the client sends too many WebSocket frames for what they carry.
+        """
+        client = self.clients[connection.fd]
+        if isinstance(client, Session):
+            if (frames := websocket.take_idle_frames()) and (
+                refusal := self._engine.frames_received(client, frames)
+            ) is not None:
+                raise InputRefused(refusal)
+        elif websocket.frames > MAX_GUEST_FRAMES:
+            raise InputRefused(Refusal(Code.PROTOCOL_ERROR, "too many WebSocket frames before a login"))
+        if websocket.has_more:
+            self.defer(connection)
 
     def queue_reply(self, fd: int, data: bytearray) -> None:
         """Keep an answer for the next `flush_replies`."""
@@ -330,16 +370,16 @@ class Connections:
         self._send(fd, connection, self._encoded(connection, data))
 
     def send_output(self, connection: Connection) -> None:
-        """Send what the TLS library says by itself."""
-        if connection.tls is not None:
-            self._send(connection.fd, connection, connection.tls.take_output())
+        """Send what a layer says by itself."""
+        if (layer := connection.layer) is not None:
+            self._send(connection.fd, connection, layer.take_output())
 
     def _encoded(self, connection: Connection | None, data: bytes | bytearray) -> bytes | bytearray:
-        """Return data as a connection sends it: over TLS, records; nothing if it is broken."""
-        if connection is None or connection.tls is None:
+        """Return frames as a connection sends them; nothing if it is broken."""
+        if connection is None or (layer := connection.layer) is None:
             return data
         try:
-            return connection.tls.encrypt(data)
+            return layer.encode(data)
         except OSError:  # the next read reports it
             return b""
 
@@ -360,7 +400,7 @@ class Connections:
         else:
             connection.unsent += data
         if connection.is_guest:
-            return  # a handshake: the library bounds its size, the login time-out its time
+            return  # handshake or request: their size has bounds, and the login time-out bounds their time
         connection.largest_packet = max(connection.largest_packet, largest_packet)
         if len(connection.unsent) > self._limits.unsent_bytes + connection.largest_packet:
             self._close_slow_reader(connection)
@@ -417,7 +457,7 @@ class Connections:
         kernel, with a reset.
         """
         connection = self.by_fd.get(fd)
-        if connection is not None and (connection.tls is not None or connection.unsent is not None):
+        if connection is not None and (connection.layer is not None or connection.unsent is not None):
             self.close_gracefully(fd, last_packet)
             return
         data = self.replies.pop(fd, b"") + last_packet
@@ -444,6 +484,8 @@ class Connections:
         connection.state = FLUSHING
         close_packet, connection.close_packet = connection.close_packet, b""
         if close_packet and connection.can_send:
+            if connection.websocket is not None:
+                connection.websocket.note_last_packet(close_packet)
             self.send(connection.fd, close_packet)
         if connection.is_closed:
             return  # too much was unsent already
@@ -455,7 +497,7 @@ class Connections:
     def _half_close(self, connection: Connection) -> None:
         connection.state = HALF_CLOSED
         self.deadlines.set(connection, DRAIN_TIMEOUT_S)
-        _end_tls(connection)
+        _end_layer(connection)
         with suppress(OSError), sockets.borrowed(connection.fd) as sock:
             sock.shutdown(socket.SHUT_WR)
 
@@ -492,17 +534,20 @@ class Connections:
 
     def _release(self, connection: Connection) -> None:
         """Give up everything that belongs to a connection that is about to be closed."""
-        _end_tls(connection)
+        _end_layer(connection)
         self.counters.unsent_connections -= connection.unsent is not None
         self.counters.awaiting_proxy_headers -= connection.header is not None
         self.deadlines.cancel(connection)
         self.forget_tls(connection)
+        self.counters.websocket_connections -= connection.websocket is not None
         connection.state = CLOSED
 
     def forget_tls(self, connection: Connection) -> None:
         """Treat a connection as a plain one from now on."""
         if connection.tls is not None:
             connection.tls = None
+            if connection.websocket is not None:
+                connection.websocket.tls = None
             self.handshaking.pop(connection, None)
             self.counters.tls_connections -= 1
 
@@ -524,7 +569,7 @@ def _write(fd: int, data: bytes | bytearray) -> int:
         return len(data)
 
 
-def _end_tls(connection: Connection) -> None:
-    """Send TLS's close notification, if nothing is unsent and the kernel takes it."""
-    if connection.tls is not None and connection.unsent is None:
-        _write(connection.fd, connection.tls.end())
+def _end_layer(connection: Connection) -> None:
+    """Send a layer's close notification, if nothing is unsent and the kernel takes it."""
+    if (layer := connection.layer) is not None and connection.unsent is None:
+        _write(connection.fd, layer.end())

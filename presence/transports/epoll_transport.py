@@ -9,9 +9,9 @@ its set is left alone for its *window*, and what arrives meanwhile is the next b
 can wait depends on what it sends, hence three latency classes: connections that have not logged in or have
 recently sent more than keepalives are served without a pause, keepalives that want an answer within 25 ms,
 the rest within the batching window. That window shortens while some batched connections turn out to want
-answers after all, and while batches have many packets that are more work than keepalives. TLS connections are
-in the same sets once their handshakes are over (see `guests.py`). One trio task waits for each set; tasks do
-not grow with connections.
+answers after all, and while batches have many packets that are more work than keepalives. Connections with
+TLS or WebSocket are in the same sets once their handshakes are over (see `guests.py`). One trio task waits
+for each set; tasks do not grow with connections.
 
 The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
 client and no `Connection` any more; accepts run in turns of their own. So no event can reach the wrong
@@ -44,7 +44,7 @@ from presence.transports.connection_states import (
     Connection,
     LatencyClass,
 )
-from presence.transports.connections import Connections
+from presence.transports.connections import PLAIN, Connections, ListenerKind
 from presence.transports.guests import Guests
 from presence.transports.limits import (
     MAX_CONNECTIONS_PER_TURN,
@@ -55,6 +55,7 @@ from presence.transports.limits import (
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
 from presence.transports.transport_counters import TransportCounters
+from presence.transports.websocket_head import WebSocketListening
 
 ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median
 # How many costly reads, of connections that sent more than keepalives, a batch should have: a millisecond of
@@ -91,6 +92,7 @@ class EpollTransport:
         window_s: the batching window of connections that send only keepalives, in seconds.
         clock: monotonic time.
         tls: listeners for TLS; None for none.
+        websocket: listeners for WebSocket, over TLS if there is `tls`; None for none.
         proxies: networks whose connections must begin with a header of the PROXY protocol.
         rotation: of the workers that share the listeners' port; None: there are no others.
     """
@@ -105,6 +107,7 @@ class EpollTransport:
         window_s: float,
         clock: Clock,
         tls: TlsListening | None = None,
+        websocket: WebSocketListening | None = None,
         proxies: tuple[networks.Network, ...] = (),
         rotation: AcceptRotation | None = None,
     ) -> None:
@@ -121,13 +124,13 @@ class EpollTransport:
             admission=admission,
             tls=tls,
             proxies=proxies,
+            origins=[] if websocket is None else websocket.origins,
         )
         self._acceptor = Acceptor(
             self._connections,
             self._guests,
             self._reader,
-            listeners,
-            () if tls is None else tls.listeners,
+            _listener_kinds(listeners, tls, websocket),
             admission=admission,
             clock=clock,
             rotation=rotation,
@@ -258,7 +261,10 @@ class EpollTransport:
         connection, address = self._connections.by_fd.get(handle), self._connections.address_of(handle)
         if connection is None:
             return ConnectionInfo("plain", address, 0)
-        transport = "plain" if connection.tls is None else "tls"
+        if connection.websocket is None:
+            transport = "plain" if connection.tls is None else "tls"
+        else:
+            transport = "ws" if connection.tls is None else "wss"
         return ConnectionInfo(transport, address, len(connection.unsent or b""))
 
     def _timed_out(self, connection: Connection) -> None:
@@ -268,3 +274,15 @@ class EpollTransport:
             self._connections.unsent_timed_out(connection)
         elif not connection.is_closed:
             self._connections.close(connection.fd)
+
+
+def _listener_kinds(
+    plain: Sequence[socket.socket], tls: TlsListening | None, websocket: WebSocketListening | None
+) -> dict[socket.socket, ListenerKind]:
+    kinds = dict.fromkeys(plain, PLAIN)
+    if tls is not None:
+        kinds |= dict.fromkeys(tls.listeners, ListenerKind(is_tls=True, is_websocket=False))
+    if websocket is not None:
+        kind = ListenerKind(is_tls=tls is not None, is_websocket=True)
+        kinds |= dict.fromkeys(websocket.listeners, kind)
+    return kinds

@@ -4,6 +4,7 @@
     HEADER       from a proxy: its header names the client (see `proxy_protocol.py`)
                  the client's address is counted, or refused
     HANDSHAKE    over TLS: see `tls_handshake.py`
+    UPGRADE      over WebSocket: its request is answered (see `websocket_head.py`)
     LOGIN        the login is read, and the core answers it
 
 `advance` takes a guest as far as its received bytes allow, and has it watched for the rest. A refusal says
@@ -19,6 +20,7 @@ Tests: `tests/transports/test_proxied.py`, `tests/transports/test_tls.py`.
 
 import os
 from contextlib import suppress
+from http import HTTPStatus
 
 import trio
 
@@ -34,14 +36,16 @@ from presence.transports.connection_states import (
     HANDSHAKING,
     HEADER,
     LOGIN,
+    UPGRADE,
     Connection,
     LatencyClass,
 )
-from presence.transports.connections import WRITE, Connections
+from presence.transports.connections import WRITE, Connections, ListenerKind
 from presence.transports.limits import LOGIN_TIMED_OUT, MAX_LOGINS_PER_TURN, too_many_connections
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
 from presence.transports.tls_handshake import MAX_HANDSHAKES_PER_TURN, Handshakes
+from presence.transports.websocket_head import Origins
 
 
 class Guests:
@@ -55,6 +59,7 @@ class Guests:
         admission: decides which connections are accepted.
         tls: listeners for TLS; None for none.
         proxies: networks whose connections must begin with a header of the PROXY protocol.
+        origins: of web pages that may connect over WebSocket.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Guests:
         admission: Admission,
         tls: TlsListening | None,
         proxies: tuple[networks.Network, ...],
+        origins: Origins,
     ) -> None:
         self._engine = engine
         self._transport = transport
@@ -74,6 +80,7 @@ class Guests:
         self._reader = reader
         self._admission = admission
         self._proxies = proxies
+        self._origins = origins
         self._handshakes = Handshakes(connections, tls)
         self._failures = connections.failures
 
@@ -105,19 +112,18 @@ class Guests:
         self.advance(connection)
 
     def enter(
-        self, fd: int, address: str, *, is_tls: bool, retry_after: float | None = None
+        self, fd: int, address: str, listener: ListenerKind, *, retry_after: float | None = None
     ) -> Connection | None:
         """Add an accepted connection; return it if it is to be admitted.
 
         Args:
             fd: its descriptor, non-blocking.
             address: of the peer, as the kernel writes it.
-            is_tls: whether it begins with a TLS handshake.
+            listener: what it begins with.
             retry_after: to refuse it, the seconds until a retry.
         """
         guest = self._engine.opened(self._transport, fd, networks.limit_key(address))
-        state = HANDSHAKE if is_tls else LOGIN
-        connection = self._connections.add(fd, guest, state, is_tls=is_tls)
+        connection = self._connections.add(fd, guest, listener)
         if retry_after is not None:
             self._refuse(connection, too_many_connections(retry_after))
         elif self._proxies and networks.contains(self._proxies, address):
@@ -142,6 +148,8 @@ class Guests:
                 self._read_header(connection)
             if connection.state is HANDSHAKE and may_shake:
                 self._handshakes.advance(connection)
+            if connection.state is UPGRADE:
+                self._answer_request(connection)
             if connection.state is LOGIN:
                 self._reader.read(connection.fd)
             self._connections.watch_guest(connection)
@@ -167,6 +175,30 @@ class Guests:
         else:
             self._connections.close_gracefully(connection.fd, LOGIN_TIMED_OUT)
 
+    def _answer_request(self, connection: Connection) -> None:
+        """Read more of a request of WebSocket, and answer it if it is complete."""
+        connections, websocket = self._connections, connection.websocket
+        if websocket is None:
+            return
+        try:
+            answer = websocket.answer_request(self._origins)
+        except BlockingIOError:
+            return
+        except OSError:
+            connections.close(connection.fd)
+            return
+        finally:
+            if websocket.has_output and not connection.is_closed:
+                connections.send_output(connection)
+        if answer is None:
+            return
+        if answer.status is HTTPStatus.SWITCHING_PROTOCOLS:
+            connections.counters.upgrades += 1
+            connection.state = LOGIN
+        else:
+            self._failures.upgrade_refused(answer.status)
+            connections.close_gracefully(connection.fd, b"")
+
     def _read_header(self, connection: Connection) -> None:
         """Read more of a proxy's header, and identify the client if it is complete."""
         fd, header = connection.fd, connection.header
@@ -188,7 +220,7 @@ class Guests:
             self._refuse_header(connection, str(error))
             return
         connection.header = None
-        connection.state = LOGIN if connection.tls is None else HANDSHAKE
+        connection.state = connection.next_guest_state
         self._connections.counters.awaiting_proxy_headers -= 1
         self._connections.counters.proxied += 1
         self._identify_proxied(connection, client)

@@ -9,6 +9,7 @@ from presence.protocol import Code
 # A read that is not a plain keepalive. It completes any frame, and no more: one read is answered in one step,
 # and thousands of small requests would keep all other connections waiting.
 READ_BYTES = protocol.HEADER_BYTES + protocol.FRAME_LIMIT_BYTES
+MAX_GUEST_FRAMES = 64  # of WebSocket: a login in pieces, and pings
 GUEST_READ_BYTES = 2048  # completes any login; every accepted connection is read with it
 MAX_PACKET_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
 # What a closing connection may still send, and for how long; closing with unread input would reset the

@@ -28,7 +28,7 @@ from presence.transports.connection_states import (
     Connection,
     LatencyClass,
 )
-from presence.transports.connections import READ, TLS_READ, WRITE, Connections
+from presence.transports.connections import LAYERED_READ, READ, WRITE, Connections
 from presence.transports.limits import (
     GUEST_READ_BYTES,
     MAX_PACKETS_PER_SLICE,
@@ -36,6 +36,7 @@ from presence.transports.limits import (
     READ_BYTES,
     TURN_BUDGET_S,
 )
+from presence.transports.websocket_connection import InputRefused
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
 _LOGOUTS = (Code.LOGOUT, Code.BACKGROUND)
@@ -57,6 +58,7 @@ class ConnectionReader:
         # so one may be here twice or in vain: `Connection.is_deferred` decides.
         self._deferred: deque[Connection] = deque()
         self._has_deferred = trio.Event()
+        connections.defer = self._defer
         self._batched_wanted_answer = False  # since it was last asked for; also by deferred packets and polls
 
     @contextmanager
@@ -84,7 +86,7 @@ class ConnectionReader:
         try:
             for fd, mask in events:
                 client = clients[fd]
-                input_only = mask == READ or mask == TLS_READ  # noqa: PLR1714 - a tuple would cost more
+                input_only = mask == READ or mask == LAYERED_READ  # noqa: PLR1714 - a tuple would cost more
                 if input_only and isinstance(client, Session) and not client.unhandled:
                     try:
                         data = read_plain(fd, QUICK_READ_BYTES) if mask == READ else read(fd, READ_BYTES)
@@ -143,24 +145,27 @@ class ConnectionReader:
 
     def _resume(self, connection: Connection) -> None:
         """Handle some of the deferred packets of a connection."""
-        if not connection.is_deferred or connection.state is not LOGGED_IN:
+        if not connection.is_deferred or not (connection.state is LOGGED_IN or connection.is_guest):
             return
         connection.is_deferred = False
         client = self._connections.clients[connection.fd]
         if client is not None:
             outcome = self._engine.resume(client, MAX_PACKETS_PER_SLICE)
             self._apply(connection.fd, client, outcome)
+        websocket = connection.websocket
+        if websocket is not None and websocket.has_more and not connection.is_deferred:
+            self.read(connection.fd)
         self._connections.drop_if_idle(connection)
 
     def poll(self, fd: int, session: Session) -> None:
         """Read a connection before its session expires; one complete packet keeps the session alive.
 
-        One read without TLS completes any packet of which all has arrived. Over TLS it may be only a part of
-        one, because records have overhead; hence several.
+        One read without a layer completes any packet of which all has arrived. Through a layer it may be
+        only a part of one, because records have overhead; hence several.
         """
         connection = self._connections.by_fd.get(fd)
-        is_tls = connection is not None and connection.tls is not None
-        for _ in range(MAX_READS_PER_POLL if is_tls else 1):
+        is_layered = connection is not None and connection.layer is not None
+        for _ in range(MAX_READS_PER_POLL if is_layered else 1):
             if self._deferred_of(fd) is None and not self.read(fd):
                 break  # nothing more has arrived, or the connection is closed
             if (deferred := self._deferred_of(fd)) is not None:
@@ -238,7 +243,9 @@ class ConnectionReader:
         return self._connections.clients[fd] is client
 
     def _read_failed(self, fd: int, client: Client, error: OSError) -> None:
-        if error.errno not in (errno.EAGAIN, errno.EINTR):
+        if isinstance(error, InputRefused):
+            self._connections.close_gracefully(fd, self._engine.refuse_input(client, error.refusal))
+        elif error.errno not in (errno.EAGAIN, errno.EINTR):
             self._client_disconnected(fd, client)
 
     def _receive(self, fd: int, client: Client, data: bytes) -> None:
@@ -249,7 +256,7 @@ class ConnectionReader:
             self._apply(fd, client, outcome, is_all_read=len(data) < QUICK_READ_BYTES)
         else:
             client.unhandled += data
-            self._defer(fd)
+            self._defer(self._connections.ensure(fd))
 
     def _apply(self, fd: int, client: Client, outcome: ReadOutcome, *, is_all_read: bool = False) -> None:
         """Apply the effects of what was read; `is_all_read`: when it was read, nothing more had arrived."""
@@ -280,11 +287,10 @@ class ConnectionReader:
         ) is not None:
             self._failures.connection_failed(failure)
         if outcome.unfinished and self._connections.clients[fd] is after:
-            self._defer(fd)
+            self._defer(self._connections.ensure(fd))
 
-    def _defer(self, fd: int) -> None:
+    def _defer(self, connection: Connection) -> None:
         """Handle the rest of what was read later, after what is deferred already."""
-        connection = self._connections.ensure(fd)
         connection.is_deferred = True
         self._deferred.append(connection)
         self._has_deferred.set()

@@ -1,4 +1,4 @@
-"""TLS of one connection of the epoll transport: `read` in place of `os.read`, and `encrypt` before a write.
+"""TLS of one connection of the epoll transport: `read` in place of `os.read`, and `encode` before a write.
 
 What is sent is encrypted immediately, and only records wait for a slow reader: the owner of the connection
 keeps them, as it keeps the bytes of a plain one. After `read` and `handshake` the library may have something
@@ -165,7 +165,7 @@ class TlsConnectionState:
         with suppress(OSError), sockets.borrowed(self._fd) as sock:
             sock.shutdown(socket.SHUT_RD)
 
-    def encrypt(self, data: bytes | bytearray) -> bytes | bytearray:
+    def encode(self, data: bytes | bytearray) -> bytes | bytearray:
         """Return records with the data, behind the output.
 
         Raises:

@@ -9,10 +9,7 @@ Tests: `tests/transports/test_tls.py`, `tests/transports/test_client_certificate
 
 from presence import protocol
 from presence.protocol import Code
-from presence.transports.connection_states import (
-    LOGIN,
-    Connection,
-)
+from presence.transports.connection_states import Connection
 from presence.transports.connections import Connections
 from presence.transports.tls import TlsListening
 from presence.transports.tls_connection import NotTls, TlsConnectionState
@@ -62,7 +59,7 @@ class Handshakes:
                 del connections.handshaking[connection]
                 connections.counters.handshakes += 1
                 connections.counters.handshakes_resumed += tls.is_resumed
-                connection.state = LOGIN
+                connection.state = connection.next_guest_state
 
     def _begin(self, connection: Connection, tls: TlsConnectionState) -> None:
         """Begin a handshake; raises what `TlsConnectionState.begin` does."""

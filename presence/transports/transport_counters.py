@@ -3,7 +3,7 @@
 Tests: `tests/transports/test_limits.py`, `tests/transports/test_tls.py`, `tests/admin/test_prometheus.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -21,6 +21,9 @@ class TransportCounters:
         batches: of ready connections that were read.
         latency_classes: connections by latency class.
         tls_connections, handshakes_underway: at present.
+        websocket_connections: at present, also those whose request is not answered.
+        upgrades: accepted requests of WebSocket.
+        upgrades_refused: others, by the status of the answer.
         handshakes, handshakes_failed, handshakes_refused: "refused" were dropped for newer ones.
         handshakes_resumed: those of `handshakes` that began with a session ticket.
         proxied, proxy_headers_refused: connections with a valid header, and without one.
@@ -48,3 +51,6 @@ class TransportCounters:
     proxy_headers_refused: int = 0
     awaiting_proxy_headers: int = 0
     addresses_kept: int = 0
+    websocket_connections: int = 0
+    upgrades: int = 0
+    upgrades_refused: dict[str, int] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
@@ -32,12 +32,16 @@ from presence.transports.limits import Limits
 from presence.transports.tls import HANDSHAKES, Certificate, TlsListening
 from presence.transports.transport_counters import TransportCounters
 from presence.transports.trio_transport import StreamTransport
+from presence.transports.websocket_head import WebSocketListening, origins_of
 from tests.support.waiting import until
+from tests.support.websocket_client import WebSocketStream
 from tests.transports import certificates
 
-TransportKind = Literal["epoll", "stream", "tls", "tls stream"]  # "tls" is the epoll transport's
+# "tls", "ws" and "wss" are the epoll transport's
+TransportKind = Literal["epoll", "stream", "tls", "tls stream", "ws", "wss"]
 both = pytest.mark.parametrize("kind", ["epoll", "stream"])
 every_kind = pytest.mark.parametrize("kind", ["epoll", "stream", "tls"])
+of_epoll = pytest.mark.parametrize("kind", ["epoll", "tls", "ws", "wss"])
 all_four = pytest.mark.parametrize("kind", ["epoll", "stream", "tls", "tls stream"])
 FAILING_WISH_S = 666  # a login with this idle time-out makes the handler fail
 PATIENCE_S = 10.0  # for what should happen immediately
@@ -97,8 +101,9 @@ class Client:
 
     @property
     def tcp(self) -> trio.SocketStream:
-        """The TCP connection, below TLS if there is any."""
-        stream = self.stream.transport_stream if isinstance(self.stream, trio.SSLStream) else self.stream
+        """The TCP connection, below WebSocket and TLS if there are any."""
+        stream = self.stream.transport_stream if isinstance(self.stream, WebSocketStream) else self.stream
+        stream = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
         assert isinstance(stream, trio.SocketStream)
         return stream
 
@@ -187,6 +192,7 @@ class Harness:
         self.nursery: trio.Nursery
         self.clients: list[Client] = []
         self.secured = False
+        self.is_websocket = False
 
     @property
     def epoll(self) -> EpollTransport:
@@ -225,8 +231,9 @@ class Harness:
         source: str = "",
         header: bytes = b"",
         context: ssl.SSLContext | None = None,
+        subprotocol: str | None = "presence.v1",
     ) -> Client:
-        """Connect over TCP; to a TLS port with a handshake, after a proxy's header."""
+        """Connect over TCP, after a proxy's header, with what the port needs of TLS and WebSocket."""
         client = await self.dial(receive_buffer, source=source)
         await client.tcp.send_all(header)
         if self.secured:
@@ -234,6 +241,10 @@ class Harness:
             client.stream = stream = trio.SSLStream(client.tcp, context, server_hostname=certificates.HOST)
             with trio.fail_after(PATIENCE_S):
                 await stream.do_handshake()
+        if self.is_websocket:
+            client.stream = websocket = WebSocketStream(client.stream, subprotocol=subprotocol)
+            with trio.fail_after(PATIENCE_S):
+                assert (await websocket.shake()).status_code == 101
         return client
 
     async def logged_in(self, uid: str = "ada", receive_buffer: int = 0) -> Client:
@@ -282,6 +293,7 @@ async def serving(
     client_certificates: CertificateAuthenticator | None = None,
     proxies: str = "",
     packet_rate: PacketRate | None = None,
+    origins: Sequence[str] = (),
 ) -> AsyncIterator[Harness]:
     """Run a transport, and a ticker, for the length of an ``async with`` block; then close its clients.
 
@@ -297,6 +309,7 @@ async def serving(
         certificate: the server's.
         client_certificates: finds their users.
         proxies: networks whose connections begin with a header of the PROXY protocol.
+        origins: of web pages that may connect over WebSocket; none: pages of this machine.
     """
     harness = Harness(
         limits or Limits(),
@@ -314,11 +327,14 @@ async def serving(
         harness.address = listener.getsockname()
     async with trio.open_nursery() as nursery:
         harness.nursery = nursery
-        harness.secured = kind.startswith("tls")
-        tls, plain = None, listeners
+        harness.secured, harness.is_websocket = kind in {"tls", "tls stream", "wss"}, kind in {"ws", "wss"}
+        tls, websocket, plain = None, None, listeners
+        if harness.is_websocket:
+            websocket, plain = WebSocketListening(listeners, origins_of(origins)), []
         if harness.secured:
-            tls, plain = TlsListening(listeners, certificate or certificates.loaded(), handshakes), []
-        if kind in {"epoll", "tls"}:
+            secured = [] if harness.is_websocket else listeners
+            tls, plain = TlsListening(secured, certificate or certificates.loaded(), handshakes), []
+        if kind not in {"stream", "tls stream"}:
             harness.transport = EpollTransport(
                 harness.engine,
                 plain,
@@ -327,6 +343,7 @@ async def serving(
                 window_s=window_s,
                 clock=harness.clock,
                 tls=tls,
+                websocket=websocket,
                 proxies=networks.parse(proxies),
             )
             nursery.start_soon(harness.transport.run)
