@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from socket import socket
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from websockets.exceptions import NegotiationError
-from websockets.http11 import Response
+from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
@@ -83,7 +83,7 @@ def respond(head: bytes | bytearray, origins: Origins) -> Answer:
         line = b"".join(server.data_to_send()).split(b" ", 2)  # the library's answer, if it has one
         status = HTTPStatus(int(line[1])) if len(line) > 1 else HTTPStatus.BAD_REQUEST
         return refused(status, "this is no request of HTTP/1.1 with a head of usual size")
-    request = events[0]
+    request = cast("Request", events[0])  # the only event before an answer
     if "Host" not in request.headers:
         return refused(HTTPStatus.BAD_REQUEST, "the request has no Host")
     response: Response = server.accept(request)
