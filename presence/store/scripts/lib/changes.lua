@@ -1,6 +1,7 @@
 -- requires: effects shard record_cache notices entries profile shown_state events
--- provides: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes end_without_record hand_to_pending_login
--- provides: lateness nodes_with_pending_logins remove_pending_logins remove_session set_owned trim_seen write_record
+-- provides: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes drop_pending_logins end_without_record
+-- provides: hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins remove_session set_owned
+-- provides: trim_seen write_record
 -- Removes sessions from records, moves pending logins into them, and collects all writes at the end of a call.
 
 -- Pattern of a record with one plain session; captures id, since_ms, device, session, node. Nearly all users have such a
@@ -96,6 +97,12 @@ end
 local function remove_pending_logins(uid)
   if has_pending_logins == nil then has_pending_logins = redis.call('EXISTS', pending_logins_key(node)) == 1 end
   if has_pending_logins then pending_logins[uid] = false end
+end
+
+-- Deletes all pending logins of a node.
+local function drop_pending_logins(id)
+  will('PEXPIRE', pending_logins_key(id), 0)
+  will('SREM', pending_nodes_key, id)
 end
 
 -- Puts pending logins of other nodes from before `ended_ms` into the record, which has lost its last device, `gone`, and

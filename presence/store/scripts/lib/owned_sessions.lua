@@ -1,5 +1,5 @@
--- requires: effects shard record_cache entries events changes
--- provides: count_names drop_pending_logins end_owned scan_owned
+-- requires: shard record_cache entries events changes
+-- provides: count_names end_owned scan_owned
 -- Goes through the sessions that a node owns, and ends them.
 
 -- The change of the session at hand, see lib/events.lua.
@@ -52,12 +52,6 @@ local function scan_owned(id, cursor, limit, visit)
     if not (owned[id] and owned[id][found[i]] == false) then staying = staying + 1 end
   end
   return scan[1]
-end
-
--- Deletes all pending logins of a node.
-local function drop_pending_logins(id)
-  will('PEXPIRE', pending_logins_key(id), 0)
-  will('SREM', pending_nodes_key, id)
 end
 
 local function count_names(changes)
