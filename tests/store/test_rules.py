@@ -159,8 +159,20 @@ an end before the pending login makes the user offline
 a node's own pending login does not delay its ends
     a login u s1; a hold u s2 age=1; a end u s1 age=2 & login u s2 age=1
     online u login; offline u logout; online u login -> u//s2
-pending logins of a fenced node do not count
-    b login u sb; a hold u sa desk; a is fenced; b end u sb
+the pending logins of a fenced node, which may not know yet, count
+    b login u sb phone; a hold u sa desk age=5; a is fenced; b end u sb phone age=1
+    online u login -> u/desk/sa
+a session that was the pending login of a fenced node ends with the sweep of the node
+    b login u sb phone; a hold u sa desk age=5; a is fenced; b end u sb phone age=1; a is swept
+    online u login; offline u node_down ->
+the pending logins of a node that was swept do not count
+    b login u sb phone; a hold u sa desk age=5; a is fenced; a is swept; b end u sb phone age=1
+    online u login; offline u logout ->
+the pending logins of the id that a node had before do not count
+    c login u sc phone; a hold u sa desk age=5; a becomes b; c end u sc phone age=1
+    online u login; offline u logout ->
+the pending logins of a fenced id do not count when its node has another id
+    c login u sc phone; a hold u sa desk age=5; a is fenced; a becomes b; c end u sc phone age=1
     online u login; offline u logout ->
 # States of users
 a user is away only if all devices are

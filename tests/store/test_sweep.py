@@ -16,6 +16,7 @@ from tests.store.driving import (
     check_alternation,
     end,
     events,
+    hold,
     login,
     online_sessions,
     probed,
@@ -162,6 +163,28 @@ def test_two_sweepers_do_no_harm(peer: Hand, store: RedisStore, server: Server) 
     other.fence("a")
     assert peer.sweep("a").ended + other.sweep("a").ended == 1
     assert len(events(server.client)) == 2
+
+
+def test_a_sweep_finds_sessions_that_are_handed_to_pending_logins_behind_its_place(
+    a: Hand, b: Hand, server: Server
+) -> None:
+    count = 2 * MAX_FIELDS_PER_CALL
+    late = [f"late{i}" for i in range(100)]
+    a.apply(*(login(f"u{i}", f"s{i}") for i in range(count)))
+    b.apply(*(login(uid, f"{uid}-b", "phone") for uid in late))
+    a.apply(*(hold(uid, f"{uid}-a", age_s=5) for uid in late))
+    b.fence("a")
+    reply = b.sweep("a")
+    assert reply.cursor != "0"
+    b.apply(*(end(uid, f"{uid}-b", "phone", age_s=1) for uid in late))
+    ended, passes = reply.ended, 0
+    while not reply.done:
+        reply = b.sweep("a", cursor=reply.cursor)
+        ended += reply.ended
+        passes += reply.cursor == "0"
+    assert (ended, passes) == (count + len(late), 2)
+    assert online_sessions(server.client) == set()
+    assert check_alternation(events(server.client)) == set()
 
 
 @pytest.mark.parametrize("status", [ReplyStatus.FENCED, ReplyStatus.UNKNOWN, ReplyStatus.OTHER_REPLICATION])

@@ -10,9 +10,9 @@
 -- from profile: show_as show_the_same
 -- from shown_state: devices_text is_before show_instead shown
 -- from events: CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
--- from changes: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes end_without_record
--- from changes: hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins remove_session set_owned
--- from changes: trim_seen write_record
+-- from changes: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes drop_pending_logins
+-- from changes: end_without_record hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins
+-- from changes: remove_session set_owned trim_seen write_record
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing of it. First it finishes a former
 -- call that was cut short.
 --
@@ -363,7 +363,10 @@ if opens then
   local before = redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply', 'trail')
   will('HSET', meta_key, 'version', opening.version)
   set_peer_trace(node, generation, count(counter[5]), false)
-  if opening.before ~= node then fence(opening.before) end
+  if opening.before ~= node then
+    fence(opening.before)
+    drop_pending_logins(opening.before)  -- those that are still pending come again under this id
+  end
   raise_floor(opening.floor)
   if opening.dropped > 0 then
     add_entry('gap', '0', 'node', node,

@@ -69,8 +69,10 @@ end
 
 -- Pending logins. After an outage the ends of a node wait until other nodes have registered, and later changes of the
 -- same user wait with them. A login that waits so is stored as pending: the end of the user's last session elsewhere must
--- not make the user offline, but hands the record to the pending login. A pending login: [device, session, generation,
--- login_ms, idle_timeout_ms, profile, earliest possible login_ms].
+-- not make the user offline, but hands the record to the pending login. It counts until its node registers the session,
+-- opens another generation or is swept: like a session on record it outlasts the fence, of which its node may not know yet.
+-- If the sweep has passed the place of a session that is handed over, its next pass finds it. A pending login: [device,
+-- session, generation, login_ms, idle_timeout_ms, profile, earliest possible login_ms].
 local pending_nodes
 local function nodes_with_pending_logins()
   pending_nodes = pending_nodes or redis.call('SMEMBERS', pending_nodes_key)
@@ -111,9 +113,8 @@ end
 local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
   local devices, entries, sessions = {}, {}, record.sessions
   for _, id in ipairs(nodes_with_pending_logins()) do
-    local is_other = id ~= node and not is_fenced(id)
     local present = count(redis.call('HGET', node_prefix .. id, 'gen'))
-    for _, login in ipairs(is_other and read_pending_logins(id, uid) or {}) do
+    for _, login in ipairs(id ~= node and read_pending_logins(id, uid) or {}) do
       if type(login) ~= 'table' then login = {} end
       local device, entry = login[1], {session = login[2], node = id, generation = login[3], login_ms = login[4],
         arrived_ms = now_ms, idle_timeout_ms = login[5]}
