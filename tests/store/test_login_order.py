@@ -137,7 +137,7 @@ def test_a_pending_login(
     a: Hand, b: Hand, server: Server, whose: str, order: str, *, takes_the_record: bool
 ) -> None:
     age_s, underway_s, ended_s = PENDING[order]
-    b.apply(login("u", "present"))
+    b.apply(login("u", "present", age_s=9))
     holder = b if whose == "its own" else a
     send(holder, underway_s, hold("u", "new", age_s=age_s))
     if whose == "a fenced node's":

@@ -162,6 +162,12 @@ a node's own pending login does not delay its ends
 the pending logins of a fenced node, which may not know yet, count
     b login u sb phone; a hold u sa desk age=5; a is fenced; b end u sb phone age=1
     online u login -> u/desk/sa
+a pending login of a fenced node that is later than the session of its device counts
+    b login u sb desk age=5; a hold u sa desk age=3; a is fenced; b end u sb desk age=1
+    online u login -> u/desk/sa
+a pending login of a fenced node that is older than the session of its device does not count
+    a hold u sa desk age=5; a is fenced; b login u sb desk age=3; b end u sb desk age=1
+    online u login; offline u logout ->
 a session that was the pending login of a fenced node ends with the sweep of the node
     b login u sb phone; a hold u sa desk age=5; a is fenced; b end u sb phone age=1; a is swept
     online u login; offline u node_down ->

@@ -109,7 +109,8 @@ end
 
 -- Puts pending logins of other nodes from before `ended_ms` into the record, which has lost its last device, `gone`, and
 -- collects their events. Returns the session that was shown last, or nil if there are none. Of several logins of a device the
--- last one counts: a device comes once.
+-- last one counts: a device comes once. A fenced node may be dead, and cannot say that a client has left it for another node:
+-- its pending login of the device `gone` does not count if the session that was on record is the later one.
 local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
   local devices, entries, sessions = {}, {}, record.sessions
   for _, id in ipairs(nodes_with_pending_logins()) do
@@ -119,7 +120,8 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
       local device, entry = login[1], {session = login[2], node = id, generation = login[3], login_ms = login[4],
         arrived_ms = now_ms, idle_timeout_ms = login[5]}
       local earliest_ms = type(login[7]) == 'number' and login[7] or login[4]
-      if type(device) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms then
+      if type(device) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms
+          and not (device == gone and login[4] < gone_entry.login_ms and is_fenced(id)) then
         entry.late_ms = lateness(login[4] - earliest_ms)
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
         if not entries[device] then devices[#devices + 1] = device end
