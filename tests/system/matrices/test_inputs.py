@@ -44,7 +44,7 @@ from tests.support.phone import Phone
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import WebhookReceiver
-from tests.system.protocol.test_node import built_client
+from tests.system.protocol.node_package import built_client
 
 ASKER: Final = "the-one-who-asks"
 SECRET: Final = b"a secret of the matrix"

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -26,58 +25,11 @@ from tests.support.credentials import SECRET, token, write_keys
 from tests.support.events import read_events
 from tests.support.server_process import running_server
 from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
+from tests.system.protocol.node_package import PROTOCOL, run
 from tests.transports import certificates
 from tests.transports.harness import Harness, serving
 
-PROTOCOL = Path(__file__).parents[3] / "protocol"
-SOURCE = PROTOCOL / "clients" / "node"
-BUILD_TIMEOUT_S = 180.0
-NO_NETWORK = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "ENETUNREACH", "ENOTCACHED")
-
 Line = dict[str, Any]
-
-
-def readme_example() -> str:
-    """Return the program in the client's README."""
-    readme = (SOURCE / "README.md").read_text("utf-8")
-    found = re.search(r"<!-- example -->\n```ts\n(.+?)```", readme, re.DOTALL)
-    assert found
-    return found.group(1)
-
-
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with an empty home, so without settings of npm."""
-    home = folder / ".home"
-    home.mkdir(exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if not name.lower().startswith("npm_")}
-    environment |= {"HOME": str(home), "NO_COLOR": "1"}
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_TIMEOUT_S,
-        check=False,
-    )
-
-
-def built_client(root: Path) -> Path:
-    """Build the client below `root`; return its folder there."""
-    folder = root / "protocol" / "clients" / "node"
-    shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("node_modules", "dist"))
-    for name in ("SPEC.md", "vectors.json", "clients/names.json"):
-        shutil.copy(PROTOCOL / name, root / "protocol" / name)
-    (folder / "examples" / "readme.mts").write_text(readme_example())
-    fetched = run(folder, "npm", "ci", "--no-audit", "--no-fund")
-    if fetched.returncode and any(word in fetched.stderr for word in NO_NETWORK):
-        if os.environ.get("TESTS_SKIP_NOTHING"):
-            pytest.fail(f"npm cannot fetch the compiler: {fetched.stderr}")
-        pytest.skip("npm cannot fetch the compiler: no network")
-    assert fetched.returncode == 0, fetched.stderr
-    compiled = run(folder, "npm", "run", "build")
-    assert compiled.returncode == 0, compiled.stdout + compiled.stderr
-    return folder
 
 
 class NodeDevice:
@@ -165,12 +117,6 @@ pytestmark = [pytest.mark.needs("node"), pytest.mark.needs("npm")]
 # Time in which a server starts again, however busy the machine, before who was with it is told offline.
 FLAGS = ("--idle-timeout", "60", "--disconnect-grace", "60")
 HOST = f"tls://{certificates.HOST}"
-
-
-@pytest.fixture(scope="module")
-def node_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built client."""
-    return built_client(tmp_path_factory.mktemp("node"))
 
 
 def test_its_own_tests_pass_with_every_vector(node_client: Path) -> None:
