@@ -86,6 +86,7 @@ class LoopClient:
         address: of its server; None: the loop's.
         context: for TLS; None: without.
         server_name: that the certificate must have, unless the context does not check it.
+        tls_session: the TLS session that its next connection resumes, if the server can; None: none.
         connect_error: why the last attempt to connect, or its TLS handshake, failed; "" if it did not.
         closes_on_goodbye: whether it closes its connection after the server's goodbye; else it waits.
         is_member: whether the loop keeps it, sends its keepalives and counts it.
@@ -96,6 +97,7 @@ class LoopClient:
     address: tuple[str, int] | None = None
     context: ssl.SSLContext | None = None
     server_name: str | None = None
+    tls_session: ssl.SSLSession | None = None
     connect_error = ""
     closes_on_goodbye = True
     is_member = True
@@ -214,6 +216,11 @@ class LoopClient:
     # For the loop
 
     @property
+    def tls(self) -> ssl.SSLSocket | None:
+        """The TLS connection, from its handshake on."""
+        return self._tls
+
+    @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
@@ -236,7 +243,12 @@ class LoopClient:
         try:
             sock.setblocking(False)
             sock.getpeername()  # raises OSError if it was reset meanwhile
-            return context.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=self.server_name)
+            return context.wrap_socket(
+                sock,
+                do_handshake_on_connect=False,
+                server_hostname=self.server_name,
+                session=self.tls_session,
+            )
         except BaseException:
             sock.close()  # `wrap_socket` may have taken the descriptor over, and has closed it then
             fd, self.fd = self.fd, NO_CONNECTION
