@@ -51,11 +51,14 @@ TOKEN_REASONS: Final = (
     *("missing", "malformed", "unknown_key", "signature", "expired", "not_yet", "issuer", "audience"),
     *("claims", "other_uid"),
 )
+# Of refused requests of WebSocket.
+REQUEST_STATUSES: Final = ("400", "403", "405", "426", "431", "505")
 _KNOWN: Final[Mapping[str, tuple[Labels, ...]]] = {
     "work": tuple((each,) for each in WORK),
     "refusals": tuple((code.reason,) for code in REFUSALS),
     "ends": tuple((code.reason,) for code in ENDS),
     "transitions": TRANSITIONS,
+    "request_statuses": tuple((each,) for each in REQUEST_STATUSES),
     "token_reasons": tuple((each,) for each in TOKEN_REASONS),
 }
 _MEASURES: Final[Mapping[str, Callable[[Any], float]]] = {

@@ -26,7 +26,7 @@ from presence.config.settings import FIELDS, VARIABLE_PREFIX, SettingField, Sett
 
 def exposures(s: Settings) -> Iterator[str]:
     """Yield what untrusted clients could do, as ``risk: fix``; nothing if only this machine can connect."""
-    is_local = networks.is_loopback(s.host)
+    is_local = networks.is_loopback(s.host) and networks.is_loopback(s.websocket_host)
     is_open = s.token_keys is None and s.tls_client_ca is None
     if is_open and not is_local:
         yield "any client that reaches this server can log in as any user: set token_keys"
@@ -51,6 +51,7 @@ def conflicts(s: Settings) -> Iterator[Conflict]:
     """Yield conflicts between settings that are valid each on its own."""
     yield from _time_conflicts(s)
     yield from _exposure_conflicts(s)
+    yield from _tls_conflicts(s)
     yield from _port_conflicts(s)
     if s.data_dir is not None and s.redis is not None:
         yield ("data_dir", "redis"), "is for the embedded Redis and cannot be combined with a redis URL"
@@ -83,12 +84,17 @@ def _time_conflicts(s: Settings) -> Iterator[Conflict]:
 
 
 def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
-    if not (s.token_keys or s.tls_client_ca or s.insecure or networks.is_loopback(s.host)):
-        yield (
-            ("host", "token_keys", "insecure"),
-            f"{s.host} is reachable from other machines without authentication: "
-            "set token_keys, or --insecure to allow it",
-        )
+    for name in ("host", "ws_host"):
+        host = getattr(s, name)
+        if host and not (s.token_keys or s.tls_client_ca or s.insecure or networks.is_loopback(host)):
+            yield (
+                (name, "token_keys", "insecure"),
+                f"{host} is reachable from other machines without authentication: "
+                "set token_keys, or --insecure to allow it",
+            )
+    for name in ("ws_host", "ws_origins"):
+        if getattr(s, name) is not None and s.ws_port is None:
+            yield (name, "ws_port"), "is set without a port for WebSocket: set ws_port, too"
     if s.visibility == "claims" and s.token_keys is None:
         yield ("visibility", "token_keys"), "claims are those of tokens: set token_keys, or visibility to all"
     for audience in s.token_audiences if s.visibility == "claims" else ():
@@ -97,15 +103,18 @@ def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
                 ("token_audience", "visibility"),
                 f"{of_passes} is the audience of passes for {audience}: a pass would be a token",
             )
-    if s.tls_client_ca is not None and s.token_keys is None and not s.tls_only:
-        yield (
-            ("tls_client_ca", "tls_only", "token_keys"),
-            "clients of the plain port have no certificate: set tls_only, or token_keys",
-        )
     if not (s.no_admin or s.admin_tokens or networks.is_loopback(admin_host(s.admin))):
         yield (
             ("admin", "admin_tokens"),
             f"{s.admin} is reachable from other machines without authentication: set admin_tokens",
+        )
+
+
+def _tls_conflicts(s: Settings) -> Iterator[Conflict]:
+    if s.tls_client_ca is not None and s.token_keys is None and not s.tls_only:
+        yield (
+            ("tls_client_ca", "tls_only", "token_keys"),
+            "clients of the plain port have no certificate: set tls_only, or token_keys",
         )
     if s.tls_cert is None:
         if s.tls_key is not None:
@@ -124,13 +133,18 @@ def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
 
 
 def _port_conflicts(s: Settings) -> Iterator[Conflict]:
-    """Yield a port that is used twice; different hosts may use the same number."""
-    port = admin_port(s.admin)
-    if s.no_admin or port == 0 or s.host not in {admin_host(s.admin), *ALL_ADDRESSES}:
-        return
-    taken = {s.port: "port"} if s.tls_cert is None or s.tls_only else {s.port: "port", s.tls_port: "tls_port"}
-    if port in taken:
-        yield ("admin", taken[port]), f"{port} is already used by {taken[port]}: choose another"
+    """Yield ports that are used twice; different hosts may use the same number."""
+    listeners = [("port", s.host, s.port)]
+    if s.tls_cert is not None and not s.tls_only:
+        listeners.append(("tls_port", s.host, s.tls_port))
+    others = [] if s.ws_port is None else [("ws_port", s.websocket_host, s.ws_port)]
+    if not s.no_admin:
+        others.append(("admin", admin_host(s.admin), admin_port(s.admin)))
+    for name, host, port in others:
+        for used_by, other, taken in listeners:
+            if port == taken != 0 and (host == other or not {host, other}.isdisjoint(ALL_ADDRESSES)):
+                yield (name, used_by), f"{port} is already used by {used_by}: choose another"
+        listeners.append((name, host, port))
 
 
 __all__ = ["FIELDS", "ConfigError", "Loaded", "SettingField", "Settings", "load", "nearest", "shown"]
@@ -243,6 +257,7 @@ def _adjust_defaults(settings: Settings, sources: Mapping[str, str]) -> Settings
     if sources["admin"] == DEFAULT_SOURCE and admin_port(settings.admin) in {
         settings.port,
         settings.tls_port,
+        settings.ws_port,
     }:
         settings = dataclasses.replace(settings, admin=f"{admin_host(settings.admin)}:0")
     return settings

@@ -24,7 +24,7 @@ from presence.protocol import Code
 class ConnectionInfo(NamedTuple):
     """A transport's description of a connection."""
 
-    transport: str  # ``plain``, ``tls`` or ``stream``
+    transport: str  # ``plain``, ``tls``, ``ws``, ``wss`` or ``stream``
     address: str  # what limits count the client's address by, see `networks.limit_key`; "": none
     unsent_bytes: int  # bytes waiting to be sent to a slow client
 

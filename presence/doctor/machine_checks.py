@@ -166,6 +166,8 @@ def wanted_ports(settings: Settings) -> list[Port]:
         ports.append(
             Port("tls_port", settings.host, settings.port if settings.tls_only else settings.tls_port)
         )
+    if settings.ws_port is not None:
+        ports.append(Port("ws_port", settings.websocket_host, settings.ws_port))
     if not settings.no_admin:
         ports.append(Port("admin", admin_host(settings.admin), admin_port(settings.admin)))
     return ports

@@ -53,7 +53,7 @@ class ConnectionFailures:
 
     def upgrade_refused(self, status: HTTPStatus) -> None:
         """Count a request of WebSocket by the status of its answer."""
-        refused, name = self._counters.upgrades_refused, status.name.lower()
+        refused, name = self._counters.upgrades_refused, str(int(status))
         refused[name] = refused.get(name, 0) + 1
         self._log.info("websocket request refused", status=int(status), refused=refused[name])
 

@@ -1,9 +1,12 @@
 """Limits that all transports share, and what a refused client is sent."""
 
+import re
 from dataclasses import dataclass
 
 from presence import protocol
 from presence.core.authenticator import Refusal
+from presence.core.registry import Guest
+from presence.core.server_protocol import ReadOutcome
 from presence.protocol import Code
 
 # A read that is not a plain keepalive. It completes any frame, and no more: one read is answered in one step,
@@ -27,6 +30,12 @@ MAX_PACKETS_PER_SLICE = 32
 TURN_BUDGET_S = 0.002
 MAX_READS_PER_POLL = 24  # each at most 16 KB of TLS: enough for the longest packet in records of one byte
 MAX_TIMEOUTS_PER_TURN = 16  # each costs as much as a login, and logins wait meanwhile
+
+_HTTP = re.compile(rb"(GET|HEAD|POST|PUT|OPTIONS|CONNECT) ")  # as a length it is over the limit
+_NOT_HTTP = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n"
+    b"This port speaks the presence protocol over TCP. WebSocket has a port of its own, ws_port.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +64,9 @@ def too_many_connections(retry_after: float) -> Refusal:
 
 def encode_refusal(refusal: Refusal) -> bytes:
     return protocol.encode(protocol.error(None, refusal.code, refusal.message, refusal.retry_after))
+
+
+def answer_http(outcome: ReadOutcome, data: bytes) -> None:
+    """Let the answer to a first frame be one of HTTP if that is what the client speaks, as browsers do."""
+    if outcome.end_code is Code.TOO_LARGE and isinstance(outcome.client, Guest) and _HTTP.match(data):
+        outcome.reply = bytearray(_NOT_HTTP)

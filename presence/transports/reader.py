@@ -35,6 +35,7 @@ from presence.transports.limits import (
     MAX_READS_PER_POLL,
     READ_BYTES,
     TURN_BUDGET_S,
+    answer_http,
 )
 from presence.transports.websocket_connection import InputRefused
 
@@ -253,6 +254,10 @@ class ConnectionReader:
             self._client_disconnected(fd, client)
         elif len(data) < QUICK_READ_BYTES or not isinstance(client, Session):
             outcome = self._engine.received(client, data, MAX_PACKETS_PER_SLICE)
+            if outcome.end_code is Code.TOO_LARGE:
+                connection = self._connections.by_fd.get(fd)
+                if connection is not None and connection.websocket is None:
+                    answer_http(outcome, data)
             self._apply(fd, client, outcome, is_all_read=len(data) < QUICK_READ_BYTES)
         else:
             client.unhandled += data

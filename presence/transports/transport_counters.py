@@ -23,7 +23,7 @@ class TransportCounters:
         tls_connections, handshakes_underway: at present.
         websocket_connections: at present, also those whose request is not answered.
         upgrades: accepted requests of WebSocket.
-        upgrades_refused: others, by the status of the answer.
+        upgrades_refused: others, by the status of the answer, as text.
         handshakes, handshakes_failed, handshakes_refused: "refused" were dropped for newer ones.
         handshakes_resumed: those of `handshakes` that began with a session ticket.
         proxied, proxy_headers_refused: connections with a valid header, and without one.

@@ -32,6 +32,7 @@ from presence.transports.limits import (
     MIN_PROGRESS_BYTES,
     READ_BYTES,
     Limits,
+    answer_http,
     too_many_connections,
 )
 from presence.transports.tls import TlsListening
@@ -286,6 +287,7 @@ class StreamTransport:
                 return
             if connection.client is not None:
                 outcome = self._engine.received(client, bytes(data), MAX_PACKETS_PER_SLICE)
+                answer_http(outcome, bytes(data))
                 self._apply(connection, client, outcome)
                 while outcome.unfinished and connection.client is not None:
                     await trio.lowlevel.checkpoint()

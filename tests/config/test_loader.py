@@ -261,6 +261,11 @@ REACHED = "is reachable from other machines without authentication"
             "admin: 7400 is already used by port",
         ),
         ({"admin": "127.0.0.1:7443", "tls_cert": "c"}, "admin: 7443 is already used by tls_port"),
+        ({"ws_port": "7400"}, "ws_port: 7400 is already used by port"),
+        ({"ws_port": "7443", "tls_cert": "c"}, "ws_port: 7443 is already used by tls_port"),
+        ({"ws_port": "7480", "admin": "127.0.0.1:7480"}, "admin: 7480 is already used by ws_port"),
+        ({"ws_origins": "*"}, "ws_origins: is set without a port for WebSocket"),
+        ({"ws_host": "127.0.0.1"}, "ws_host: is set without a port for WebSocket"),
         *(
             ({"host": host}, f"host: {host} {REACHED}")
             for host in ("0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "presence.example")
@@ -275,6 +280,12 @@ def test_conflicts_are_refused(flags: dict[str, object], message: str) -> None:
         for key in flags
         if key not in {"insecure", "tls_cert", "host", "token_keys"}
     )
+
+
+def test_websocket_beyond_loopback_needs_authentication_like_tcp() -> None:
+    (problem,) = problems({"ws_port": "7401", "ws_host": "10.1.2.3"})
+    assert problem.startswith(f"ws_host: 10.1.2.3 {REACHED}")
+    load({"ws_port": "7401", "ws_host": "10.1.2.3", "insecure": True}, {})
 
 
 @pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])

@@ -10,6 +10,8 @@ from websockets.http11 import Response
 from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
+from presence.transports.websocket import MAX_MESSAGE_BYTES
+
 
 class WebSocketStream(Stream):
     """A stream of frames in binary messages.
@@ -32,28 +34,23 @@ class WebSocketStream(Stream):
         if origin is not None:
             self._library.origin = Origin(origin)
         self._library.send_request(self._library.connect())
-        await self._flush()
+        await self.transport_stream.send_all(b"".join(self._library.data_to_send()))
         while not (events := self._library.events_received()):
             self._library.receive_data(await self.transport_stream.receive_some(4096))
         response = events[0]
         assert isinstance(response, Response)
         return response
 
-    async def _flush(self) -> None:
-        for data in self._library.data_to_send():
-            if data:
-                await self.transport_stream.send_all(data)
-
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        self._library.send_binary(bytes(data))
-        await self._flush()
+        parts = [data[start : start + MAX_MESSAGE_BYTES] for start in range(0, len(data), MAX_MESSAGE_BYTES)]
+        frames = (Frame(Opcode.BINARY, bytes(part)).serialize(mask=True) for part in parts)
+        await self.transport_stream.send_all(b"".join(frames))
 
     async def send_text(self, text: str) -> None:
-        self._library.send_text(text.encode())
-        await self._flush()
+        await self.send_frame(Frame(Opcode.TEXT, text.encode()))
 
     async def send_frame(self, frame: Frame) -> None:
-        """Send any frame, also one that breaks a rule."""
+        """Send any frame, whatever came before."""
         await self.transport_stream.send_all(frame.serialize(mask=True))
 
     async def receive_frames(self) -> list[Frame]:
@@ -66,8 +63,6 @@ class WebSocketStream(Stream):
                     self.close = self._library.close_rcvd
                 else:
                     frames.append(each)
-            with suppress(trio.BrokenResourceError):
-                await self._flush()
             if frames:
                 return frames
             data = b""

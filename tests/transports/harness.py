@@ -40,8 +40,7 @@ from tests.transports import certificates
 # "tls", "ws" and "wss" are the epoll transport's
 TransportKind = Literal["epoll", "stream", "tls", "tls stream", "ws", "wss"]
 both = pytest.mark.parametrize("kind", ["epoll", "stream"])
-every_kind = pytest.mark.parametrize("kind", ["epoll", "stream", "tls"])
-of_epoll = pytest.mark.parametrize("kind", ["epoll", "tls", "ws", "wss"])
+every_kind = pytest.mark.parametrize("kind", ["epoll", "stream", "tls", "ws", "wss"])
 all_four = pytest.mark.parametrize("kind", ["epoll", "stream", "tls", "tls stream"])
 FAILING_WISH_S = 666  # a login with this idle time-out makes the handler fail
 PATIENCE_S = 10.0  # for what should happen immediately

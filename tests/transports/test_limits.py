@@ -14,7 +14,7 @@ from presence.transports.limits import Limits
 from presence.transports.trio_transport import StreamTransport
 from tests.auth.gates import WordAuthenticator
 from tests.transports import proxies
-from tests.transports.harness import Harness, TransportKind, both, every_kind, serving
+from tests.transports.harness import PATIENCE_S, Harness, TransportKind, both, every_kind, serving
 
 OTHER = "127.0.0.2"
 RESET_WHEN_CLOSED = struct.pack("ii", 1, 0)
@@ -221,3 +221,25 @@ async def test_a_connection_without_an_address_is_closed(monkeypatch: pytest.Mon
         client = await server.dial()
         assert await client.all_bytes() == b""
         assert server.counted.accepted == 0
+
+
+@pytest.mark.parametrize("kind", ["epoll", "stream", "tls"])
+@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST"])
+async def test_a_browser_on_the_tcp_port_is_told_where_it_is(kind: TransportKind, method: bytes) -> None:
+    async with serving(kind) as server:
+        client = await server.connect()
+        await client.stream.send_all(method + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        with trio.fail_after(PATIENCE_S):
+            while data := await client.stream.receive_some(4096):
+                answer += data
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"WebSocket has a port of its own" in answer
+        assert server.engine.statistics().refused == {"too_large": 1}
+
+
+async def test_http_within_websocket_is_a_frame_that_is_too_large() -> None:
+    async with serving("ws") as server:
+        client = await server.connect()
+        await client.stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        assert [packet.payload["code"] for packet in await client.rest()] == [Code.TOO_LARGE]

@@ -6,6 +6,7 @@ import { NO_VALUE, count, duration, isNumber, dateTime, describeReason, plural, 
 
 const POLL_INTERVAL_MS = 2000;
 const TICK_INTERVAL_MS = 200;
+const TRANSPORTS = { tls: "(TLS)", ws: "(WebSocket)", wss: "(WebSocket, TLS)" }; // others: plain TCP
 
 export class User {
   #clock;
@@ -193,7 +194,7 @@ function drawSession(row, session) {
   setText(note, [lost ? "connection lost, in its grace period" : "connected", session.status === "away" ? "away" : "", record].filter(Boolean).join(" · "));
   const set = (part, text) => setText(row.querySelector(`.session-${part}`), text);
   set("timeout", duration(session.idle_timeout_s));
-  set("from", session.address ? `${escapeInvisible(session.address)} ${session.transport === "tls" ? "(TLS)" : ""}` : NO_VALUE);
+  set("from", session.address ? `${escapeInvisible(session.address)} ${TRANSPORTS[session.transport] ?? ""}` : NO_VALUE);
   set("node", escapeInvisible(session.node ?? NO_VALUE));
   set("since", dateTime(session.login_ms));
 }
