@@ -35,7 +35,7 @@ for (const [target, name] of [
   });
 }
 
-test("a page that is hidden does not wake by it", () => {
+test("a page does not wake as it is hidden", () => {
   const { page, count } = woken();
   page.document.visibilityState = "hidden";
   page.document.dispatchEvent(new Event("visibilitychange"));

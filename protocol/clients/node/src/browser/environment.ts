@@ -14,9 +14,8 @@ export interface Page {
   readonly window: Target;
 }
 
-/** Names of events after which the connection may be dead, or the network back. */
-const WINDOW_EVENTS = ["online", "offline", "pageshow"];
-const DOCUMENT_EVENTS = ["visibilitychange", "resume"];
+/** Events of the window after which the connection may be dead, or the network back. */
+const WAKES = ["online", "offline", "pageshow"];
 
 /**
  * The environment of a client in a page. Nothing but `after` depends on timers: a browser runs those of a hidden page
@@ -32,16 +31,18 @@ export function browserEnvironment({ window, document }: Page): Environment {
       });
     },
     onWake: (callback) => {
-      const woke = (): void => {
+      const ifShown = (): void => {
         if (document?.visibilityState !== "hidden") {
           callback();
         }
       };
-      WINDOW_EVENTS.forEach((name) => window.addEventListener(name, callback));
-      DOCUMENT_EVENTS.forEach((name) => document?.addEventListener(name, woke));
+      WAKES.forEach((name) => window.addEventListener(name, callback));
+      document?.addEventListener("resume", callback); // a hidden page is resumed now and then
+      document?.addEventListener("visibilitychange", ifShown);
       return () => {
-        WINDOW_EVENTS.forEach((name) => window.removeEventListener(name, callback));
-        DOCUMENT_EVENTS.forEach((name) => document?.removeEventListener(name, woke));
+        WAKES.forEach((name) => window.removeEventListener(name, callback));
+        document?.removeEventListener("resume", callback);
+        document?.removeEventListener("visibilitychange", ifShown);
       };
     },
   };
