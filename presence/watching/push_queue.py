@@ -58,6 +58,7 @@ class PushStatistics:
     damaged: int = 0  # changes that cannot be encoded as they are
     slow: int = 0  # connections with deferred changes that are not held
     holding: int = 0  # quiet sessions for which changes are held
+    released: int = 0  # sessions whose changes were held, and go out next
     queued_bytes: int = 0  # memory of the changes with packets in the queue
     deferred_bytes: int = 0  # of packets
 
@@ -301,6 +302,7 @@ class PushQueue:
         state = self._latest(uid)
         if state is None:
             return b""
+        self._watches.told(session, uid, self.number)  # or a change that is still queued would follow it
         if session not in self.with_devices:
             state = state._replace(devices=None)
         return self._frame(uid, state, state.reason or reason_for(state))
@@ -320,6 +322,7 @@ class PushQueue:
         self._statistics.queued = len(self._queue) + (self._current is not None)
         self._statistics.slow = len(self._deferred) - len(self._quiet.holding)
         self._statistics.holding = len(self._quiet.holding)
+        self._statistics.released = len(self._released)
         self._statistics.queued_bytes = self._queued_bytes
         self._statistics.deferred_bytes = self._deferred_bytes
         return self._statistics

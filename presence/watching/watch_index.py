@@ -80,6 +80,12 @@ class Watches:
         if not watched:
             del self._watched[session]
 
+    def told(self, session: Session, uid: str, number: int) -> None:
+        """Note that a session was told the state of a user with all changes up to `number`, if it watches."""
+        watchers = self._watchers.get(uid, {})
+        if session in watchers:
+            watchers[session] = number
+
     def remove(self, session: Session, uids: Iterable[str] | None = None) -> list[str]:
         """Remove watches of a session, None for all; return the users that no session watches now."""
         unwatched: list[str] = []
