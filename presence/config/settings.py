@@ -306,7 +306,7 @@ class Settings:
         5.0, "shortest idle time-out that a client may request", unit="s", bounds=(0.1, _DAY_S)
     )
     max_idle_timeout: float = _presence(
-        300.0, "longest idle time-out that a client may request", unit="s", bounds=(0.1, _DAY_S)
+        1350.0, "longest idle time-out that a client may request", unit="s", bounds=(0.1, _DAY_S)
     )
     tick: float = _presence(1.0, "interval at which deadlines are checked", unit="s", bounds=(0.05, 60))
     disconnect_grace: float = _presence(

@@ -52,9 +52,9 @@ BAD = {
     "prefix": ["a b", "{a}", "a\n"],
     "data_dir": ["a\0b"],
     "idle_timeout": ["30s"],
-    "min_idle_timeout": ["301"],
+    "min_idle_timeout": ["1351"],
     "tick": ["16"],
-    "disconnect_grace": ["301"],
+    "disconnect_grace": ["1351"],
     "session_policy": ["Oldest"],
     "class_sessions": [
         "phone",
@@ -233,7 +233,7 @@ REACHED = "is reachable from other machines without authentication"
     [
         ({"tick": "16"}, "tick: 16 s is more than half of idle_timeout, 30 s"),
         ({"min_idle_timeout": "50", "max_idle_timeout": "40"}, "min_idle_timeout: 50 s is above max_idle"),
-        ({"disconnect_grace": "301"}, "disconnect_grace: 301 s is above max_idle_timeout, 300 s"),
+        ({"disconnect_grace": "1351"}, "disconnect_grace: 1351 s is above max_idle_timeout, 1350 s"),
         (
             {"visibility": "claims", "token_keys": "k", "token_audience": "chat,chat:pass"},
             "token_audience: chat:pass is the audience of passes for chat: a pass would be a token",
@@ -339,11 +339,11 @@ def test_reader_may_share_the_file_of_a_server(tmp_path: Path) -> None:
         (30.0, None, 30.0),
         (30.0, 60.0, 60.0),
         (30.0, 1.0, 5.0),
-        (30.0, 1e9, 300.0),
+        (30.0, 1e9, 1350.0),
         (2.0, 1.0, 2.0),
         (2.0, 3.0, 3.0),
-        (600.0, 1e9, 600.0),
-        (600.0, 1.0, 5.0),
+        (1800.0, 1e9, 1800.0),
+        (1800.0, 1.0, 5.0),
     ],
 )
 def test_wish_for_an_idle_timeout_is_clamped(idle: float, wish: float | None, granted: float) -> None:
