@@ -42,6 +42,9 @@ class _NoSocket:
     def address(self, handle: Any) -> str:
         return "127.0.0.1"
 
+    def acknowledged_bytes(self, handle: Any) -> tuple[int, int] | None:
+        return None
+
     def certificate(self, handle: Any) -> None:
         return None
 

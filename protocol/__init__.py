@@ -16,6 +16,7 @@ from presence.protocol.codec import (
 )
 from presence.protocol.constants import (
     CLASS_MAX_BYTES,
+    CONFIRM_MAX_S,
     DEPTH_MAX,
     DEVICE_MAX_BYTES,
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
@@ -37,6 +38,7 @@ from presence.protocol.errors import EncodeError, ProtocolError
 from presence.protocol.packet import (
     NO_PAYLOAD,
     Packet,
+    confirmation,
     deliver,
     error,
     goodbye,
@@ -63,6 +65,7 @@ from presence.protocol.schema import check_payload
 
 __all__ = [
     "CLASS_MAX_BYTES",
+    "CONFIRM_MAX_S",
     "DEPTH_MAX",
     "DEVICE_MAX_BYTES",
     "FRAME_LIMIT_BEFORE_LOGIN_BYTES",
@@ -92,6 +95,7 @@ __all__ = [
     "Reaction",
     "ServerAnswer",
     "check_payload",
+    "confirmation",
     "decode",
     "deliver",
     "encode",

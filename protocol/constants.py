@@ -120,5 +120,6 @@ META_MAX_BYTES: Final = 256  # packed; kept in memory per session, and sent with
 META_TEXT_MAX_BYTES: Final = 512  # as JSON text, in which it lies in Redis, and in each of the user's events
 META_DEPTH_MAX: Final = 8  # meta itself counted as the first; an answer to a query nests it three deep
 TOKEN_MAX_BYTES: Final = 768  # fits into a login frame of 1 KiB with the longest uid and device
+CONFIRM_MAX_S: Final = 30  # for a person who waits; each message that waits takes memory
 PASS_MAX_BYTES: Final = 4096  # some hundred uids fit; given after the login, so in a frame of 16 KiB
 DEPTH_MAX: Final = 12  # nested containers, the payload counted as the first; JSON APIs rarely exceed 8

@@ -47,12 +47,14 @@ def login(
     quiet: bool | None = None,
     device_class: str | None = None,
     v: int | None = None,
+    confirms: bool | None = None,
 ) -> Packet:
     """Begin a session, by default one that is ``"online"``; see `presence.protocol.constants.STATUSES`.
 
     ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds; ``until_ms``, Unix
     milliseconds, ends the status; ``quiet`` has changes of watched users wait for the client's next packet;
-    ``device_class`` says what the device is: ``"phone"``, ``"web"``.
+    ``device_class`` says what the device is: ``"phone"``, ``"web"``;
+    ``confirms``: whether the client confirms messages.
     """
     return _packet(
         Kind.LOGIN,
@@ -67,18 +69,28 @@ def login(
         until_ms=until_ms,
         quiet=quiet,
         v=v,
+        confirms=confirms,
         **{"class": device_class},
     )
 
 
-def message(to: str, body: Any, *, id: int | None = None) -> Packet:
-    """Send ``body``, any value of MessagePack's own types, to the sessions of the user ``to``."""
-    return Packet(Kind.MESSAGE, id, {"to": to, "body": body})
+def message(to: str, body: Any, *, id: int | None = None, confirm: float | None = None) -> Packet:
+    """Send ``body``, any value of MessagePack's own types, to the sessions of the user ``to``.
+
+    With ``confirm``, the answer says which of them certainly have it, after so many seconds at the latest.
+    """
+    wanted = {} if confirm is None else {"confirm": confirm}
+    return Packet(Kind.MESSAGE, id, {"to": to, "body": body, **wanted})
 
 
 def keepalive(id: int | None = None) -> Packet:
     """Show that the client is alive; answered only if it carries an id."""
     return Packet(Kind.KEEPALIVE, id)
+
+
+def confirmation(numbers: Iterable[int]) -> Packet:
+    """Confirm messages by the numbers in their ``deliver`` packets; a keepalive as well."""
+    return Packet(Kind.KEEPALIVE, None, {"confirmed": list(numbers)})
 
 
 def logout(reason: str | None = None, *, id: int | None = None) -> Packet:
@@ -155,9 +167,13 @@ def presence(uid: str, state: Mapping[str, Any], reason: str) -> Packet:
     return Packet(Kind.PRESENCE, None, {"uid": uid, **state, "reason": reason})
 
 
-def deliver(sender: str, body: Any, at_ms: int) -> Packet:
-    """Deliver a message that ``sender`` sent at ``at_ms`` (Unix milliseconds)."""
-    return Packet(Kind.DELIVER, None, {"from": sender, "body": body, "at_ms": at_ms})
+def deliver(sender: str, body: Any, at_ms: int, confirm: int | None = None) -> Packet:
+    """Deliver a message that ``sender`` sent at ``at_ms`` (Unix milliseconds).
+
+    A client that confirms messages is to confirm the number ``confirm``, if there is one.
+    """
+    wanted = {} if confirm is None else {"confirm": confirm}
+    return Packet(Kind.DELIVER, None, {"from": sender, "body": body, "at_ms": at_ms, **wanted})
 
 
 def goodbye(code: Code, message: str | None = None, retry_after: float | None = None) -> Packet:

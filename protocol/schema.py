@@ -15,6 +15,7 @@ import msgpack
 
 from presence.protocol.constants import (
     CLASS_MAX_BYTES,
+    CONFIRM_MAX_S,
     DEVICE_MAX_BYTES,
     META_DEPTH_MAX,
     META_MAX_BYTES,
@@ -155,9 +156,21 @@ def _check_uint(value: object) -> Complaint | None:
     return None if type(value) is int and value >= 0 else _wrong("must be an unsigned integer")
 
 
+def _check_uints(value: object) -> Complaint | None:
+    if type(value) is not list or any(_check_uint(each) for each in value):
+        return _wrong("must be a list of unsigned integers")
+    return _too_large(f"holds more than {UIDS_MAX} numbers") if len(value) > UIDS_MAX else None
+
+
 def _check_seconds(value: object) -> Complaint | None:
     if type(value) not in (int, float) or not 0 < value < math.inf:  # type: ignore[operator]  # a number by then
         return _wrong("must be a number above 0")
+    return None
+
+
+def _check_confirm(value: object) -> Complaint | None:
+    if _check_seconds(value) or value > CONFIRM_MAX_S:  # type: ignore[operator]  # a number by then
+        return _wrong(f"must be a number above 0, of at most {CONFIRM_MAX_S}")
     return None
 
 
@@ -274,9 +287,14 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "until_ms": _UINT,
         "quiet": Field("boolean", _check_bool),
         "v": _UINT,
+        "confirms": Field("boolean", _check_bool),
     },
-    Kind.MESSAGE: {"to": _UID, "body": _BODY},
-    Kind.KEEPALIVE: {},
+    Kind.MESSAGE: {
+        "to": _UID,
+        "body": _BODY,
+        "confirm": Field("number > 0 and at most 30, seconds", _check_confirm),
+    },
+    Kind.KEEPALIVE: {"confirmed": Field("list of uints", _check_uints)},
     Kind.LOGOUT: {"reason": Field("`logout` or `background`", _one_of("logout", "background"))},
     Kind.QUERY: {"uids": _UIDS, "detail": Field("boolean", _check_bool)},
     Kind.WATCH: {
@@ -301,6 +319,9 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "time_ms": _UINT,
         "v": _UINT,
         "delivered": _UINT,
+        "confirmed": _UINT,
+        "by_app": _UINT,
+        "unconfirmed": _UINT,
         "presence": Field("map of uids to states", _check_states),
     },
     Kind.ERROR: {
@@ -310,7 +331,12 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "retry_after": _RETRY_AFTER,
     },
     Kind.PRESENCE: {"uid": _UID, **_STATE, "reason": _STRING},
-    Kind.DELIVER: {"from": _UID, "body": _BODY, "at_ms": _UINT._replace(required=True)},
+    Kind.DELIVER: {
+        "from": _UID,
+        "body": _BODY,
+        "at_ms": _UINT._replace(required=True),
+        "confirm": _UINT,
+    },
     Kind.GOODBYE: {
         "code": _UINT._replace(required=True),
         "reason": _STRING,

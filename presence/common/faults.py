@@ -18,7 +18,7 @@ LOG_INTERVAL_S: Final = 10.0  # between two tracebacks of one kind of work
 
 WORK: Final = (
     *("query", "watch", "watch event", "watch subscription", "push"),
-    *("message", "delivery", "delivery report", "notice", "control channel"),
+    *("message", "delivery", "delivery report", "confirmation", "notice", "control channel"),
     *("explain request", "stats request", "statistics", "files", "token keys"),
 )
 """All kinds of work."""

@@ -27,7 +27,13 @@ from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Client, Guest, Handle, Session, Transport
 from presence.core.reregistration import RegistrationPolicy
 from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
-from presence.core.service_requests import MessageRequest, Request, RequestHandler, WatchRequest
+from presence.core.service_requests import (
+    ConfirmationRequest,
+    MessageRequest,
+    Request,
+    RequestHandler,
+    WatchRequest,
+)
 from presence.core.sessions import Sessions
 from presence.core.stall_guard import StallGuard
 from presence.core.termination import SessionTerminator
@@ -179,6 +185,8 @@ class Engine:
             if outcome.requests is None:
                 outcome.requests = []
             outcome.requests.append(event)
+            if isinstance(event, ConfirmationRequest):
+                return
         if outcome.end_code is None and session in self.registry:
             self._report_update(self.sessions.user_active(session, now))
 
@@ -190,6 +198,7 @@ class Engine:
             outcome.end_code = grant.code
             return
         new = grant.session
+        new.confirms = login.confirms
         new.shows, new.status_ends_at = self._status_end(login.shows, now)
         new.facts = facts_of_login(
             guest.address, login.device_class, records_addresses=self.records_addresses
@@ -358,8 +367,8 @@ class Engine:
             if outcome.sight_changed and session.transport is not None:
                 self._request_handler.sight_changed(session)
             for request in outcome.requests or ():
-                # A lost connection needs no answers, but a message sent before the loss is still delivered.
-                if session.transport is not None or isinstance(request, MessageRequest):
+                # A lost connection needs no answers, but messages and confirmations from before count.
+                if session.transport is not None or isinstance(request, MessageRequest | ConfirmationRequest):
                     self._request_handler.handle(session, request)
         except Exception as error:
             self.disconnect_after_failure(session)

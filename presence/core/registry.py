@@ -57,6 +57,10 @@ class Transport(Protocol):
     def receive_queue_age_s(self, handle: Handle, now: float) -> float:
         """Return how many seconds before `now` the bytes that were read last had arrived."""
 
+    def acknowledged_bytes(self, handle: Handle) -> tuple[int, int] | None:
+        """Return how many bytes the other end's kernel has acknowledged so far, and how many it will have
+        when it has acknowledged all that was sent; None: not known."""
+
     def certificate(self, handle: Handle) -> bytes | None:
         """Return the certificate that the client presented and TLS has verified, as DER; None without one."""
 
@@ -87,6 +91,7 @@ class Session:
     # What was read and is not handled: an unfinished frame, behind packets that are left for another turn.
     unhandled: bytes = b""
     end_code: Code = Code.IDLE_TIMEOUT  # reason of its end when it expires
+    confirms: bool = False  # whether the client confirms messages
 
     def detach(self) -> None:
         """Forget the connection, because it is lost or about to be closed."""
@@ -117,6 +122,7 @@ class NewSession:
     shows: ProfileChange = UNCHANGED  # what differs from a plain profile
     facts: LoginFacts = NO_FACTS
     status_ends_at: float | None = None  # when the status in `shows` ends; None: never
+    confirms: bool = False  # whether the client confirms messages
 
 
 class LoginResult(NamedTuple):
@@ -182,6 +188,7 @@ class Registry:
         session = Session(
             guest.transport, guest.handle, key, self._numbers, new.idle_timeout, new.arrived, now
         )
+        session.confirms = new.confirms
         superseded = self._sessions.get(key)
         self._sessions[key] = session
         if superseded is not None:

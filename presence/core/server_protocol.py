@@ -15,7 +15,7 @@ from presence import protocol
 from presence.common import meta_json
 from presence.core.profiles import UNCHANGED, ProfileChange
 from presence.core.registry import Client, Guest, Session
-from presence.core.service_requests import REQUEST_KINDS, Request, parse_request
+from presence.core.service_requests import REQUEST_KINDS, ConfirmationRequest, Request, parse_request
 from presence.protocol import HEADER_BYTES, Code, Kind, Packet, ProtocolError
 
 _KEEPALIVE_BODY = protocol.KEEPALIVE[HEADER_BYTES:]
@@ -38,6 +38,7 @@ class Login(NamedTuple):
     shows: ProfileChange
     device_class: str  # "" if the login names none
     quiet: bool  # see `presence.core.quiet_sessions`
+    confirms: bool  # whether the client confirms messages
 
 
 class Update(NamedTuple):
@@ -141,7 +142,8 @@ class ServerProtocol:
         if kind == Kind.KEEPALIVE:
             if packet.id is not None:
                 outcome.reply += protocol.encode_unchecked(protocol.ok(packet.id))
-            return Answered.KEEPALIVE
+            confirms = self.handles_requests and "confirmed" in payload
+            return ConfirmationRequest(packet.id, payload["confirmed"]) if confirms else Answered.KEEPALIVE
         if kind == Kind.UPDATE:
             return self._update(packet, outcome)
         if kind == Kind.LOGOUT:
@@ -176,6 +178,7 @@ def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
         _shows(packet.payload),
         get("class", ""),
         get("quiet", False),
+        get("confirms", False),
     )
 
 

@@ -22,6 +22,7 @@ class MessageRequest(NamedTuple):
     id: int | None
     to: str
     body: Any
+    confirm_s: float | None = None  # wait so long for confirmations by its recipients; None: for none
 
 
 class QueryRequest(NamedTuple):
@@ -48,7 +49,14 @@ class UnwatchRequest(NamedTuple):
     uids: list[str] | None
 
 
-Request: TypeAlias = MessageRequest | QueryRequest | WatchRequest | UnwatchRequest
+class ConfirmationRequest(NamedTuple):
+    """Note that the client has received some messages: no activity of the user, and without an answer."""
+
+    id: int | None
+    numbers: list[int]  # of the messages, by their `deliver` packets
+
+
+Request: TypeAlias = MessageRequest | QueryRequest | WatchRequest | UnwatchRequest | ConfirmationRequest
 
 
 def parse_request(packet: Packet) -> Request:
@@ -56,7 +64,7 @@ def parse_request(packet: Packet) -> Request:
     id, payload = packet.id, packet.payload
     match packet.kind:
         case Kind.MESSAGE:
-            return MessageRequest(id, payload["to"], payload["body"])
+            return MessageRequest(id, payload["to"], payload["body"], payload.get("confirm"))
         case Kind.QUERY:
             return QueryRequest(id, payload["uids"], payload.get("detail", False))
         case Kind.WATCH:
@@ -71,8 +79,8 @@ class RequestHandler(Protocol):
     def handle(self, session: Session, request: Request) -> None:
         """Accept a request. Answers may be sent in another order.
 
-        The session is connected, except for a message: one that was sent right before a logout or the end of
-        the connection is still delivered.
+        The session is connected, except for a message or a confirmation: one that was sent right before a
+        logout or the end of the connection still counts.
         """
 
     def all_sent(self, session: Session) -> None:

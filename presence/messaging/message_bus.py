@@ -16,6 +16,21 @@ class ReplyAddress(NamedTuple):
     number: int  # of the message, among those with this token
 
 
+class Confirm(NamedTuple):
+    """What a sender wants to know that waits until sessions have confirmed its message."""
+
+    within_s: float  # it waits for so long
+    number: int  # of the message in its `deliver` packet
+    node: str = ""  # the node that gets the reports; "": they are kept in Redis, where a backend looks
+
+
+class Confirmed(NamedTuple):
+    """Sessions that certainly have a message."""
+
+    sessions: int
+    by_app: int  # of these, those whose client has said so; of the others the kernel has
+
+
 class OutgoingMessage(NamedTuple):
     """A message on its way to a user."""
 
@@ -23,6 +38,7 @@ class OutgoingMessage(NamedTuple):
     frame: bytes  # the `deliver` packet for the recipient's connections, with its length
     reply_to: ReplyAddress | None = None
     device: str | None = None  # with `reply_to` only: to this device, not to all
+    confirm: Confirm | None = None  # with `reply_to` only
 
 
 class RouteResult(NamedTuple):
@@ -43,6 +59,7 @@ class Delivery(NamedTuple):
     devices: tuple[str, ...]
     frame: bytes
     reply_to: ReplyAddress | None = None
+    confirm: Confirm | None = None
 
 
 class DeliveryReport(NamedTuple):
@@ -53,6 +70,16 @@ class DeliveryReport(NamedTuple):
     devices: int  # for which the node got it
     delivered: int  # of these, sessions to whose connections it was handed
     grace_s: float  # how long a session of one of them may still return; 0 if none may
+    confirmed: Confirmed | None = None  # None: not known yet, or not wanted
+    to_node: str = ""  # the node that gets it; "": it is kept in Redis
+
+
+class ConfirmationReport(NamedTuple):
+    """A report of another node on a message of a client of this one."""
+
+    token: str  # of the message's `ReplyAddress`
+    devices: int  # for which that node got it
+    confirmed: Confirmed
 
 
 RouteAnswer: TypeAlias = RouteResult | StoreUnavailable | StoreError

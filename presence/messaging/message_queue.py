@@ -27,7 +27,7 @@ RETRY_DELAY_S: Final = 0.25
 class PendingMessage:
     """A message that has no answer yet."""
 
-    __slots__ = ("id", "is_answered", "is_retry", "message", "sender", "taken_at")
+    __slots__ = ("id", "is_answered", "is_retry", "is_sent", "message", "sender", "taken_at")
 
     def __init__(self, sender: Session, id: int | None, message: OutgoingMessage, taken_at: float) -> None:
         self.sender = sender  # may have ended since
@@ -35,6 +35,7 @@ class PendingMessage:
         self.message = message
         self.taken_at = taken_at  # monotonic seconds
         self.is_retry = self.is_answered = False
+        self.is_sent = False  # and waits for confirmations
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class QueueBounds:
 
 
 class MessageQueue:
-    """Messages without an answer, in a call or not; `items` and `bytes` count them."""
+    """Messages without an answer, in a call or not; `items` and `bytes` count those that were not sent."""
 
     def __init__(self, bounds: QueueBounds) -> None:
         self._bounds = bounds
@@ -105,10 +106,16 @@ class MessageQueue:
                 self._retries[to] = [pending]
                 self._due.append((now + RETRY_DELAY_S, to))
 
-    def remove(self, pending: PendingMessage) -> None:
-        pending.is_answered = True
+    def sent(self, pending: PendingMessage) -> None:
+        """Make room for another message; this one is still among the unanswered of its sender."""
+        pending.is_sent = True
         self.items -= 1
         self.bytes -= len(pending.message.frame)
+
+    def remove(self, pending: PendingMessage) -> None:
+        pending.is_answered = True
+        if not pending.is_sent:
+            self.sent(pending)
         uid = pending.sender.uid
         self._per_sender[uid] -= 1
         if not self._per_sender[uid]:

@@ -11,14 +11,18 @@ connections of the recipient, nor between two devices of the sender. A call that
 told, may be run by Redis after a later one.
 
 One call is under way at a time; messages gather meanwhile, and for a few milliseconds more.
+
+A message whose sender wants confirmations (`confirmations.py`) takes the same way, and only its answer waits.
+The nodes that it was sent to report to this one over its control channel.
 """
 
 import math
 import random
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -32,11 +36,16 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
 from presence.core.service_requests import MessageRequest
+from presence.messaging.confirmations import NUMBER_BITS, Confirmations, Done
 from presence.messaging.message_bus import (
+    Confirm,
+    ConfirmationReport,
+    Confirmed,
     Delivery,
     DeliveryReport,
     MessageBus,
     OutgoingMessage,
+    ReplyAddress,
     RouteAnswer,
     RouteResult,
 )
@@ -74,6 +83,17 @@ class RouterStatistics:
     calls: int = 0  # of Redis
     delivered_here: int = 0  # packets to connections of this node
     gone_meanwhile: int = 0  # packets from other nodes whose connection was gone
+    awaited: int = 0  # delivered messages whose senders wait for confirmations
+
+
+class _Awaited(NamedTuple):
+    """A delivered message whose sender wants confirmations."""
+
+    pending: PendingMessage
+    confirm: Confirm
+    reply_to: ReplyAddress
+    here: list[Session]
+    elsewhere: int  # sessions of other nodes
 
 
 class ConnectionWrites:
@@ -165,7 +185,11 @@ class MessageRouter:
         self._report = report
         self._queue = MessageQueue(bounds)
         self._bell = runtime.wake_event()
-        self._refusals, self._refusal_bell = ConnectionWrites(self._faults), runtime.wake_event()
+        self._confirmations, self._confirmation_bell = Confirmations(self._faults), runtime.wake_event()
+        # By token: reports on the messages of the call that is under way, which may come before its answer.
+        self._early_reports: dict[str, list[ConfirmationReport]] = {}
+        # For senders, in the next turn: those that were refused, and those that waited for confirmations.
+        self._answers, self._answer_bell = ConnectionWrites(self._faults), runtime.wake_event()
         self._redis = runtime.loop_caller()
         self._failing_shards = FailingShards(shard_of)
         self._counters = RouterStatistics()
@@ -180,28 +204,59 @@ class MessageRouter:
         elif not self._queue.has_room(sender):
             self._refuse_now(sender, message, _FULL)
         else:
-            packet = protocol.deliver(sender.uid, message.body, self._clock.seen_ms(now))
-            outgoing = OutgoingMessage(message.to, protocol.encode(packet))
+            confirm, reply_to = None, None
+            if message.confirm_s is not None:
+                confirm = Confirm(message.confirm_s, secrets.randbits(NUMBER_BITS), self._node())
+                reply_to = ReplyAddress(secrets.token_hex(16), 0)
+            number = None if confirm is None else confirm.number
+            packet = protocol.deliver(sender.uid, message.body, self._clock.seen_ms(now), number)
+            outgoing = OutgoingMessage(
+                message.to, protocol.encode(packet), reply_to=reply_to, confirm=confirm
+            )
             self._queue.add(PendingMessage(sender, message.id, outgoing, now))
             self._bell.set()
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Deliver messages of other nodes to sessions here, except to those without a connection."""
-        writes = ConnectionWrites(self._faults)
+        writes, confirming = (
+            ConnectionWrites(self._faults),
+            list[tuple[Confirm, DeliveryReport, list[Session]]](),
+        )
         for delivery in deliveries:
-            uid, devices, frame, reply_to = delivery
+            uid, devices, frame, reply_to, confirm = delivery
             with self._faults.contained("delivery"):
-                delivered = 0
+                found = []
                 for device in devices:
                     session = self._sessions.get((uid, device) if device else uid)
                     if session is not None and writes.add(session, frame):
-                        delivered += 1
+                        found.append(session)
+                delivered = len(found)
                 self._counters.delivered_here += delivered
                 self._counters.gone_meanwhile += len(devices) - delivered
                 if reply_to is not None:
                     grace_s = 0.0 if delivered else self._grace_s(delivery)
-                    self._report(DeliveryReport(uid, reply_to, len(devices), delivered, grace_s))
+                    report = DeliveryReport(uid, reply_to, len(devices), delivered, grace_s)
+                    if confirm is not None:
+                        confirming.append((confirm, report, found))
+                    if confirm is None or not confirm.node:  # a backend learns at once that it was delivered
+                        self._report(report)
         writes.send()
+        for confirm, report, found in confirming:
+            with self._faults.contained("delivery"):
+                self._expect(confirm, found, partial(self._report_confirmed, confirm, report))
+
+    def confirmed_by_client(self, session: Session, numbers: Iterable[int]) -> None:
+        """A client has confirmed messages."""
+        self._confirmations.confirmed_by_client(session, numbers)
+
+    def confirmed_by_nodes(self, reports: Iterable[ConfirmationReport]) -> None:
+        """Other nodes have reported which sessions have confirmed messages of clients of this node."""
+        for report in reports:
+            with self._faults.contained("confirmation"):
+                if (early := self._early_reports.get(report.token)) is not None:
+                    early.append(report)
+                else:
+                    self._confirmations.reported(*report)
 
     def statistics(self) -> RouterStatistics:
         return replace(self._counters, waiting=self._queue.items)
@@ -209,14 +264,24 @@ class MessageRouter:
     async def run(self) -> None:
         """Route messages until cancelled; messages waiting then get no answer."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send_refusals)
+            nursery.start_soon(self._send_answers)
+            nursery.start_soon(self._look_after_confirmations)
             await self._send_batches()
 
-    async def _send_refusals(self) -> None:
+    async def _send_answers(self) -> None:
         while True:
-            await self._refusal_bell.wait(math.inf)
+            await self._answer_bell.wait(math.inf)
             with self._faults.contained("message"):
-                self._refusals.send()
+                self._answers.send()
+
+    async def _look_after_confirmations(self) -> None:
+        while True:
+            if (wait_s := self._confirmations.next_at() - self._clock.now()) > 0:
+                await self._confirmation_bell.wait(wait_s)
+                continue
+            with self._faults.contained("confirmation"):
+                self._confirmations.look(self._clock.now())
+            await self._runtime.sleep(0)
 
     async def _send_batches(self) -> None:
         while True:
@@ -240,12 +305,17 @@ class MessageRouter:
         if not (batch := self._refuse_expired(taken, begun)):
             return False
         messages = [pending.message for pending in batch]
+        wanting = [each.reply_to for each in messages if each.reply_to is not None]
+        self._early_reports = {address.token: [] for address in wanting}
         deliver = partial(self._bus.deliver, self._node(), messages, self._here(batch, begun))
         try:
             answers = await self._redis.call(deliver)
         except StoreUnavailable as error:  # no memory for the call, which was not made
             answers = [error] * len(batch)
         self._handle_answers(batch, answers, begun)
+        early, self._early_reports = self._early_reports, {}
+        for reports in early.values():
+            self.confirmed_by_nodes(reports)
         return True
 
     def _here(self, batch: list[PendingMessage], now: float) -> dict[str, dict[str, int]]:
@@ -282,23 +352,43 @@ class MessageRouter:
         to = [pending.message.to for pending in batch]
         self._failing_shards.record(zip(to, answers, strict=True), begun, self._clock.now())
         writes, retries = ConnectionWrites(self._faults), []
+        awaited: list[_Awaited] = []
         for pending, answer in zip(batch, answers, strict=True):
             with self._faults.contained("message", partial(self._fail, [pending])):
-                if self._handle_answer(pending, answer, writes):
+                if self._handle_answer(pending, answer, writes, awaited):
                     retries.append(pending)
         self._queue.retry_later(retries, self._clock.now())
         writes.send()
+        for each in awaited:
+            with self._faults.contained("message", partial(self._fail, [each.pending])):
+                done = partial(self._answer_confirmed, each.pending, each.elsewhere + len(each.here))
+                self._expect(each.confirm, each.here, done, each.elsewhere, each.reply_to.token)
 
-    def _handle_answer(self, pending: PendingMessage, answer: RouteAnswer, writes: ConnectionWrites) -> bool:
-        """Answer a message, or return True if it needs a second try."""
+    def _handle_answer(
+        self,
+        pending: PendingMessage,
+        answer: RouteAnswer,
+        writes: ConnectionWrites,
+        awaited: "list[_Awaited]",
+    ) -> bool:
+        """Answer a message, or return True if it needs a second try.
+
+        One that was delivered, and whose sender wants confirmations, is added to `awaited`.
+        """
+        message = pending.message
         if isinstance(answer, StoreInterrupted):
             self._counters.unknown += 1
             self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _UNKNOWN), writes)
         elif not isinstance(answer, RouteResult):
             self._refuse_busy(pending, _UNAVAILABLE, writes)
-        elif delivered := answer.handed + self._deliver_here(pending.message, answer, writes):
+        elif delivered := answer.handed + len(here := self._deliver_here(message, answer, writes)):
             self._counters.handed += 1
-            self._answer(pending, protocol.ok(pending.id, delivered=delivered), writes)
+            if message.confirm is None or message.reply_to is None:
+                self._answer(pending, protocol.ok(pending.id, delivered=delivered), writes)
+            else:
+                self._queue.sent(pending)
+                self._counters.awaited += 1
+                awaited.append(_Awaited(pending, message.confirm, message.reply_to, here, answer.handed))
         elif not pending.is_retry:
             return True
         elif answer.elsewhere:
@@ -345,20 +435,48 @@ class MessageRouter:
             profiles.get(session.number).status == "invisible" for session in self._sessions.sessions_of(uid)
         )
 
-    def _deliver_here(self, message: OutgoingMessage, answer: RouteResult, writes: ConnectionWrites) -> int:
-        """Deliver a message to all sessions here whose device is not on another node; return to how many.
+    def _deliver_here(
+        self, message: OutgoingMessage, answer: RouteResult, writes: ConnectionWrites
+    ) -> list[Session]:
+        """Deliver a message to all sessions here whose device is not on another node; return these.
 
         The script says which devices are elsewhere. All others are ours, on record or about to be. Nothing is
         delivered to an invisible user.
         """
         if answer.is_hidden or self._is_invisible_here(message.to):
-            return 0
-        count = 0
-        for session in self._sessions.sessions_of(message.to):
-            if session.device not in answer.elsewhere:
-                count += writes.add(session, message.frame)
-        self._counters.delivered_here += count
-        return count
+            return []
+        found = [
+            session
+            for session in self._sessions.sessions_of(message.to)
+            if session.device not in answer.elsewhere and writes.add(session, message.frame)
+        ]
+        self._counters.delivered_here += len(found)
+        return found
+
+    # Confirmations
+
+    def _expect(
+        self, confirm: Confirm, here: list[Session], done: Done, elsewhere: int = 0, token: str = ""
+    ) -> None:
+        """Wait for the confirmations of a message that was just sent."""
+        now = self._clock.now()
+        self._confirmations.expect(
+            here, confirm.number, now, confirm.within_s, done, elsewhere=elsewhere, token=token
+        )
+        self._confirmation_bell.set()
+
+    def _answer_confirmed(self, pending: PendingMessage, delivered: int, confirmed: Confirmed) -> None:
+        """Answer a message whose confirmations were awaited."""
+        if pending.is_answered:
+            return
+        counts = {"confirmed": confirmed.sessions, "by_app": confirmed.by_app}
+        counts["unconfirmed"] = max(0, delivered - confirmed.sessions)
+        self._answer(pending, protocol.ok(pending.id, delivered=delivered, **counts), self._answers)
+        self._answer_bell.set()
+
+    def _report_confirmed(self, confirm: Confirm, report: DeliveryReport, confirmed: Confirmed) -> None:
+        """Report to another node, or to a backend, which sessions here have confirmed its message."""
+        self._report(report._replace(confirmed=confirmed, to_node=confirm.node))
 
     def _refuse_busy(self, pending: PendingMessage, message: str, writes: ConnectionWrites) -> None:
         self._counters.refused_busy += 1
@@ -366,6 +484,7 @@ class MessageRouter:
 
     def _answer(self, pending: PendingMessage, packet: Packet, writes: ConnectionWrites) -> None:
         encoded = protocol.encode(packet)
+        self._counters.awaited -= pending.is_sent
         self._queue.remove(pending)
         writes.add(pending.sender, encoded)
 
@@ -375,8 +494,8 @@ class MessageRouter:
         A flooding client gets thousands of refusals in one turn, and each by itself would cost a write.
         """
         self._counters.refused_busy += 1
-        self._refusals.add(sender, protocol.encode(_busy(refused.id, message)))
-        self._refusal_bell.set()
+        self._answers.add(sender, protocol.encode(_busy(refused.id, message)))
+        self._answer_bell.set()
 
 
 def _busy(id: int | None, message: str) -> Packet:

@@ -17,7 +17,7 @@ import trio
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.outage import Outage
 from presence.common.runtime import LoopCaller
-from presence.messaging.message_bus import Delivery
+from presence.messaging.message_bus import ConfirmationReport, Delivery
 from presence.outbox.replies import NodeNotice
 from presence.server.answer_queue import QUESTION_WORK
 from presence.server.node_assembly import Node
@@ -56,6 +56,7 @@ class ControlListener:
         deliver: takes messages for sessions of this node.
         on_questions: takes questions of operators.
         on_bans: called when the table of bans may have changed.
+        on_confirmations: takes what other nodes report on messages of clients of this node.
     """
 
     def __init__(
@@ -65,12 +66,15 @@ class ControlListener:
         deliver: Callable[[Sequence[Delivery]], object],
         on_questions: Callable[[Sequence[Question]], object] = lambda _: None,
         on_bans: Callable[[], object] = lambda: None,
+        *,
+        on_confirmations: Callable[[Sequence[ConfirmationReport]], object] = lambda _: None,
     ) -> None:
         self._node = node
         self._channel = channel
         self._deliver = deliver
         self._on_questions = on_questions
         self._on_bans = on_bans
+        self._on_confirmations = on_confirmations
         self._redis = LoopCaller()
         self._listening = trio.CancelScope()  # under the node's present id
         self._running = trio.CancelScope()
@@ -130,6 +134,8 @@ class ControlListener:
             self._on_bans()
         with faults.contained(QUESTION_WORK):
             self._on_questions([each for each in received if isinstance(each, Question)])
+        if reports := [each for each in received if isinstance(each, ConfirmationReport)]:
+            self._on_confirmations(reports)
         deliveries = [each for each in received if isinstance(each, Delivery)]
         for start in range(0, len(deliveries), MAX_DELIVERIES_PER_TURN):
             with faults.contained("delivery"):

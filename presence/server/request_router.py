@@ -6,7 +6,7 @@ from functools import partial
 
 from presence.common.faults import Faults
 from presence.core.registry import Session
-from presence.core.service_requests import MessageRequest, Request
+from presence.core.service_requests import ConfirmationRequest, MessageRequest, Request
 from presence.watching.watch_service import Watching
 
 
@@ -16,11 +16,14 @@ class RequestRouter:
 
     watching: Watching  # answers queries, watches and unwatches
     route_message: Callable[[Session, MessageRequest], None]
+    confirm_messages: Callable[[Session, list[int]], None]  # by their numbers
     faults: Faults  # contains errors where there is no request that could be refused
 
     def handle(self, session: Session, request: Request) -> None:
         if isinstance(request, MessageRequest):
             self.route_message(session, request)
+        elif isinstance(request, ConfirmationRequest):
+            self.confirm_messages(session, request.numbers)
         else:
             self.watching.take(session, request)
 

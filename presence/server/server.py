@@ -103,7 +103,7 @@ class Server:
         self._answer_queue = self._build_answer_queue()
         self._router = self._build_router()
         self.node.engine.request_handler = RequestRouter(
-            self._watching, self._router.submit, self.node.faults
+            self._watching, self._router.submit, self._router.confirmed_by_client, self.node.faults
         )
         self._bans = self._build_ban_enforcer()
         self._control = self._build_control_listener()
@@ -190,6 +190,7 @@ class Server:
             self._router.deliver,
             self._answer_queue.answer,
             self._bans.refresh_soon,
+            on_confirmations=self._router.confirmed_by_nodes,
         )
 
     def _build_stats_responder(self, stats_socket: socket.socket | None) -> StatsResponder | None:

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeAlias
 import msgpack
 
 from presence.common.errors import StoreUnavailable
-from presence.messaging.message_bus import Delivery, ReplyAddress
+from presence.messaging.message_bus import ConfirmationReport, Delivery
 from presence.outbox.replies import NodeNotice
-from presence.store.answers import read_address
+from presence.store.answers import read_address, read_confirm, read_confirmation_report
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.control_messages import BanNotice, Erasure, read_ban_notice, read_erasure
 from presence.store.error_classes import calling
@@ -20,7 +20,7 @@ from presence.store.questions import Question, read_question
 from presence.store.redis_client import open_listener, read_arrived
 from presence.store.script_arguments import read_message, read_notice
 
-ControlMessage: TypeAlias = NodeNotice | Delivery | Question | Erasure | BanNotice
+ControlMessage: TypeAlias = NodeNotice | Delivery | ConfirmationReport | Question | Erasure | BanNotice
 
 MAX_MESSAGES_PER_READ: Final = 64  # of a control channel: each holds at most one call of another node
 _FIRST_OF_JSON: Final = b"{"
@@ -84,7 +84,7 @@ def _read_message(text: bytes) -> Sequence[ControlMessage]:
         return read_deliveries(text)
     if (message := read_message(text)) is None:
         return []
-    readers = (read_notice, read_question, read_erasure, read_ban_notice)
+    readers = (read_notice, read_question, read_erasure, read_ban_notice, read_confirmation_report)
     return next(([found] for read in readers if (found := read(message)) is not None), [])
 
 
@@ -93,18 +93,19 @@ def read_deliveries(packed: bytes) -> list[Delivery]:
     try:
         flat = msgpack.unpackb(packed, raw=True)
         return [
-            Delivery(uid.decode(), tuple([device.decode() for device in devices]), *content)
+            delivery
             for uid, devices, given in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-            if (content := _content(given)) is not None
+            if (delivery := _delivery(uid.decode(), [device.decode() for device in devices], given))
+            is not None
         ]
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return []
 
 
-def _content(given: Any) -> tuple[bytes, ReplyAddress | None] | None:
-    """Return the frame of a delivery and its address for reports; None if it has no frame."""
+def _delivery(uid: str, devices: list[str], given: Any) -> Delivery | None:
+    """Return a delivery; None if it has no frame, or an invalid address for reports."""
     if type(given) is bytes:
-        return given, None
+        return Delivery(uid, tuple(devices), given)
     if type(given) is list and given and type(given[0]) is bytes and (address := read_address(given[1:])):
-        return given[0], address
+        return Delivery(uid, tuple(devices), given[0], address, read_confirm(given[4:]))
     return None

@@ -145,7 +145,9 @@ def _parts(message: OutgoingMessage) -> tuple[str, bytes | list[Any]]:
     """Return what deliver.lua takes for one message."""
     if message.reply_to is None:
         return message.to, message.frame
-    only = [] if message.device is None else [message.device]
+    only: list[Any] = [] if message.device is None else [message.device]
+    if (confirm := message.confirm) is not None:
+        only = [only[0] if only else False, round(confirm.within_s * 1000), confirm.number, confirm.node]
     return message.to, [message.frame, *message.reply_to, *only]
 
 

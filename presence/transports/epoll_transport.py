@@ -252,6 +252,12 @@ class EpollTransport:
         with sockets.borrowed(handle) as sock:
             return sockets.receive_queue_age_s(sock, now, self._clock)
 
+    def acknowledged_bytes(self, handle: Handle) -> tuple[int, int] | None:
+        connection = self._connections.by_fd.get(handle)
+        unsent_bytes = 0 if connection is None or connection.unsent is None else len(connection.unsent)
+        with sockets.borrowed(handle) as sock:
+            return sockets.acknowledged_bytes(sock, unsent_bytes)
+
     def certificate(self, handle: Handle) -> bytes | None:
         connection = self._connections.by_fd.get(handle)
         return None if connection is None or connection.tls is None else connection.tls.peer_certificate()

@@ -4,10 +4,12 @@ Tests: `tests/server/test_listeners.py`, `tests/transports/test_connections.py`.
 """
 
 import _socket
+import fcntl
 import os
 import socket
 import struct
 import sys
+import termios
 
 import trio
 
@@ -15,6 +17,8 @@ from presence.common.clock import Clock
 
 BACKLOG = 4096  # connections waiting to be accepted; Linux caps it at net.core.somaxconn
 _TCP_INFO_BYTES = 104
+_BYTES_ACKED = struct.Struct("B119xQ")  # the same: tcpi_state, tcpi_bytes_acked, from Linux 4.1 on
+_ESTABLISHED = 1  # linux/tcp_states.h: neither side has ended the connection
 _LAST_DATA_RECV = struct.Struct("52xI")  # linux/tcp.h, struct tcp_info: tcpi_last_data_recv, ms
 _MAX_CALL_S = 0.005  # the kernel is asked again if the call took longer
 _MAX_TRIES = 3
@@ -123,3 +127,22 @@ def receive_queue_age_s(sock: "_socket.socket | trio.socket.SocketType", now: fl
             break
     unread: int = _LAST_DATA_RECV.unpack_from(info)[0]
     return max(0.0, unread / 1000 - (asked - now))
+
+
+def acknowledged_bytes(sock: "_socket.socket", unsent_bytes: int) -> tuple[int, int] | None:
+    """Return how many bytes the peer's kernel has acknowledged since the accept, and how many it will have
+    when it has acknowledged all that is on its way, `unsent_bytes` included, which the kernel does not have.
+
+    None where no kernel tells, and for a connection that has ended.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    fd = sock.fileno()
+    for _ in range(_MAX_TRIES):  # an acknowledgement in between belongs to neither number, or to both
+        before = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size)
+        in_kernel = int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        after = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size)
+        if len(after) == _BYTES_ACKED.size and before[120:] == after[120:] and after[0] == _ESTABLISHED:
+            acked: int = _BYTES_ACKED.unpack(after)[1]
+            return acked, acked + in_kernel + unsent_bytes
+    return None

@@ -230,6 +230,10 @@ class StreamTransport:
             else 0.0
         )
 
+    def acknowledged_bytes(self, handle: Handle) -> tuple[int, int] | None:
+        """Not known: how many of the unsent bytes the kernel has is not, while they are being sent."""
+        return None
+
     def certificate(self, handle: Handle) -> bytes | None:
         stream = self._connections[handle].stream
         if not isinstance(stream, trio.SSLStream):

@@ -99,8 +99,10 @@ def test_a_session_with_nothing_but_keepalives_becomes_away() -> None:
     world = World(away_after=AWAY_AFTER)
     handle = world.login(meta=APP)
     began = world.now
+    world.engine.request_handler = NotingDesk()
     world.keep_alive(handle, AWAY_AFTER / 2)
     world.send(handle, protocol.keepalive(1))  # nor does one that requests an answer
+    world.send(handle, protocol.confirmation([1]))  # or confirms a message, which the client does by itself
     world.keep_alive(handle, AWAY_AFTER / 2 - 1)
     assert len(world.changes) == 1
     world.pass_time(2.0)

@@ -4,6 +4,7 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
+from presence.core.service_requests import ConfirmationRequest
 from presence.protocol import TABLE, Code, ConnectionState, Kind, Packet
 from presence.protocol.schema import SCHEMA
 from tests.support.desks import NotingDesk, nobody_is_there
@@ -92,6 +93,45 @@ def test_keys_that_only_other_kinds_have_are_ignored(kind: Kind, value: object) 
         outcomes.append((world.received(handle), changes, desk.requests))
         assert world.sockets.failures == []
     assert outcomes[0] == outcomes[1]
+
+
+# Confirmations
+
+
+CONFIRMATION = protocol.encode(protocol.confirmation([3, 4]))
+
+
+def test_a_keepalive_that_confirms_messages_is_a_keepalive_and_a_request(world: World) -> None:
+    world.engine.request_handler = desk = NotingDesk()
+    handle = world.login(confirms=True)
+    world.sockets.answers(handle)
+    world.now += 2.5
+    frame = protocol.encode(Packet(Kind.KEEPALIVE, 5, {"confirmed": [3, 4]}))
+    world.sockets.feed(handle, CONFIRMATION + frame)
+    assert desk.requests == [ConfirmationRequest(None, [3, 4]), ConfirmationRequest(5, [3, 4])]
+    assert world.received(handle) == [(Kind.OK, 5, None)]
+    assert world.session().last_seen == world.now
+
+
+def test_a_server_without_messages_takes_a_confirmation_as_a_keepalive(world: World) -> None:
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.sockets.feed(handle, CONFIRMATION)
+    assert world.received(handle) == []
+    assert world.engine.statistics().keepalives == 1
+
+
+def test_a_confirmation_behind_which_the_connection_ends_still_counts(world: World) -> None:
+    world.engine.request_handler = desk = NotingDesk()
+    handle = world.login(confirms=True)
+    world.sockets.feed(handle, CONFIRMATION + protocol.encode(protocol.query(["bob"])) + b"\xff" * 8)
+    assert desk.requests == [ConfirmationRequest(None, [3, 4])]
+
+
+@pytest.mark.parametrize(("given", "confirms"), [(None, False), (False, False), (True, True)])
+def test_a_session_confirms_if_its_login_says_so(world: World, given: bool | None, confirms: bool) -> None:
+    world.login(confirms=given)
+    assert world.session().confirms == confirms
 
 
 # Several frames in one read, and frames in pieces

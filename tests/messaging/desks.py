@@ -12,7 +12,7 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.core.registry import Guest, Handle, NewSession, Registry, Session
 from presence.core.service_requests import MessageRequest
-from presence.messaging.message_bus import OutgoingMessage, RouteResult
+from presence.messaging.message_bus import DeliveryReport, OutgoingMessage, RouteResult
 from presence.messaging.message_queue import QueueBounds
 from presence.messaging.router import MessageRouter
 from presence.protocol import Packet
@@ -26,14 +26,26 @@ CALL_S = 0.001
 
 
 class Wire(Line):
-    """One transport for all connections; records each write with its handle."""
+    """One transport for all connections; records each write with its handle.
+
+    Attributes:
+        acknowledged: the bytes that the other end's kernel has acknowledged; of others it is not known.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.writes: list[tuple[Handle, bytes]] = []
+        self.acknowledged: dict[Handle, int] = {}
 
     def send(self, handle: Handle, data: bytes) -> None:
         self.writes.append((handle, data))
+
+    def acknowledged_bytes(self, handle: Handle) -> tuple[int, int] | None:
+        known = self.acknowledged.get(handle)
+        return None if known is None else (known, self.bytes_sent(handle))
+
+    def bytes_sent(self, handle: Handle) -> int:
+        return sum(len(data) for to, data in self.writes if to == handle)
 
     def packets_of(self, handle: Handle) -> list[Packet]:
         """Return all packets sent on a connection."""
@@ -53,6 +65,7 @@ class FakeBus:
         sent: (node, devices, frame) of all published messages.
         here: the node's own sessions in the last call.
         during: called during each call.
+        on_message: called with each message during a call.
     """
 
     def __init__(self) -> None:
@@ -62,8 +75,10 @@ class FakeBus:
         self.failures: list[StoreUnavailable | StoreError] = []
         self.calls: list[list[str]] = []
         self.sent: list[tuple[str, tuple[str, ...], bytes]] = []
+        self.messages: list[OutgoingMessage] = []  # all that it got
         self.here: Mapping[str, Mapping[str, int]] = {}
         self.during: Callable[[], object] = lambda: None
+        self.on_message: Callable[[OutgoingMessage], object] = lambda _: None
 
     def deliver(
         self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
@@ -75,6 +90,8 @@ class FakeBus:
         return [self._deliver(node, message) for message in messages]
 
     def _deliver(self, node: str, message: OutgoingMessage) -> RouteResult:
+        self.messages.append(message)
+        self.on_message(message)
         if message.to in self.invisible:
             return RouteResult(0, (), is_hidden=True)
         others = {name: each for name, each in self.records.get(message.to, {}).items() if name != node}
@@ -111,6 +128,7 @@ class RouterHarness:
         self.clock = Clock(trio.current_time, lambda: 1_700_000_000.0)
         self.registry = Registry("boot", self.clock)
         self.ended: list[Session] = []
+        self.reports: list[DeliveryReport] = []
         self.faults = Faults(self.ended.append)
         self.router = MessageRouter(
             self.registry,
@@ -120,15 +138,16 @@ class RouterHarness:
             InlineRuntime(self.bus),
             node=lambda: HERE,
             ends_at=lambda session: session.last_seen + 5.0,
+            report=self.reports.append,
             bounds=bounds or QueueBounds(),
             faults=self.faults,
         )
 
-    def log_in(self, uid: str, device: str = "") -> Session:
+    def log_in(self, uid: str, device: str = "", *, confirms: bool = False) -> Session:
         """Return a session; Redis does not know of it."""
         guest = Guest(self.wire, self.handle_of(uid, device))
         now = self.clock.now()
-        new = NewSession((uid, device) if device else uid, 30.0, now)
+        new = NewSession((uid, device) if device else uid, 30.0, now, confirms=confirms)
         return self.registry.login(guest, new, now).session
 
     def handle_of(self, uid: str, device: str = "") -> Handle:
@@ -143,8 +162,16 @@ class RouterHarness:
         self.disconnect(session)
         self.registry.end(session, protocol.Code.LOGOUT, self.clock.now())
 
-    def send(self, sender: Session, to: str, body: Any = "hello", id: int | None = 1) -> None:
-        self.router.submit(sender, MessageRequest(id, to, body))
+    def send(
+        self,
+        sender: Session,
+        to: str,
+        body: Any = "hello",
+        id: int | None = 1,
+        *,
+        confirm_s: float | None = None,
+    ) -> None:
+        self.router.submit(sender, MessageRequest(id, to, body, confirm_s))
 
     def packets(self, uid: str, device: str = "") -> list[Packet]:
         return self.wire.packets_of(self.handle_of(uid, device))

@@ -53,17 +53,17 @@ class Pair:
         present = sessions.get(device)
         return present is not None and present["node"] == self.servers[number].node.relay.node
 
-    async def log_in(self, number: int, uid: str, device: str = "") -> Client:
+    async def log_in(self, number: int, uid: str, device: str = "", *, confirms: bool = False) -> Client:
         """Log in on a server; return when Redis has the record."""
-        client = await self.connect(number, uid, device)
+        client = await self.connect(number, uid, device, confirms=confirms)
         await until(lambda: self.is_on_record(uid, device, number))
         return client
 
-    async def connect(self, number: int, uid: str, device: str = "") -> Client:
+    async def connect(self, number: int, uid: str, device: str = "", *, confirms: bool = False) -> Client:
         """Log in on a server; Redis has the record later."""
         client = Client(await trio.open_tcp_stream(*self.addresses[number]))
         self._clients.append(client)
-        await client.login(uid, device or None)
+        await client.login(uid, device or None, confirms=confirms or None)
         return client
 
     @asynccontextmanager
@@ -102,6 +102,44 @@ async def outcome(client: Client) -> tuple[int | None, int | str]:
     answer = await received(client)
     assert answer.kind in (Kind.OK, Kind.ERROR), answer
     return answer.id, answer.payload["delivered"] if answer.kind == Kind.OK else answer.payload["reason"]
+
+
+async def confirm_next(client: Client) -> None:
+    """Confirm the next message, as a client library does."""
+    await client.send(protocol.confirmation([(await received(client)).payload["confirm"]]))
+
+
+async def test_sessions_on_two_servers_confirm(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair, trio.open_nursery() as nursery:
+        ann = await pair.log_in(0, "ann")
+        for number in (0, 1):
+            await pair.log_in(number, "bob", f"old{number}")
+            nursery.start_soon(confirm_next, await pair.log_in(number, "bob", f"new{number}", confirms=True))
+        await ann.send(protocol.message("bob", 1, id=1, confirm=PATIENCE_S))
+        assert await received(ann) == protocol.ok(1, delivered=4, confirmed=4, by_app=2, unconfirmed=0)
+
+
+async def test_a_client_that_is_silent_and_one_that_leaves_are_unconfirmed(
+    redis_server: EmbeddedRedis,
+) -> None:
+    async with serving(redis_server) as pair:
+        ann, _ = await pair.log_in(0, "ann"), await pair.log_in(1, "bob", "frozen", confirms=True)
+        leaving = await pair.log_in(1, "cy", confirms=True)
+        await ann.send(protocol.message("bob", 1, id=1, confirm=0.5))
+        assert await received(ann) == protocol.ok(1, delivered=1, confirmed=0, by_app=0, unconfirmed=1)
+        await ann.send(protocol.message("cy", 1, id=2, confirm=30))
+        await received(leaving)
+        leaving.close()
+        assert await received(ann) == protocol.ok(2, delivered=1, confirmed=0, by_app=0, unconfirmed=1)
+
+
+async def test_a_confirmation_right_before_the_logout_counts(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        ann, bob = await pair.log_in(0, "ann"), await pair.log_in(0, "bob", confirms=True)
+        await ann.send(protocol.message("bob", 1, id=1, confirm=PATIENCE_S))
+        number = (await received(bob)).payload["confirm"]
+        await bob.send(protocol.confirmation([number]), protocol.logout())
+        assert await received(ann) == protocol.ok(1, delivered=1, confirmed=1, by_app=1, unconfirmed=0)
 
 
 async def test_a_recipient_who_has_just_moved_is_found(redis_server: EmbeddedRedis) -> None:

@@ -58,6 +58,16 @@ def test_each_limit_holds_until_messages_in_flight_are_answered(
     assert full.has_room(ANN)
 
 
+def test_a_message_that_was_sent_leaves_its_place_and_counts_for_its_sender_until_it_is_answered() -> None:
+    full = waiting(pending(size=9), pending(size=1), bounds=QueueBounds(items=2, bytes=10, sender_items=2))
+    out = full.next_batch(NOW)
+    full.sent(out[0])
+    assert (full.items, full.bytes) == (1, 1)
+    assert (full.has_room(ANN), full.has_room(BOB)) == (False, True)
+    full.remove(out[0])
+    assert (full.items, full.bytes, full.has_room(ANN)) == (1, 1, True)
+
+
 def test_all_connections_of_a_user_share_the_limit_of_a_sender() -> None:
     phone = Session(Wire(), 0, ("ann", "phone"), 2, 30.0, NOW, NOW)
     full = waiting(pending(), pending(sender=phone), bounds=QueueBounds(sender_items=2))

@@ -12,7 +12,15 @@ from trio.testing import MockClock
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.core.registry import Handle
-from presence.messaging.message_bus import Delivery
+from presence.messaging.confirmations import REPORT_TIME_S
+from presence.messaging.message_bus import (
+    Confirm,
+    ConfirmationReport,
+    Confirmed,
+    Delivery,
+    OutgoingMessage,
+    ReplyAddress,
+)
 from presence.messaging.message_queue import MAX_ITEMS_PER_CALL, RETRY_DELAY_S, QueueBounds
 from presence.messaging.router import GATHER_S, MESSAGE_TIMEOUT_S, RETRY_MAX_S
 from presence.store.keys import Keys
@@ -395,3 +403,145 @@ async def test_a_connection_that_cannot_be_written_to_ends_alone(
         assert harness.bodies("bob", "phone") == ["hello"]
         assert harness.answers("ann") == [(1, 2)]
         assert harness.ended == [bob]
+
+
+# Confirmations
+
+TOKEN = "0123456789abcdef" * 2
+
+
+def number_of(harness: RouterHarness, uid: str, device: str = "") -> int:
+    """Return the number by which a device is to confirm the last message."""
+    number: int = harness.packets(uid, device)[-1].payload["confirm"]
+    return number
+
+
+async def test_an_answer_says_which_sessions_have_confirmed(autojump_clock: MockClock) -> None:
+    async with working(RouterHarness()) as harness:
+        ann, phone = harness.log_in("ann"), harness.log_in("bob", "phone", confirms=True)
+        harness.log_in("bob", "pc")
+        harness.wire.acknowledged[harness.handle_of("bob", "pc")] = 0
+        harness.bus.records["bob"] = {"n2": ["tv", "car"]}
+        harness.send(ann, "bob", confirm_s=3)
+        await trio.sleep(SOON_S)
+        harness.router.confirmed_by_client(phone, [number_of(harness, "bob", "phone")])
+        (message,) = harness.bus.messages
+        assert message.confirm == Confirm(3, number_of(harness, "bob", "pc"), HERE)
+        assert message.reply_to is not None
+        report = ConfirmationReport(message.reply_to.token, 2, Confirmed(1, 1))
+        harness.router.confirmed_by_nodes([report])
+        await trio.sleep(2.9)
+        assert harness.packets("ann") == []
+        assert harness.router.statistics().awaited == 1
+        await trio.sleep(0.2)
+        (answer,) = harness.packets("ann")
+        assert answer == protocol.ok(1, delivered=4, confirmed=2, by_app=2, unconfirmed=2)
+        assert harness.router.statistics().awaited == 0
+
+
+async def test_a_report_that_comes_before_the_answer_of_redis_counts(autojump_clock: MockClock) -> None:
+    async with working(RouterHarness()) as harness:
+        ann = harness.log_in("ann")
+        harness.bus.records["bob"] = {"n2": [""]}
+
+        def report_early(message: OutgoingMessage) -> None:
+            assert message.reply_to is not None
+            report = ConfirmationReport(message.reply_to.token, 1, Confirmed(1, 1))
+            harness.router.confirmed_by_nodes([report])
+
+        harness.bus.on_message = report_early
+        harness.send(ann, "bob", confirm_s=3)
+        await trio.sleep(SOON_S)
+        assert harness.packets("ann") == [protocol.ok(1, delivered=1, confirmed=1, by_app=1, unconfirmed=0)]
+
+
+async def test_a_node_that_never_reports_leaves_its_sessions_unconfirmed(autojump_clock: MockClock) -> None:
+    async with working(RouterHarness()) as harness:
+        ann = harness.log_in("ann")
+        harness.bus.records["bob"] = {"n2": [""]}
+        harness.send(ann, "bob", confirm_s=3)
+        await trio.sleep(3 + REPORT_TIME_S + SOON_S + 0.001)
+        assert harness.packets("ann") == [protocol.ok(1, delivered=1, confirmed=0, by_app=0, unconfirmed=1)]
+
+
+async def test_errors_of_a_message_to_be_confirmed_come_as_ever(autojump_clock: MockClock) -> None:
+    async with working(RouterHarness()) as harness:
+        ann = harness.log_in("ann")
+        harness.send(ann, "bob", confirm_s=30)
+        await trio.sleep(BOTH_TRIES_S)
+        assert harness.answers("ann") == [(1, "recipient_offline")]
+
+
+async def test_later_messages_and_their_answers_do_not_wait_for_confirmations(
+    autojump_clock: MockClock,
+) -> None:
+    async with working(RouterHarness()) as harness:
+        ann, _ = harness.log_in("ann"), harness.log_in("bob", confirms=True)
+        harness.send(ann, "bob", "first", id=1, confirm_s=30)
+        harness.send(ann, "bob", "second", id=2)
+        await trio.sleep(SOON_S)
+        assert harness.bodies("bob") == ["first", "second"]
+        assert harness.answers("ann") == [(2, 1)]
+
+
+async def test_messages_that_wait_for_confirmations_count_for_their_sender_and_take_no_place_of_others(
+    autojump_clock: MockClock,
+) -> None:
+    async with working(RouterHarness(QueueBounds(items=3, sender_items=2))) as harness:
+        ann, amy = harness.log_in("ann"), harness.log_in("amy")
+        bob = harness.log_in("bob", confirms=True)
+        for id in (1, 2):
+            harness.send(ann, "bob", id=id, confirm_s=30)
+        await trio.sleep(SOON_S)
+        harness.send(ann, "bob", id=3)
+        for id in (1, 2):
+            harness.send(amy, "bob", id=id)
+        await trio.sleep(GATHER_S + SOON_S)
+        assert harness.answers("ann") == [(3, "busy")]
+        assert harness.answers("amy") == [(1, 1), (2, 1)]
+        delivered = [each for each in harness.packets("bob") if "confirm" in each.payload]
+        harness.router.confirmed_by_client(bob, [each.payload["confirm"] for each in delivered])
+        await trio.sleep(SOON_S)
+        assert harness.answers("ann")[1:] == [(1, 1), (2, 1)]
+        harness.send(ann, "bob", id=4)
+        await trio.sleep(GATHER_S + SOON_S)
+        assert harness.answers("ann")[3:] == [(4, 1)]
+
+
+async def test_a_sender_that_is_gone_gets_no_answer(autojump_clock: MockClock) -> None:
+    async with working(RouterHarness()) as harness:
+        ann, _ = harness.log_in("ann"), harness.log_in("bob", confirms=True)
+        harness.send(ann, "bob", confirm_s=1)
+        await trio.sleep(SOON_S)
+        harness.end(ann)
+        await trio.sleep(2)
+        assert harness.packets("ann") == []
+        assert (harness.router.statistics().awaited, harness.faults.counts) == (0, {})
+
+
+@pytest.mark.parametrize("node", ["", "n2"])
+async def test_confirmations_of_a_message_from_elsewhere_are_reported(
+    autojump_clock: MockClock, node: str
+) -> None:
+    async with working(RouterHarness()) as harness:
+        bob = harness.log_in("bob", confirms=True)
+        address, confirm = ReplyAddress(TOKEN, 7), Confirm(3, 11, node)
+        harness.router.deliver([Delivery("bob", ("", "gone"), frame(1), address, confirm)])
+        immediately = [] if node else [(2, 1, None, "")]
+
+        def reported() -> list[tuple[int, int, Confirmed | None, str]]:
+            return [(each.devices, each.delivered, each.confirmed, each.to_node) for each in harness.reports]
+
+        assert reported() == immediately, "a backend learns at once that it was delivered"
+        await trio.sleep(1)
+        harness.router.confirmed_by_client(bob, [11])
+        assert reported() == [*immediately, (2, 1, Confirmed(1, 1), node)]
+
+
+async def test_a_message_from_elsewhere_that_none_got_is_reported_immediately(
+    autojump_clock: MockClock,
+) -> None:
+    async with working(RouterHarness()) as harness:
+        address = ReplyAddress(TOKEN, 7)
+        harness.router.deliver([Delivery("bob", ("",), frame(1), address, Confirm(3, 11, "n2"))])
+        assert [(each.devices, each.confirmed) for each in harness.reports] == [(1, Confirmed(0, 0))]

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from functools import partial
@@ -14,6 +15,9 @@ import trio
 from presence import protocol
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.messaging.message_bus import (
+    Confirm,
+    ConfirmationReport,
+    Confirmed,
     Delivery,
     DeliveryReport,
     OutgoingMessage,
@@ -31,7 +35,7 @@ from presence.store.redis_store import Deliveries
 from presence.store.script_arguments import Shape
 from presence.store.shard_clients import ShardClients
 from tests.messaging.desks import RouterHarness
-from tests.messaging.test_live import KEYS, Pair, serving
+from tests.messaging.test_live import KEYS, Pair, confirm_next, serving
 from tests.support.nodes_that_answer import ListeningNode, all_of
 from tests.support.waiting import until
 
@@ -110,6 +114,21 @@ async def test_a_user_who_has_just_logged_in_is_found(two_servers: Pair, sender:
     assert (await client.take(1))[0].payload["body"] == 1
 
 
+async def test_the_backend_learns_which_sessions_have_confirmed(
+    two_servers: Pair, sender: PresenceSender
+) -> None:
+    phone = await two_servers.log_in(0, "ann", "phone", confirms=True)
+    await two_servers.log_in(1, "ann", "pc")
+    await two_servers.log_in(1, "ann", "frozen", confirms=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(confirm_next, phone)
+        outcomes = await sent(sender, Message("ann", 1, confirm=1), Message("ann", 2, "pc", PATIENCE_S))
+    assert outcomes == [
+        Outcome("delivered", 3, confirmed=2, by_app=1, unconfirmed=1),
+        Outcome("delivered", 1, confirmed=1, by_app=0, unconfirmed=0),
+    ]
+
+
 # With nodes that only listen
 
 
@@ -167,6 +186,59 @@ def test_the_outcome_follows_from_the_reports_and_only_what_nobody_got_is_sent_a
         with PresenceSender(url, NAME, wait_s=wait_s) as sender:
             assert sender.send("ann", "hello") == expected
     assert (a.received, b.received) == (["hello"] * times, ["hello"] * times)
+
+
+# What the nodes a and b say of confirmations, the outcome, and whether the sender waits for more.
+CONFIRMED: dict[str, tuple[Any, Any, Outcome, bool]] = {
+    "all have confirmed": (
+        lambda _: (2, 0.0, Confirmed(2, 1)),
+        lambda _: (1, 0.0, Confirmed(1, 1)),
+        Outcome("delivered", 3, confirmed=3, by_app=2, unconfirmed=0),
+        False,
+    ),
+    "one node is older": (
+        lambda _: (2, 0.0, Confirmed(1, 0)),
+        all_of,
+        Outcome("delivered", 3, confirmed=1, by_app=0, unconfirmed=2),
+        True,
+    ),
+    "one node is silent": (
+        lambda _: (2, 0.0, Confirmed(2, 2)),
+        nothing,
+        Outcome("delivered", 2, 1, confirmed=2, by_app=2, unconfirmed=0),
+        False,
+    ),
+    "none has a session": (lambda _: (0, 0.0), lambda _: (0, 0.0), Outcome("offline"), False),
+}
+
+
+@pytest.mark.parametrize("name", CONFIRMED)
+def test_confirmations_are_waited_for_until_every_node_has_reported(
+    shared_redis: EmbeddedRedis, client: Redis, name: str
+) -> None:
+    said_by_a, said_by_b, expected, waits = CONFIRMED[name]
+    put_online(client, "ann", phone="a", pc="a", tv="b")
+    url, confirm_s, begun = shared_redis.url, 1.0 if waits else PATIENCE_S, time.monotonic()
+    with ListeningNode(url, "a", said_by_a), ListeningNode(url, "b", said_by_b):
+        with PresenceSender(url, NAME, wait_s=0.2 if nothing in (said_by_a, said_by_b) else 1.0) as sender:
+            assert sender.send("ann", "hello", confirm=confirm_s) == expected
+    assert (time.monotonic() - begun >= confirm_s) == waits
+
+
+def test_a_report_that_has_expired_meanwhile_still_counts(shared_redis: EmbeddedRedis, client: Redis) -> None:
+    put_online(client, "ann", phone="a", tv="b")
+    url = shared_redis.url
+
+    def report_late(delivery: Delivery) -> tuple[int, float, Confirmed]:
+        assert delivery.reply_to is not None
+        time.sleep(0.3)
+        assert client.delete(KEYS.answers(0, delivery.reply_to.token)) == 1
+        return 1, 0.0, Confirmed(1, 1)
+
+    with ListeningNode(url, "a", lambda _: (1, 0.0, Confirmed(1, 0))), ListeningNode(url, "b", report_late):
+        with PresenceSender(url, NAME, wait_s=PATIENCE_S) as sender:
+            outcome = sender.send("ann", "hello", confirm=1)
+    assert outcome == Outcome("delivered", 2, confirmed=2, by_app=1, unconfirmed=0)
 
 
 def test_a_node_that_does_not_listen_is_busy_and_a_fenced_one_is_none(
@@ -231,6 +303,10 @@ def deep(levels: int) -> Any:
         (Message("\ud800", 1), "surrogates"),
         (Message("ann", 1, "x" * 65), "device is longer than 64"),
         (Message("ann", 1, 0), "device must be a string"),  # type: ignore[arg-type]
+        (Message("ann", 1, confirm=0), "confirm must be a number above 0, of at most 30"),
+        (Message("ann", 1, confirm=30.5), "confirm must be a number above 0, of at most 30"),
+        (Message("ann", 1, confirm=float("nan")), "confirm must be a number|finite|NaN"),
+        (Message("ann", 1, confirm="5"), "confirm must be a number"),  # type: ignore[arg-type]
         (Message("ann", float("nan")), "finite|NaN"),
         (Message("ann", 2**64), "out of range|too big|overflow"),
         (Message("ann", {1: 2}), "key"),
@@ -277,6 +353,45 @@ def test_a_delivery_with_a_bad_address_is_ignored(address: list[Any]) -> None:
     assert read_deliveries(packed(*address)) == []
 
 
+@pytest.mark.parametrize(
+    ("parts", "confirm"),
+    [
+        ([False, 2500, 2**53 - 1, b"n1"], Confirm(2.5, 2**53 - 1, "n1")),
+        ([b"tv", 30_000, 0, b""], Confirm(30.0, 0)),
+        *(([False, *bad], None) for bad in ([0, 1, b""], [30_001, 1, b""], [1.5, 1, b""], [True, 1, b""])),
+        *(
+            ([False, *bad], None)
+            for bad in ([5, 1.0, b""], [5, 1], [5, 1, 7], [5, 1, b"\xff"], [5, 1, b"", 1])
+        ),
+    ],
+)
+def test_what_a_delivery_says_of_confirmations_is_checked(parts: list[Any], confirm: Confirm | None) -> None:
+    raw = msgpack.packb(["ann", ["tv"], [frame(1), TOKEN.encode(), 7, *parts]], use_bin_type=False)
+    assert read_deliveries(raw) == [Delivery("ann", ("tv",), frame(1), ReplyAddress(TOKEN, 7), confirm)]
+
+
+def test_a_node_reports_to_another_over_its_control_channel(shared_redis: EmbeddedRedis) -> None:
+    channel = ControlChannel(shared_redis.url, KEYS)
+    address = ReplyAddress(TOKEN, 0)
+    with closing(channel), closing(AnswerKeys(shared_redis.url, KEYS)) as answer_keys:
+        channel.subscribe("n1")
+        report = DeliveryReport("ann", address, 3, 2, 0.0, Confirmed(2, 1), "n1")
+        answer_keys.write([report_field(report, "n2")])
+        assert channel.next() == [ConfirmationReport(TOKEN, 3, Confirmed(2, 1))]
+
+
+REPORT = {"type": "confirmed", "token": TOKEN, "devices": 3, "sessions": 2, "by_app": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"type": "x"}, {"token": 7}, {"devices": 1}, {"sessions": -1}, {"by_app": "1"}, {"by_app": True}],
+)
+def test_an_invalid_report_of_a_node_is_ignored(change: dict[str, Any]) -> None:
+    assert answers.read_confirmation_report(REPORT) is not None
+    assert answers.read_confirmation_report(REPORT | change) is None
+
+
 def test_messages_with_and_without_an_address_share_a_call(
     shared_redis: EmbeddedRedis, client: Redis
 ) -> None:
@@ -285,32 +400,39 @@ def test_messages_with_and_without_an_address_share_a_call(
     shape = Shape(KEYS, maxlen=1, seen_retention_ms=1)
     with closing(Deliveries(shared_redis.url, shape)) as post, closing(channel):
         channel.subscribe("a")
-        address = ReplyAddress(TOKEN, 3)
-        some = [OutgoingMessage("ann", frame(1)), OutgoingMessage("ann", frame(2), address, "pc")]
-        first, second = post.deliver("", [*some, OutgoingMessage("ann", frame(3), address)], {})[:2]
+        address, confirm = ReplyAddress(TOKEN, 3), Confirm(2.5, 2**53 - 1, "n1")
+        some = [OutgoingMessage("ann", frame(1)), OutgoingMessage("ann", frame(2), address, "pc", confirm)]
+        last = OutgoingMessage("ann", frame(3), address, confirm=confirm)
+        first, second = post.deliver("", [*some, last], {})[:2]
         assert (first, second) == (RouteResult(2, first.elsewhere), RouteResult(1, ("pc",)))  # type: ignore[union-attr]
         received = channel.next()
-    assert [(sorted(each.devices), each.frame, each.reply_to) for each in received] == [  # type: ignore[union-attr]
-        (["pc", "phone"], frame(1), None),
-        (["pc"], frame(2), address),
-        (["pc", "phone"], frame(3), address),
+    deliveries = [each for each in received if isinstance(each, Delivery)]
+    assert [(sorted(each.devices), *each[2:]) for each in deliveries] == [
+        (["pc", "phone"], frame(1), None, None),
+        (["pc"], frame(2), address, confirm),
+        (["pc", "phone"], frame(3), address, confirm),
     ]
 
 
 def test_reports_are_kept_for_seconds_and_invalid_ones_are_left_out(
     shared_redis: EmbeddedRedis, client: Redis
 ) -> None:
-    ours = [report_field(DeliveryReport("ann", ReplyAddress(TOKEN, n), 2, n, 0.5), "a") for n in (1, 2)]
+    first, second = (DeliveryReport("ann", ReplyAddress(TOKEN, n), 2, n, 0.5) for n in (1, 2))
+    ours = [report_field(each, "a") for each in (first, second._replace(confirmed=Confirmed(1, 0)))]
     with closing(AnswerKeys(shared_redis.url, KEYS)) as channel:
         channel.write([*ours, report_field(DeliveryReport("bob", ReplyAddress(TOKEN, 1), 1, 0, 0.0), "b")])
         (key,) = client.keys("*")
         left_ms: Any = client.pttl(key)
         assert 0 < left_ms <= ANSWER_TTL_MS
-        client.hset(key, mapping={"x a": b"", "1 c": b"\xc1", "1 d": b"\x93\x01\x02\x00", "1 e": b"\x90"})
+        bad: dict[Any, Any] = {"x a": b"", "1 c": b"\xc1", "1 d": b"\x93\x01\x02\x00", "1 e": b"\x90"}
+        counts: list[Any]
+        for number, counts in enumerate([[1], [2, 0], [1, 2], [1, -1], [1, "1"], [1, 1, 1]]):
+            bad[f"1 f{number}"] = msgpack.packb([1, 1, 0.0, *counts])
+        client.hset(key, mapping=bad)
         with ShardClients(shared_redis.url) as clients:
             assert read_reports(clients, KEYS, TOKEN, [0]) == {
-                1: {"a": (2, 1, 0.5), "b": (1, 0, 0.0)},
-                2: {"a": (2, 2, 0.5)},
+                1: {"a": (2, 1, 0.5, None), "b": (1, 0, 0.0, None)},
+                2: {"a": (2, 2, 0.5, Confirmed(1, 0))},
             }
         client.delete(key)
         client.set(key, "in the way")
@@ -320,8 +442,7 @@ def test_reports_are_kept_for_seconds_and_invalid_ones_are_left_out(
 
 async def test_the_router_reports_what_it_delivered_and_how_long_the_others_may_return() -> None:
     harness = RouterHarness()
-    reported: list[DeliveryReport] = []
-    harness.router._report = reported.append
+    reported = harness.reports
     harness.log_in("ann", "pc")
     phone = harness.log_in("ann", "phone")
     harness.disconnect(phone)

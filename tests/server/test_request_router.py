@@ -7,7 +7,7 @@ import pytest
 
 from presence.common.faults import Faults
 from presence.core.registry import Session
-from presence.core.service_requests import MessageRequest, QueryRequest, Request
+from presence.core.service_requests import ConfirmationRequest, MessageRequest, QueryRequest, Request
 from presence.server.request_router import RequestRouter
 from presence.watching.watch_service import Watching
 
@@ -35,18 +35,22 @@ class Stage:
     def __init__(self) -> None:
         self.watching = FailingWatching()
         self.sent: list[Request] = []
+        self.confirmed: list[int] = []
         self.disconnected: list[Session] = []
         self.faults = Faults(self.disconnected.append)
         self.router = RequestRouter(
-            cast(Watching, self.watching), lambda _session, request: self.sent.append(request), self.faults
+            cast(Watching, self.watching),
+            lambda _session, request: self.sent.append(request),
+            lambda _session, numbers: self.confirmed.extend(numbers),
+            self.faults,
         )
 
 
-def test_messages_are_routed_and_other_requests_are_about_watched_users() -> None:
+def test_messages_and_confirmations_are_routed_and_other_requests_are_about_watched_users() -> None:
     stage = Stage()
-    for request in (MESSAGE, QUERY):
+    for request in (MESSAGE, QUERY, ConfirmationRequest(None, [5, 6])):
         stage.router.handle(ANN, request)
-    assert (stage.sent, stage.watching.taken) == ([MESSAGE], [QUERY])
+    assert (stage.sent, stage.watching.taken, stage.confirmed) == ([MESSAGE], [QUERY], [5, 6])
 
 
 Notify = Callable[[Any, Session], None]

@@ -222,6 +222,9 @@ class Host:
     def receive_queue_age_s(self, handle: Handle, now: float) -> float:
         return (self._world.agenda.now - self.connections[handle].data_at) * self.clock.rate
 
+    def acknowledged_bytes(self, handle: Handle) -> tuple[int, int] | None:
+        return None
+
     def certificate(self, handle: Handle) -> None:
         return None
 

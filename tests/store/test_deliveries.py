@@ -133,7 +133,7 @@ def test_recipients_of_a_message(post: Deliveries, hands: Hands, channels: Chann
     assert isinstance(found, RouteResult)
     assert (found.handed, " ".join(sorted(found.elsewhere))) == (handed, elsewhere)
     for node, devices in (each.split(":") for each in received.split()):
-        ((uid, their, frame, _),) = delivered(channels[node])
+        ((uid, their, frame, *_),) = delivered(channels[node])
         assert (uid, ",".join(sorted(their)), frame) == ("bob", devices, sent.frame)
 
 

@@ -9,7 +9,7 @@ import msgpack
 
 from presence import protocol
 from presence.common.errors import StoreUnavailable
-from presence.messaging.message_bus import Delivery, DeliveryReport
+from presence.messaging.message_bus import Confirmed, Delivery, DeliveryReport
 from presence.store.answers import AnswerField, AnswerKeys, report_field
 from presence.store.control_channel import ControlChannel
 from presence.store.keys import Keys
@@ -111,8 +111,8 @@ def listening(
         thread.join()
 
 
-ReportOf = Callable[[Delivery], tuple[int, float] | None]
-"""Gives the sessions that got a delivery, and seconds of grace; None: there is no report."""
+ReportOf = Callable[[Delivery], tuple[int, float] | tuple[int, float, Confirmed] | None]
+"""Gives the sessions that got a delivery, seconds of grace, and which confirmed; None: there is no report."""
 
 
 class ListeningNode:

@@ -64,6 +64,9 @@ class FakeSockets:
     def receive_queue_age_s(self, handle: int, now: float) -> float:
         return self.lain_s
 
+    def acknowledged_bytes(self, handle: int) -> tuple[int, int] | None:
+        return None
+
     def certificate(self, handle: int) -> bytes | None:
         return self.certificates.get(handle)
 

@@ -84,8 +84,15 @@ class Client:
                 packets.append(packet)
         return packets
 
-    async def login(self, uid: str, device: str | None = None, idle_timeout: float | None = None) -> Packet:
-        await self.send(protocol.login(uid, device=device, idle_timeout=idle_timeout))
+    async def login(
+        self,
+        uid: str,
+        device: str | None = None,
+        idle_timeout: float | None = None,
+        *,
+        confirms: bool | None = None,
+    ) -> Packet:
+        await self.send(protocol.login(uid, device=device, idle_timeout=idle_timeout, confirms=confirms))
         answer = await self.receive()
         assert answer is not None
         return answer

@@ -265,6 +265,51 @@ async def test_an_error_while_flushing_ends_its_own_connection_only(
         assert session.transport is None
 
 
+# Acknowledgements
+
+
+def acknowledged(session: Session) -> tuple[int, int]:
+    assert session.transport is not None
+    found = session.transport.acknowledged_bytes(session.handle)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["epoll", "tls"])
+async def test_bytes_are_acknowledged_when_the_other_kernel_has_them_and_not_while_they_are_queued(
+    kind: TransportKind,
+) -> None:
+    async with asking(kind, Limits(unsent_bytes=1_000_000), is_slow=True) as (server, _, client, session):
+        await server.until(lambda: acknowledged(session)[0] == acknowledged(session)[1])
+        before = acknowledged(session)[0]
+        link_send(session, BIG[:100])
+        sent = acknowledged(session)[1] - before
+        assert 100 <= sent <= 200, "over TLS in a record"
+        await server.until(lambda: acknowledged(session)[0] == before + sent)
+        await fill(server, session)
+        acked, target = acknowledged(session)
+        assert target - acked > queued(server, session) > 0
+        assert acknowledged(session)[0] < target, "the client reads nothing, and its kernel has no room"
+        with trio.fail_after(PATIENCE_S):
+            while acknowledged(session)[0] < target:
+                await client.stream.receive_some(4096)
+
+
+async def test_of_a_connection_that_was_reset_nothing_is_known() -> None:
+    async with asking("epoll") as (server, _, client, session):
+        await server.until(lambda: acknowledged(session)[0] == acknowledged(session)[1])
+        transport, handle = session.transport, session.handle
+        assert transport is not None
+        client.reset()
+        assert transport.acknowledged_bytes(handle) is None, "or what fails to be sent would seem to be there"
+
+
+async def test_over_streams_acknowledgements_are_not_known() -> None:
+    async with asking("stream") as (_, _, _, session):
+        assert session.transport is not None
+        assert session.transport.acknowledged_bytes(session.handle) is None
+
+
 # Slow readers
 
 

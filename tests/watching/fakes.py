@@ -33,6 +33,9 @@ class Line:
     def receive_queue_age_s(self, handle: Handle, now: float) -> float:
         return 0.0
 
+    def acknowledged_bytes(self, handle: Handle) -> tuple[int, int] | None:
+        return None
+
     def certificate(self, handle: Handle) -> None:
         return None
 

@@ -88,4 +88,5 @@ export const META_TEXT_MAX_BYTES = 512; // as JSON text
 export const META_DEPTH_MAX = 8; // nested containers, including meta itself
 export const TOKEN_MAX_BYTES = 768;
 export const PASS_MAX_BYTES = 4096;
+export const CONFIRM_MAX_S = 30;
 export const DEPTH_MAX = 12; // nested containers, including the payload

@@ -8,6 +8,7 @@
 import { isLongerThan } from "./bytes.js";
 import {
   CLASS_MAX_BYTES,
+  CONFIRM_MAX_S,
   Code,
   DEVICE_MAX_BYTES,
   Kind,
@@ -144,6 +145,22 @@ const seconds: Check = (value, name) => {
   }
 };
 
+const confirm: Check = (value, name) => {
+  const number = asNumber(value);
+  if (number === null || number <= 0 || number > CONFIRM_MAX_S) {
+    throw invalid(name, `must be a number above 0, of at most ${CONFIRM_MAX_S}`);
+  }
+};
+
+const uints: Check = (value, name) => {
+  if (!Array.isArray(value) || !value.every(isUint)) {
+    throw invalid(name, "must be a list of unsigned integers");
+  }
+  if (value.length > UIDS_MAX) {
+    throw tooLarge(name, `holds more than ${UIDS_MAX} numbers`);
+  }
+};
+
 const delay: Check = (value, name) => {
   const number = asNumber(value);
   if (number === null || number < 0) {
@@ -234,9 +251,11 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       until_ms: uint,
       quiet: boolean,
       v: uint,
+      confirms: boolean,
     },
   ],
-  [Kind.MESSAGE, { to: { check: uid }, body: { check: any } }],
+  [Kind.MESSAGE, { to: { check: uid }, body: { check: any }, confirm }],
+  [Kind.KEEPALIVE, { confirmed: uints }],
   [Kind.LOGOUT, { reason: oneOf("logout", "background") }],
   [Kind.QUERY, { uids: { check: uids }, detail: boolean }],
   [Kind.WATCH, { uids: { check: uids }, detail: boolean, pass: visibilityPass }],
@@ -251,6 +270,9 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       time_ms: uint,
       v: uint,
       delivered: uint,
+      confirmed: uint,
+      by_app: uint,
+      unconfirmed: uint,
       presence: states,
     },
   ],
@@ -259,7 +281,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
     { code: { check: uint }, reason: { check: string }, message: { check: string }, retry_after: delay },
   ],
   [Kind.PRESENCE, { uid: { check: uid }, ...STATE, reason: { check: string } }],
-  [Kind.DELIVER, { from: { check: uid }, body: { check: any }, at_ms: { check: uint } }],
+  [Kind.DELIVER, { from: { check: uid }, body: { check: any }, at_ms: { check: uint }, confirm: uint }],
   [
     Kind.GOODBYE,
     {
