@@ -53,6 +53,7 @@ from presence.client.pushes import (
     PresenceChanged,
     Push,
     PushKind,
+    Receipt,
     UserState,
     WatchEnded,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "PresenceError",
     "Push",
     "PushKind",
+    "Receipt",
     "RecipientDisconnected",
     "RecipientOffline",
     "Replaced",

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -29,11 +29,15 @@ from presence.client.pushes import (
     PresenceChanged,
     Push,
     PushKind,
+    Receipt,
     UserState,
     WatchEnded,
+    receipt,
     user_states,
 )
 from presence.protocol import Packet
+
+CONFIRM_S: Final = 5.0  # to wait for confirmations: a phone that is awake takes a second or two
 
 T = TypeVar("T", bound=Push)
 
@@ -104,6 +108,20 @@ class Client:
         answer = await self._request(protocol.message(to, body), retries=retry, undo=True)
         delivered: int = answer.get("delivered", 0)
         return delivered
+
+    async def send_confirmed(self, to: str, body: Any, *, confirm: float | timedelta = CONFIRM_S) -> Receipt:
+        """Send a message, and return which of the recipient's sessions certainly have it.
+
+        It returns as soon as all have confirmed it, or after `confirm`, which is 30 s at most. It is sent
+        once, and later messages to the same user do not wait for it. A session whose client confirms
+        messages, as this one does by itself, is confirmed when its app has received it; any other, when the
+        kernel at the other end has.
+
+        Raises as `send_message`.
+        """
+        within_s = seconds("confirm", confirm)
+        packet = protocol.message(to, body, confirm=within_s)
+        return receipt(await self._request(packet, within_s + self._request_timeout_s, undo=True))
 
     async def query(self, uids: Iterable[str], *, detail: bool = False) -> dict[str, UserState]:
         """Return the states of at most 500 users, with `detail` also those of their devices.
@@ -380,10 +398,17 @@ class Client:
                 raise StopAsyncIteration from None
             raise
 
-    async def _request(self, packet: Packet, *, retries: bool = False, undo: bool = False) -> Payload:
-        """Send a request and return its answer; `undo`: if the call is cancelled, so is the request."""
+    async def _request(
+        self, packet: Packet, timeout_s: float | None = None, *, retries: bool = False, undo: bool = False
+    ) -> Payload:
+        """Send a request and return its answer; `undo`: if the call is cancelled, so is the request.
+
+        `timeout_s`: None for that of the options.
+        """
         machine = self._link.machine
-        id = machine.request(packet, self._request_timeout_s, self._link.now(), retries=retries)
+        if timeout_s is None:
+            timeout_s = self._request_timeout_s
+        id = machine.request(packet, timeout_s, self._link.now(), retries=retries)
         try:
             return await self._link.wait_for_answer(id)
         except anyio.get_cancelled_exc_class():

@@ -21,7 +21,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from presence.client.assembly import Connecting, connect
-from presence.client.async_client import Client
+from presence.client.async_client import CONFIRM_S, Client
 from presence.client.errors import Ended
 from presence.client.lifecycle import State, Statistics
 from presence.client.options import DEFAULTS, ClientOptions
@@ -34,6 +34,7 @@ from presence.client.pushes import (
     PresenceChanged,
     Push,
     PushKind,
+    Receipt,
     UserState,
     WatchEnded,
 )
@@ -207,6 +208,10 @@ class BlockingClient:
     def send_message(self, to: str, body: Any, *, retry: bool = True) -> int:
         """Send `body` to all sessions of a user; return their number. See `Client.send_message`."""
         return self._call(partial(self._client.send_message, to, body, retry=retry))
+
+    def send_confirmed(self, to: str, body: Any, *, confirm: float | timedelta = CONFIRM_S) -> Receipt:
+        """Send a message; return which sessions certainly have it. See `Client.send_confirmed`."""
+        return self._call(partial(self._client.send_confirmed, to, body, confirm=confirm))
 
     def query(self, uids: Iterable[str], *, detail: bool = False) -> dict[str, UserState]:
         """Return the states of at most 500 users, with `detail` also those of their devices."""

@@ -169,7 +169,7 @@ class PersistentState:
 
         `time_ms`: Unix milliseconds by the server's clock; None if unknown.
         """
-        payload = dict(self.login.payload)
+        payload = {"confirms": True, **self.login.payload}
         login = self.login._replace(payload=payload)
         self._left_out.clear()
         self._superseded.clear()
@@ -182,7 +182,7 @@ class PersistentState:
                 if self._lasting_status != "online":  # the default
                     payload["status"] = self._lasting_status
                 self._left_out.update(() if is_over else ("status", "until_ms"))
-        for name in ("private", "meta"):
+        for name in ("private", "meta", "confirms"):  # with the longest names there is no room for the last
             if name in payload and not _fits(login):
                 del payload[name]
                 self._left_out.add(name)

@@ -5,7 +5,8 @@ it again. It must not arrive after a later one that has found the user back. So 
 recipient with messages in flight:
 
 - The first message goes alone, and the later ones wait for its answer: they are *held*. Any answer but that
-  refusal releases them, all together. For `STEADY_S` after a delivery no message goes alone.
+  refusal releases them, all together. For `STEADY_S` after a delivery no message goes alone. Nor does one
+  that is not to be sent again: the answer to a confirmed message may take half a minute.
 - A refused message waits for its next try, and with it all later ones. It is tried again, alone, when no
   message of the line is in flight any more; its delivery releases all others.
 - A refused message is *overtaken* if a later one, which was in flight with it, is delivered, or may be:
@@ -33,7 +34,7 @@ class _Line:
         self.in_flight: set[int] = set()
         self.alone: int | None = None  # of those in flight, the one whose answer the others wait for
         self.refused: list[int] = []  # to be sent again, in order
-        self.held: OrderedDict[int, None] = OrderedDict()  # not sent yet; later than all others
+        self.held: OrderedDict[int, bool] = OrderedDict()  # not sent yet, later than all others; may go alone
         self.paused: set[int] = set()  # those of the refused whose pause before the next try is not over
         self.last_arrived = 0  # the last one that the recipient has, or may have
         self.refusal: PresenceError | None = None  # why those that wait do so, if the server has said it
@@ -47,12 +48,15 @@ class _Line:
         return [id]
 
     def first_held(self) -> list[int]:
-        """Return the first message that was not sent yet, to send it alone."""
-        if not self.held:
-            return []
-        id = self.alone = self.held.popitem(last=False)[0]
-        self.in_flight.add(id)
-        return [id]
+        """Return the first messages that were not sent yet, up to one that goes alone."""
+        found: list[int] = []
+        while self.held and self.alone is None:
+            id, goes_alone = self.held.popitem(last=False)
+            found.append(id)
+            if goes_alone:
+                self.alone = id
+        self.in_flight.update(found)
+        return found
 
     def all_held(self) -> list[int]:
         """Return all messages that were not sent yet, to send them now."""
@@ -76,7 +80,7 @@ class MessageLines:
         """
         line = self._lines.setdefault(to, _Line())
         if line.alone is not None or line.refused or line.held:
-            line.held[id] = None
+            line.held[id] = retries
             return False
         line.in_flight.add(id)
         if retries and now >= self._delivered_at.get(to, -STEADY_S) + STEADY_S:
@@ -91,7 +95,7 @@ class MessageLines:
             later = [each for each in line.refused if each > id]
             line.refused = line.refused[: len(line.refused) - len(later)]
             line.paused.difference_update(later)
-            line.held = OrderedDict.fromkeys([*later, *line.held])
+            line.held = OrderedDict(dict.fromkeys(later, True) | line.held)
         line.refusal = None
         return self.left(to, id, is_answered=True, may_have_arrived=True)
 

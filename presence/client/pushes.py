@@ -72,6 +72,18 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of a message whose recipients were asked to confirm it."""
+
+    delivered: int  # sessions to whose connections it was handed, at least 1
+    confirmed: int  # of these, those that certainly have it
+    by_app: (
+        int  # of the confirmed, those whose app has received it; of the others the kernel has, or a proxy's
+    )
+    unconfirmed: int  # the rest of the delivered; all, if the server is older
+
+
+@dataclass(frozen=True, slots=True)
 class UserState:
     """A user's presence: ``online``, ``away``, ``busy``, ``dnd``, ``offline``, ``unknown``, or
     ``not_allowed``, if this client may not see it; treat any other as ``unknown``.
@@ -170,6 +182,12 @@ def _id_numbers(id: str | None) -> tuple[int, int] | None:
     """Return an entry id as numbers: as text, 9-0 is above 10-0."""
     found = _ENTRY_ID.fullmatch(id or "")
     return (int(found[1]), int(found[2])) if found else None
+
+
+def receipt(answer: Mapping[str, Any]) -> Receipt:
+    """Return what the answer to a message says of its confirmations."""
+    delivered, confirmed = answer.get("delivered", 0), answer.get("confirmed", 0)
+    return Receipt(delivered, confirmed, answer.get("by_app", 0), max(0, delivered - confirmed))
 
 
 def user_state(payload: Mapping[str, Any]) -> UserState:

@@ -38,6 +38,7 @@ MIN_KEEPALIVE_INTERVAL_S = 0.02  # whatever the server asks for, a client must n
 # Each keepalive asks for an answer. A dead server is then detected within two intervals, 0.8 of the idle
 # time-out, so a client whose path broke is back before it counts as offline. With 3 it would take four.
 ASK_EVERY = 1
+MAX_CONFIRMED: Final = protocol.UIDS_MAX  # messages in a keepalive
 MESSAGE_RETRY_INTERVAL_S: Final = 1.0  # between attempts to reach a recipient who may return
 MIN_MESSAGE_RETRY_S: Final = 0.1  # whatever the server asks for
 # After these errors the server closes; others refuse one request.
@@ -147,6 +148,7 @@ class ClientSession:
         self._lines = MessageLines()
         self.sight_requests: set[int] = set()  # those without an answer that may change what the client sees
         self.watch_requests: set[int] = set()  # watches without an answer
+        self._to_confirm: list[int] = []  # numbers of messages that were received
         self.is_leaving = False  # whether the logout was sent: nothing that may wait follows it
         self.keepalives = keepalives
         self.refusal: tuple[int, str, str] | None = None  # of the last packet, if the server closes after it
@@ -211,6 +213,13 @@ class ClientSession:
         else:
             self._outgoing += protocol.KEEPALIVE
         return True
+
+    def send_confirmations(self) -> None:
+        """Confirm the messages that were received, immediately: their senders wait."""
+        while self._to_confirm:
+            numbers, self._to_confirm = self._to_confirm[:MAX_CONFIRMED], self._to_confirm[MAX_CONFIRMED:]
+            if not self.is_leaving:
+                self._outgoing += protocol.encode(protocol.confirmation(numbers))
 
     def token_accepted(self, token: str, now: float) -> None:
         """The server has taken a token, in an update."""
@@ -316,6 +325,8 @@ class ClientSession:
         if packet.kind in (Kind.OK, Kind.ERROR):
             return self.handle_answer(packet, now)
         if packet.kind == Kind.DELIVER:
+            if "confirm" in payload:
+                self._to_confirm.append(payload["confirm"])
             return [Delivered(payload["from"], payload["body"], payload["at_ms"])]
         if packet.kind == Kind.PRESENCE:
             push = PresenceChanged(payload["uid"], user_state(payload), payload["reason"])

@@ -197,6 +197,8 @@ class ClientMachine:
             self._decoder.feed(data)
             while self.connected and (packet := self._decoder.next()) is not None:
                 effects += self._handle_packet(packet, now)
+            if self._connection is not None:
+                self._connection.send_confirmations()
         except ProtocolError as error:
             effects += self._connection_lost(Loss("bad_server", error.message), now)
         return effects

@@ -18,6 +18,7 @@ class ScriptedServer:
     Attributes:
         received: packets of all connections, in order.
         ends: how each connection that has ended did so: ``client`` or ``server``.
+        unanswered: kinds of packets without an answer.
         reads: whether the server reads; else the client's writes wait.
     """
 
@@ -27,6 +28,7 @@ class ScriptedServer:
         self.connections = 0
         self.greeting = greeting or (login_ok(),)
         self.answers = self.reads = True
+        self.unanswered: set[Kind] = set()
         self.answer: dict[str, object] = {}
         self._last: _Served | None = None
 
@@ -67,7 +69,9 @@ class _Served(ByteStream):
             self._script.received.append(packet)
             if packet.kind == Kind.LOGIN:
                 await self._script.send(*self._script.greeting)
-            elif packet.kind == Kind.LOGOUT or (packet.id is not None and self._script.answers):
+            elif packet.kind == Kind.LOGOUT or (
+                packet.id is not None and self._script.answers and packet.kind not in self._script.unanswered
+            ):
                 await self._script.send(protocol.ok(packet.id, **self._script.answer))
 
     async def receive(self, max_bytes: int = 65_536) -> bytes:

@@ -1,6 +1,7 @@
 """The client on asyncio and trio, over a server in memory, in virtual time."""
 
 import errno
+from datetime import timedelta
 
 import anyio
 import pytest
@@ -21,6 +22,7 @@ from presence.client import (
     Ended,
     PresenceChanged,
     PresenceError,
+    Receipt,
     Replaced,
     RequestTimeout,
     State,
@@ -28,6 +30,7 @@ from presence.client import (
     UserState,
     connect,
 )
+from presence.client.async_client import CONFIRM_S
 from presence.protocol import Code, Kind
 from tests.client.machine_driver import login_ok
 from tests.client.scripted_server import ScriptedServer
@@ -167,7 +170,28 @@ async def test_answers_are_returned_as_python_values() -> None:
     async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
         bob = UserState("online", 5, None, "5-0")
         assert await client.send_message("bob", b"hi") == 2
+        assert await client.send_confirmed("bob", b"hi") == Receipt(2, 0, 0, 2), "of an older server"
+        assert script.received[-1].payload == {"to": "bob", "body": b"hi", "confirm": CONFIRM_S}
+        script.answer |= {"confirmed": 2, "by_app": 1, "unconfirmed": 0}
+        half_a_second = timedelta(seconds=0.5)
+        assert await client.send_confirmed("bob", b"hi", confirm=half_a_second) == Receipt(2, 2, 1, 0)
+        assert script.received[-1].payload["confirm"] == 0.5
+        for wrong in (0, 30.5, float("inf")):
+            with pytest.raises(ValueError, match="confirm must be"):
+                await client.send_confirmed("bob", 1, confirm=wrong)
         assert await client.query(["bob"]) == await client.watch(["bob"]) == {"bob": bob}
+
+
+@on_both_backends(autojump=True)
+async def test_the_answer_to_a_confirmed_message_may_come_later_than_others() -> None:
+    script = ScriptedServer()
+    options = ClientOptions(open_stream=script.open, request_timeout=3)
+    async with connect("nowhere", 1, uid="ann", options=options) as client:
+        script.unanswered.add(Kind.MESSAGE)
+        began = anyio.current_time()
+        with pytest.raises(RequestTimeout):
+            await client.send_confirmed("bob", 1, confirm=20)
+        assert anyio.current_time() - began == pytest.approx(23)
 
 
 @on_both_backends(autojump=True)

@@ -39,6 +39,11 @@ def test_the_pushes_and_their_fields_are_those_of_the_table() -> None:
     assert pushes == TABLE["pushes"]
 
 
+def test_the_results_and_their_fields_are_those_of_the_table() -> None:
+    results = {name: [field.name for field in fields(getattr(client, name))] for name in TABLE["results"]}
+    assert results == TABLE["results"]
+
+
 def test_the_options_are_those_of_the_table_and_what_is_pythons_own() -> None:
     own = {"wait", "options", "open_stream"}
     faces = {frozenset(signature(face).parameters) for face in (client.connect, client.connect_blocking)}

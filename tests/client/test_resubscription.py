@@ -283,7 +283,9 @@ def test_watch_nowait_refuses_invalid_uids_and_ended_clients(online: Driven) -> 
 
 
 def logins(driven: Driven) -> list[dict[str, object]]:
-    return [dict(packet.payload) for packet in driven.sent if packet.kind == Kind.LOGIN]
+    """Return what the logins carry beside `confirms`."""
+    carried = [dict(packet.payload) for packet in driven.sent if packet.kind == Kind.LOGIN]
+    return [{name: value for name, value in each.items() if name != "confirms"} for each in carried]
 
 
 def test_a_granted_update_is_used_for_later_logins(online: Driven) -> None:

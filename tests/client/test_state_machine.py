@@ -42,6 +42,7 @@ from presence.client.reconnect import Backoff
 from presence.client.session import (
     ASK_EVERY,
     KEEPALIVE_JITTER,
+    MAX_CONFIRMED,
     MESSAGE_RETRY_INTERVAL_S,
     MIN_MESSAGE_RETRY_S,
     WRITE_GRACE_S,
@@ -76,7 +77,7 @@ def keepalives(driven: Driven) -> list[Packet]:
 
 
 def test_the_first_packet_is_the_login_and_its_answer_is_pushed(online: Driven) -> None:
-    assert online.sent == [protocol.login("ann", id=1, device="phone")]
+    assert online.sent == [protocol.login("ann", id=1, device="phone", confirms=True)]
     assert online.pushes == [Connected("s-1", 30, 12, 1_700_000_000_000, again=False)]
 
 
@@ -699,6 +700,68 @@ def test_a_request_that_is_too_large_is_refused_locally(online: Driven) -> None:
         online.ask(protocol.message("bob", "x" * 17_000))
     online.note([])
     assert len(online.sent) == before
+
+
+# Confirmations
+
+
+def confirmed(driven: Driven) -> list[list[int]]:
+    return [packet.payload["confirmed"] for packet in keepalives(driven) if packet.payload]
+
+
+def test_messages_that_are_read_together_are_confirmed_together_and_immediately(online: Driven) -> None:
+    online.receive(
+        protocol.deliver("bob", 1, 5, 7), protocol.deliver("bob", 2, 5), protocol.deliver("cy", 3, 5, 2**53)
+    )
+    assert confirmed(online) == [[7, 2**53]]
+    assert online.sent_at[-1] == online.now
+    online.receive(protocol.deliver("bob", 4, 5, 8))
+    assert confirmed(online)[1:] == [[8]]
+    online.receive(protocol.deliver("bob", 5, 5))
+    assert len(confirmed(online)) == 2
+
+
+def test_many_messages_are_confirmed_in_several_packets(online: Driven) -> None:
+    online.receive(*(protocol.deliver("bob", None, 5, n) for n in range(2 * MAX_CONFIRMED + 1)))
+    assert [len(numbers) for numbers in confirmed(online)] == [MAX_CONFIRMED, MAX_CONFIRMED, 1]
+    assert [number for numbers in confirmed(online) for number in numbers] == [*range(2 * MAX_CONFIRMED + 1)]
+
+
+def test_keepalives_go_on_as_before_beside_confirmations(online: Driven) -> None:
+    for _ in range(4):
+        online.receive(protocol.deliver("bob", 1, 5, 7))
+        online.run(KEEPALIVE, answering=True)
+    assert len([each for each in keepalives(online) if not each.payload]) == 4
+
+
+@pytest.mark.parametrize("end", ["logout", "goodbye"])
+def test_a_client_that_leaves_confirms_nothing(online: Driven, end: str) -> None:
+    if end == "logout":
+        online.machine.log_out(None, online.now)
+        online.receive(protocol.deliver("bob", 1, 5, 7))
+    else:
+        online.receive(protocol.deliver("bob", 1, 5, 7), protocol.goodbye(Code.SERVER_DRAIN))
+    online.run(5.0)
+    assert confirmed(online) == []
+
+
+def test_no_message_waits_for_the_answer_to_a_confirmed_one(online: Driven) -> None:
+    online.ask(protocol.message("bob", 1, confirm=30), 40.0)
+    ask_together(online, 2)
+    assert [body for _, body in messages(online)] == [1, 2]
+
+
+def test_a_confirmed_message_waits_for_those_before_it_and_holds_back_none_behind(online: Driven) -> None:
+    online.ask(protocol.message("bob", 1), 5.0, retries=True)
+    online.ask(protocol.message("bob", 2, confirm=30), 40.0)
+    third, _ = ask_together(online, 3, 4)
+    assert [body for _, body in messages(online)] == [1]
+    online.run(5.0, answering=True)
+    assert [body for _, body in messages(online)] == [2, 3], (
+        "without an answer to the first, the third goes alone"
+    )
+    online.receive(protocol.ok(third, delivered=1))
+    assert [body for _, body in messages(online)] == [4]
 
 
 def test_messages_and_presence_are_returned_in_order(online: Driven) -> None:

@@ -425,8 +425,8 @@ def test_reports_are_kept_for_seconds_and_invalid_ones_are_left_out(
         left_ms: Any = client.pttl(key)
         assert 0 < left_ms <= ANSWER_TTL_MS
         bad: dict[Any, Any] = {"x a": b"", "1 c": b"\xc1", "1 d": b"\x93\x01\x02\x00", "1 e": b"\x90"}
-        counts: list[Any]
-        for number, counts in enumerate([[1], [2, 0], [1, 2], [1, -1], [1, "1"], [1, 1, 1]]):
+        invalid: list[list[Any]] = [[1], [2, 0], [1, 2], [1, -1], [1, "1"], [1, 1, 1]]
+        for number, counts in enumerate(invalid):
             bad[f"1 f{number}"] = msgpack.packb([1, 1, 0.0, *counts])
         client.hset(key, mapping=bad)
         with ShardClients(shared_redis.url) as clients:
