@@ -23,9 +23,11 @@ import {
   type Disconnected,
   type Dropped,
   type Goodbye,
+  parseReceipt,
   parseUserStates,
   type PresenceChanged,
   type Push,
+  type Receipt,
   type UserState,
   type WatchEnded,
 } from "./pushes.js";
@@ -35,6 +37,8 @@ import type { Effects } from "./session.js";
 import { type Element, Streams } from "./streams.js";
 import type { ValueMap } from "./values.js";
 import { isHidden, WatchedUsers } from "./watches.js";
+
+export const CONFIRM_MS = 5000; // to wait for confirmations: a phone that is awake takes a second or two
 
 /** The arguments of listeners, by event. */
 export interface Events {
@@ -254,6 +258,22 @@ export abstract class BaseClient {
   ): Promise<number> {
     const count = (payload: ValueMap): number => Number(payload["delivered"] ?? 0);
     return this.request(Kind.MESSAGE, { to, body }, count, { retry, signal });
+  }
+
+  /**
+   * Sends a message, and resolves with which of the recipient's sessions certainly have it: as soon as all have
+   * confirmed it, or after `confirmMs`, 30 s at most. It is sent once, and later messages to the same user do not
+   * wait for it. A session whose client confirms messages, as this one does by itself, is confirmed when its app has
+   * received it; any other, when the kernel at the other end has. Rejects as `sendMessage`.
+   */
+  async sendConfirmed<Body>(
+    to: string,
+    body: Body,
+    { confirmMs = CONFIRM_MS, signal }: { confirmMs?: number | undefined } & Abortable = {},
+  ): Promise<Receipt> {
+    const waitMs = checkedMs("confirmMs", confirmMs);
+    const payload = { to, body, confirm: waitMs / 1000 };
+    return this.request(Kind.MESSAGE, payload, parseReceipt, { waitMs, signal });
   }
 
   /**
@@ -577,11 +597,12 @@ export abstract class BaseClient {
     kind: number,
     payload: Readonly<Record<string, unknown>>,
     parse: (payload: ValueMap) => Result,
-    { retry = false, signal }: { retry?: boolean } & Abortable = {},
+    { retry = false, waitMs = 0, signal }: { retry?: boolean; waitMs?: number } & Abortable = {},
   ): Promise<Result> {
     const send = (): number => {
       checkedBoolean("retry", retry);
-      return this.machine.request(kind, payload, this.requestTimeoutMs, this.environment.now(), retry);
+      const timeoutMs = waitMs + this.requestTimeoutMs;
+      return this.machine.request(kind, payload, timeoutMs, this.environment.now(), retry);
     };
     return this.ask(send, parse, { signal });
   }

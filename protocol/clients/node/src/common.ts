@@ -43,6 +43,7 @@ export type {
   Dropped,
   Goodbye,
   PresenceChanged,
+  Receipt,
   UserState,
   WatchEnded,
 } from "./pushes.js";

@@ -105,7 +105,7 @@ export class Login {
    * @param timeMs the server's clock, Unix milliseconds; null if unknown.
    */
   frame(timeMs: number | null): Uint8Array {
-    const login: { -readonly [Name in keyof Identity]: Identity[Name] } = { ...this.identity };
+    const login: Confirming = { ...this.identity, confirms: true };
     this.leftOut.clear();
     if (login.untilMs !== undefined) {
       const isOver = timeMs !== null && login.untilMs <= timeMs;
@@ -124,6 +124,9 @@ export class Login {
         this.leftOut.add(name);
         login[name] = undefined;
       }
+    }
+    if (!fits(login)) {
+      login.confirms = undefined; // with the longest names there is no room for it
     }
     return loginFrame(login);
   }
@@ -150,7 +153,10 @@ export class Login {
   }
 }
 
-function fits(login: Identity): boolean {
+/** A login as it is sent. */
+type Confirming = { -readonly [Name in keyof Identity]: Identity[Name] } & { confirms?: true | undefined };
+
+function fits(login: Confirming): boolean {
   return loginFrame(login, SERVER_FRAME_LIMIT_BYTES).length - HEADER_BYTES <= FRAME_LIMIT_BEFORE_LOGIN_BYTES;
 }
 
@@ -169,12 +175,12 @@ function withChange(login: Identity, change: LoginChange): Identity {
 
 /** @throws EncodeError the login breaks a rule of the protocol. */
 function loginFrame(
-  { idleTimeoutMs, untilMs, ...rest }: Identity,
+  { idleTimeoutMs, untilMs, ...rest }: Confirming,
   limitBytes = FRAME_LIMIT_BEFORE_LOGIN_BYTES,
 ): Uint8Array {
   const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-  const { uid, device, deviceClass, token, meta, private: secret, status, quiet } = rest;
+  const { uid, device, deviceClass, token, meta, private: secret, status, quiet, confirms } = rest;
   const shown = { meta, private: secret, status, until_ms: untilMs, quiet: quiet || undefined };
-  const payload = { uid, device, class: deviceClass, token, idle_timeout, ...shown, v: VERSION };
+  const payload = { uid, device, class: deviceClass, token, idle_timeout, ...shown, v: VERSION, confirms };
   return encode(Kind.LOGIN, LOGIN_ID, payload, limitBytes);
 }

@@ -226,6 +226,7 @@ export class ClientMachine {
         }
         effects.push(...this.handlePacket(packet, now));
       }
+      this.session?.sendConfirmations();
     } catch (error) {
       if (!(error instanceof ProtocolError)) {
         throw error;

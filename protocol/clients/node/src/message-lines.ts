@@ -6,7 +6,8 @@
  * recipient with messages in flight:
  *
  * - The first message goes alone, and the later ones wait for its answer: they are *held*. Any answer but that
- *   refusal releases them, all together. For `STEADY_MS` after a delivery no message goes alone.
+ *   refusal releases them, all together. For `STEADY_MS` after a delivery no message goes alone. Nor does one that is
+ *   not to be sent again: the answer to a confirmed message may take half a minute.
  * - A refused message waits for its next try, and with it all later ones. It is tried again, alone, when no
  *   message of the line is in flight any more; its delivery releases all others.
  * - A refused message is *overtaken* if a later one, which was in flight with it, is delivered, or perhaps
@@ -35,8 +36,8 @@ class Line {
   alone: number | null = null;
   /** To be sent again, in order. */
   refused: number[] = [];
-  /** Not sent yet, in order; later than all others. */
-  held = new Set<number>();
+  /** Not sent yet, in order, later than all others; and whether they may go alone. */
+  held = new Map<number, boolean>();
   /** Those of the refused whose pause before the next try is not over. */
   readonly paused = new Set<number>();
   /** The last that was delivered, or perhaps. */
@@ -51,21 +52,29 @@ class Line {
       return [];
     }
     this.refused.shift();
-    return this.sendAlone(id);
+    this.alone = id;
+    this.inFlight.add(id);
+    return [id];
   }
 
-  /** Returns the first message that was not sent yet, to send it alone. */
+  /** Returns the first messages that were not sent yet, up to one that goes alone. */
   firstHeld(): number[] {
-    for (const id of this.held) {
+    const found: number[] = [];
+    for (const [id, goesAlone] of this.held) {
       this.held.delete(id);
-      return this.sendAlone(id);
+      this.inFlight.add(id);
+      found.push(id);
+      if (goesAlone) {
+        this.alone = id;
+        break;
+      }
     }
-    return [];
+    return found;
   }
 
   /** Returns all messages that were not sent yet, to send them now. */
   allHeld(): number[] {
-    const found = [...this.held];
+    const found = [...this.held.keys()];
     this.held.clear();
     found.forEach((id) => this.inFlight.add(id));
     return found;
@@ -95,12 +104,6 @@ class Line {
     }
     return taken;
   }
-
-  private sendAlone(id: number): number[] {
-    this.alone = id;
-    this.inFlight.add(id);
-    return [id];
-  }
 }
 
 /** The lines of all recipients on one connection. */
@@ -117,7 +120,7 @@ export class MessageLines {
     const line = this.lines.get(to) ?? new Line();
     this.lines.set(to, line);
     if (line.alone !== null || line.refused.length > 0 || line.held.size > 0) {
-      line.held.add(id);
+      line.held.set(id, retries);
       return false;
     }
     line.inFlight.add(id);
@@ -133,7 +136,7 @@ export class MessageLines {
     const overtaken = line?.overtake(id) ?? [];
     if (line?.alone === id) {
       const refused = line.takeRefused(() => true); // before this one was sent: the recipient has returned since
-      line.held = new Set([...refused, ...line.held]);
+      line.held = new Map([...refused.map((each) => [each, true] as const), ...line.held]);
     }
     if (line?.refused.length === 0) {
       line.refusal = null;

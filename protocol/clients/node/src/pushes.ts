@@ -61,6 +61,18 @@ export interface Delivered<Body = unknown> {
   readonly atMs: number;
 }
 
+/** What became of a message whose recipients were asked to confirm it. */
+export interface Receipt {
+  /** Sessions to whose connections it was handed, at least 1. */
+  readonly delivered: number;
+  /** Of these, those that certainly have it. */
+  readonly confirmed: number;
+  /** Of the confirmed, those whose app has received it; of the others the kernel has, or a proxy's. */
+  readonly byApp: number;
+  /** The rest of the delivered; all, if the server is older. */
+  readonly unconfirmed: number;
+}
+
 /** A user's presence. */
 export interface UserState {
   /** `online`, `away`, `busy`, `dnd`, `offline`, `unknown` or `not_allowed`; treat any other as `unknown`. */
@@ -152,6 +164,13 @@ function parseDeviceState(map: ValueMap): DeviceState {
 }
 
 /** Returns the states in an answer, by uid. A Map, because a uid may be any string. */
+export function parseReceipt(payload: ValueMap): Receipt {
+  const [delivered, confirmed, byApp] = ["delivered", "confirmed", "by_app"].map((name) =>
+    Number(payload[name] ?? 0),
+  ) as [number, number, number];
+  return { delivered, confirmed, byApp, unconfirmed: Math.max(0, delivered - confirmed) };
+}
+
 export function parseUserStates(payload: ValueMap): Map<string, UserState> {
   const states = (payload["presence"] ?? {}) as { [uid: string]: ValueMap };
   return new Map(Object.entries(states).map(([uid, state]) => [uid, parseUserState(state)]));

@@ -1,7 +1,7 @@
 /** One logged-in connection: keepalives, requests and pushes. */
 
 import { encode, type Packet } from "./codec.js";
-import { Code, FRAME_LIMIT_BYTES, Kind } from "./constants.js";
+import { Code, FRAME_LIMIT_BYTES, Kind, UIDS_MAX } from "./constants.js";
 import {
   ConnectionLost,
   NotConnected,
@@ -16,7 +16,7 @@ import { KEEPALIVE_SHARE, type Keepalives } from "./keepalives.js";
 import { MessageLines, type Moves } from "./message-lines.js";
 import { parseDelivered, parsePresenceChanged, parseRefusal, type Push } from "./pushes.js";
 import type { Chance } from "./environment.js";
-import type { ValueMap } from "./values.js";
+import type { Value, ValueMap } from "./values.js";
 
 /** The result of a request: the payload of its ok, or an error. Each request has exactly one. */
 export interface RequestResult {
@@ -41,6 +41,7 @@ const FATAL_CODES: ReadonlySet<number> = new Set([Code.PROTOCOL_ERROR, Code.TOO_
 
 export const MESSAGE_RETRY_INTERVAL_MS = 1000; // while the recipient may return
 export const MIN_MESSAGE_RETRY_MS = 100; // whatever the server asks for
+export const MAX_CONFIRMED = UIDS_MAX; // messages in a keepalive
 
 export type AnswerCallback = (result: Result, now: number) => void;
 
@@ -72,6 +73,7 @@ export class Session {
   isLeaving = false;
   private readonly requests = new Map<number, PendingRequest>(); // by id
   private readonly lines = new MessageLines();
+  private toConfirm: Value[] = []; // numbers of messages that were received
   private earliest = Infinity; // no request is due before; exact after each `expireRequests`
 
   /**
@@ -149,6 +151,16 @@ export class Session {
     this.sendKeepalive(now, chance);
   }
 
+  /** Confirms the messages that were received, immediately: their senders wait. */
+  sendConfirmations(): void {
+    while (this.toConfirm.length > 0) {
+      const confirmed = this.toConfirm.splice(0, MAX_CONFIRMED);
+      if (!this.isLeaving) {
+        this.send(encode(Kind.KEEPALIVE, null, { confirmed }));
+      }
+    }
+  }
+
   /** Times out requests, and sends again messages that are due. */
   expireRequests(now: number): Effects {
     if (now < this.earliest) {
@@ -195,6 +207,9 @@ export class Session {
       case Kind.ERROR:
         return this.handleAnswer(packet, now);
       case Kind.DELIVER:
+        if (packet.payload["confirm"] !== undefined) {
+          this.toConfirm.push(packet.payload["confirm"]);
+        }
         return [parseDelivered(packet)];
       case Kind.PRESENCE:
         return [parsePresenceChanged(packet)];

@@ -24,6 +24,7 @@ import {
   Unreachable,
   type ValueMap,
 } from "../src/index.js";
+import { CONFIRM_MS } from "../src/client.js";
 import { NODE } from "../src/node/environment.js";
 import { token } from "./driver.js";
 import { Peer, ScriptedServer } from "./scripted-server.js";
@@ -142,6 +143,24 @@ whenOnline("a message resolves with a count, or rejects", async ({ peer, client 
   const rejected = client.sendMessage("bob", null);
   await peer.refuse(Kind.MESSAGE, Code.RECIPIENT_OFFLINE, "recipient_offline");
   await assert.rejects(rejected, RecipientOffline);
+});
+
+whenOnline("a confirmed message resolves with a receipt", async ({ peer, client }) => {
+  const sent = client.sendConfirmed("bob", "hi", { confirmMs: 500 });
+  const counts = { delivered: 3, confirmed: 2, by_app: 1, unconfirmed: 1 };
+  const { payload } = await peer.grant(Kind.MESSAGE, counts);
+  assert.deepEqual(payload, { to: "bob", body: "hi", confirm: 0.5 });
+  assert.deepEqual(await sent, { delivered: 3, confirmed: 2, byApp: 1, unconfirmed: 1 });
+  const old = client.sendConfirmed("bob", "hi");
+  assert.equal((await peer.grant(Kind.MESSAGE, { delivered: 2 })).payload["confirm"], CONFIRM_MS / 1000);
+  assert.deepEqual(await old, { delivered: 2, confirmed: 0, byApp: 0, unconfirmed: 2 }, "of an older server");
+  for (const [confirmMs, error] of [
+    [0, RangeError],
+    [30_001, EncodeError],
+    ["5", TypeError],
+  ] as const) {
+    await assert.rejects(client.sendConfirmed("bob", 1, { confirmMs: confirmMs as number }), error);
+  }
 });
 
 whenOnline("watch resolves before later changes in one chunk are emitted", async (context) => {
@@ -328,7 +347,7 @@ whenOnline("what no login can hold follows it until the server takes it", async 
   }
   const next = await reconnected(context);
   const { payload } = await next.logIn();
-  assert.deepEqual(payload, { uid: "ann", token, meta, v: 1 });
+  assert.deepEqual(payload, { uid: "ann", token, meta, v: 1, confirms: true });
   await next.refuse(Kind.UPDATE, Code.RATE_LIMITED, "rate_limited", { retry_after: 0.01 });
   assert.deepEqual((await next.grant(Kind.UPDATE)).payload, { private: { push: "p".repeat(200) } });
 });
@@ -528,7 +547,7 @@ test("the token function is called for the login, and again before the token exp
   try {
     const connected = client.connect();
     const peer = await server.accept();
-    assert.deepEqual((await peer.logIn()).payload, { token: SHORT, v: 1 });
+    assert.deepEqual((await peer.logIn()).payload, { token: SHORT, v: 1, confirms: true });
     await connected;
     const watched = client.watch(["bob"]);
     await peer.grant(Kind.WATCH, snapshot({ bob: { status: "not_allowed" } }));

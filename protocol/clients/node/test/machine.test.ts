@@ -28,8 +28,10 @@ import {
   Unsupported,
   type ValueMap,
 } from "../src/index.js";
+import type { Packet } from "../src/codec.js";
 import { PROBE_TIMEOUT_MS } from "../src/keepalives.js";
 import { ClientMachine, CONNECT_TIMEOUT_MS, LOGIN_TIMEOUT_MS, LOGOUT_TIMEOUT_MS } from "../src/machine.js";
+import { MAX_CONFIRMED } from "../src/session.js";
 import { ClientDriver, KEEPALIVE_MS, packet, SERVER_TIME_S } from "./driver.js";
 
 const END_CODES = Object.entries(Code)
@@ -59,7 +61,7 @@ test("the first packet is the login", () => {
   const login = { uid: "ann", device: "phone", idleTimeoutMs: 45_000, status: "away" } as const;
   const driver = new ClientDriver({ login });
   driver.establish();
-  const payload = { uid: "ann", device: "phone", idle_timeout: 45, status: "away", v: 1 };
+  const payload = { uid: "ann", device: "phone", idle_timeout: 45, status: "away", v: 1, confirms: true };
   assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, payload)]);
 });
 
@@ -70,9 +72,37 @@ test("a login is quiet only if the client is", () => {
   ] as const) {
     const driver = new ClientDriver({ login: { uid: "ann", quiet } });
     driver.establish();
-    assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, { uid: "ann", ...sent, v: 1 })]);
+    assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, { uid: "ann", ...sent, v: 1, confirms: true })]);
   }
   assert.throws(() => new ClientMachine({ uid: "ann", quiet: "yes" as unknown as boolean }), EncodeError);
+});
+
+function confirmed(driver: ClientDriver): unknown[] {
+  return driver.sent.flatMap(({ payload }) => (payload["confirmed"] === undefined ? [] : [payload["confirmed"]]));
+}
+
+function deliver(confirm?: number): Packet {
+  const wanted = confirm === undefined ? {} : { confirm };
+  return packet(Kind.DELIVER, null, { from: "bob", body: 1, at_ms: 5, ...wanted });
+}
+
+test("messages that are read together are confirmed together and immediately", () => {
+  const driver = new ClientDriver();
+  driver.logIn();
+  driver.receive(deliver(7), deliver(), deliver(2 ** 53 - 1));
+  assert.deepEqual(confirmed(driver), [[7, 2 ** 53 - 1]]);
+  driver.receive(deliver());
+  assert.equal(confirmed(driver).length, 1);
+  driver.receive(...Array.from({ length: MAX_CONFIRMED + 1 }, (_, number) => deliver(number)));
+  assert.deepEqual(confirmed(driver)[2], [MAX_CONFIRMED]);
+});
+
+test("a client that leaves confirms nothing", () => {
+  const driver = new ClientDriver();
+  driver.logIn();
+  driver.machine.logOut(undefined, driver.now);
+  driver.receive(deliver(7));
+  assert.deepEqual(confirmed(driver), []);
 });
 
 test("an invalid login throws before any attempt", () => {
@@ -620,8 +650,8 @@ test("login.change applies to later logins, and an invalid change has no effect"
   driver.disconnect();
   driver.advance(1000);
   driver.establish();
-  const payload = { uid: "ann", device: "phone", token: "fresh", status: "away", meta: { app: "2" }, v: 1 };
-  assert.deepEqual(driver.sent.at(-1)?.payload, payload);
+  const payload = { uid: "ann", device: "phone", token: "fresh", status: "away", meta: { app: "2" } };
+  assert.deepEqual(driver.sent.at(-1)?.payload, { ...payload, v: 1, confirms: true });
 });
 
 const soonMs = SERVER_TIME_S * 1000 + 60_000;
@@ -641,7 +671,7 @@ for (const [lasting, timed, login, rest] of [
     driver.disconnect();
     driver.advance(1000);
     driver.establish();
-    const identity = { uid: "ann", device: "phone", v: 1 };
+    const identity = { uid: "ann", device: "phone", v: 1, confirms: true };
     assert.deepEqual(driver.sent.at(-1)?.payload, { ...identity, ...login });
     assert.deepEqual(driver.machine.login.rest(), rest);
     driver.receive(packet(Kind.OK, 1, { time_ms: soonMs }));

@@ -57,6 +57,20 @@ test("a message is resent while its recipient may return", () => {
   assert.deepEqual(driver.results.get(id), { delivered: 1 });
 });
 
+test("no message waits for the answer to a confirmed one", () => {
+  const driver = online();
+  driver.takeMessages();
+  const first = driver.sendMessage("bob", 1, 5000);
+  const confirmed = driver.request(Kind.MESSAGE, { to: "bob", body: 2, confirm: 30 }, 40_000);
+  const [third, fourth] = [driver.sendMessage("bob", 3), driver.sendMessage("bob", 4)];
+  assert.deepEqual(driver.takeMessages(), [first, 1]);
+  driver.advance(5000);
+  // Without an answer to the first, the third goes alone.
+  assert.deepEqual(driver.takeMessages(), [confirmed, 2, third, 3]);
+  deliver(driver, third);
+  assert.deepEqual(driver.takeMessages(), [fourth, 4]);
+});
+
 test("a message in flight to a recipient that returns is not overtaken", () => {
   const driver = online();
   driver.takeMessages();

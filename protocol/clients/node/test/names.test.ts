@@ -14,6 +14,7 @@ import {
   type Goodbye,
   type Options,
   type PresenceChanged,
+  type Receipt,
   type Refusal,
   TcpConnector,
   type WatchEnded,
@@ -25,6 +26,7 @@ interface Table {
     Record<string, { readonly parent: string | null; readonly codes: readonly number[] }>
   >;
   readonly pushes: Readonly<Record<string, readonly string[]>>;
+  readonly results: Readonly<Record<string, readonly string[]>>;
   readonly options: readonly string[];
   /** Names of times in seconds, which are in milliseconds here. */
   readonly seconds: readonly string[];
@@ -116,6 +118,16 @@ const PUSHES: Readonly<Record<string, object>> = {
   Delivered: delivered,
   Dropped: dropped,
 };
+
+const receipt: Receipt = { delivered: 1, confirmed: 1, byApp: 1, unconfirmed: 0 };
+
+test("results", () => {
+  const mine = { Receipt: sorted(Object.keys(receipt)) };
+  const fields = Object.entries(TABLE.results).map(
+    ([name, each]) => [name, sorted(each.map(spelled))] as const,
+  );
+  assert.deepEqual(mine, Object.fromEntries(fields));
+});
 
 test("pushes", () => {
   assert.deepEqual(sorted(Object.keys(PUSHES)), sorted(Object.keys(TABLE.pushes)));
