@@ -156,28 +156,35 @@ class DirectWriter:
 class RateLimited:
     """Logs at most one line per interval and event; the next line has the number of suppressed ones.
 
-    `log` is a structlog logger. `info`, `warning` and `error` are as its methods.
+    `log` is a structlog logger. `info`, `warning` and `error` are as its methods. `by`: a field of few
+    values, each of which has lines of its own.
     """
 
     def __init__(
-        self, log: Any, *, interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
+        self,
+        log: Any,
+        *,
+        by: str = "",
+        interval_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
+        self._by = by
         self._interval_s = interval_s
         self._clock = clock
-        self._last: dict[str, float] = {}
-        self._suppressed: dict[str, int] = {}
+        self._last: dict[tuple[str, object], float] = {}
+        self._suppressed: dict[tuple[str, object], int] = {}
         self.info, self.warning, self.error = (
             partial(self._limited, level) for level in ("info", "warning", "error")
         )
 
     def _limited(self, level: str, event: str, **values: object) -> None:
-        now = self._clock()
-        if now - self._last.get(event, -math.inf) < self._interval_s:
-            self._suppressed[event] = self._suppressed.get(event, 0) + 1
+        now, key = self._clock(), (event, values.get(self._by))
+        if now - self._last.get(key, -math.inf) < self._interval_s:
+            self._suppressed[key] = self._suppressed.get(key, 0) + 1
             return
-        self._last[event] = now
-        if count := self._suppressed.pop(event, 0):
+        self._last[key] = now
+        if count := self._suppressed.pop(key, 0):
             values["suppressed"] = count
         getattr(self._log, level)(event, **values)
 

@@ -81,6 +81,8 @@ class Engine:
         self.packet_rate = packet_rate  # limits the packets of a user; None: no limit
         self.visibility = visibility  # whom each client may see; None: everybody
         self.records_addresses = records_addresses  # whether events have the client's address
+        # Told of each client refused before or at its login: why, its address, the uid that it claims to be.
+        self.on_refusal: Callable[[Code, str, str | None], None] = lambda _code, _address, _uid: None
         self.quiet = QuietSessions()  # sessions that want changes of other users with their next packet
         self._flap_damping = flap_damping  # computes the grace of sessions that reconnect frequently
         self._protocol = server_protocol
@@ -196,6 +198,7 @@ class Engine:
         if isinstance(grant, Refusal):
             outcome.reply += protocol.encode(protocol.error(login.id, *grant))
             outcome.end_code = grant.code
+            self.on_refusal(grant.code, guest.address, login.uid)
             return
         new = grant.session
         new.confirms = login.confirms
@@ -335,7 +338,7 @@ class Engine:
         for session in sessions:
             goodbye = packet_rate.count_packets(session.uid, 1, now)
             if goodbye is not None:
-                self.count_refusal(Code.RATE_LIMITED)
+                _count(self._counters.refused, Code.RATE_LIMITED)
                 self.terminator.disconnect_with_grace(session, Code.RATE_LIMITED, goodbye)
 
     def disconnected(self, client: Client, code: Code = Code.CLOSED) -> None:
@@ -395,9 +398,10 @@ class Engine:
         wait_s = self.packet_rate.wait_s(session.uid, frames, self.clock.now())
         return None if wait_s is None else Refusal(Code.RATE_LIMITED, "too many frames", wait_s)
 
-    def count_refusal(self, code: Code) -> None:
-        """Count a connection that a transport refused by itself."""
+    def connection_refused(self, code: Code, address: str) -> None:
+        """Count a connection that a transport refused by itself, from an address as limits count it."""
         _count(self._counters.refused, code)
+        self.on_refusal(code, address, None)
 
     # What the ticker calls
 

@@ -31,6 +31,7 @@ from presence.server.credentials import Credentials
 from presence.server.node_assembly import Node, Stores
 from presence.server.question_answers import QuestionAnswers
 from presence.server.readiness import Readiness
+from presence.server.refusal_log import log_refusal
 from presence.server.request_router import RequestRouter
 from presence.server.server_statistics import ServerStatistics, ServerTransport
 from presence.server.stats_socket import RequestHandlers, StatsResponder
@@ -105,6 +106,7 @@ class Server:
         self.node.engine.request_handler = RequestRouter(
             self._watching, self._router.submit, self._router.confirmed_by_client, self.node.faults
         )
+        self.node.engine.on_refusal = log_refusal
         self._bans = self._build_ban_enforcer()
         self._control = self._build_control_listener()
         self._followups = redis_setup.scheduler(redis_url, settings, self.node.keys)

@@ -34,9 +34,9 @@ class ConnectionFailures:
         self._counters.accept_errors += 1
         self._log.error("accept failed", error=error.strerror, accepted=self._counters.accepted)
 
-    def refused(self, refusal: Refusal) -> bytes:
-        """Return the packet that tells the client."""
-        self._engine.count_refusal(refusal.code)
+    def refused(self, refusal: Refusal, address: str) -> bytes:
+        """Return the packet that tells the client, which has this address."""
+        self._engine.connection_refused(refusal.code, address)
         return encode_refusal(refusal)
 
     def header_refused(self, problem: str) -> None:
@@ -57,9 +57,9 @@ class ConnectionFailures:
         refused[name] = refused.get(name, 0) + 1
         self._log.info("websocket request refused", status=int(status), refused=refused[name])
 
-    def login_timed_out(self) -> None:
+    def login_timed_out(self, address: str) -> None:
         self._counters.login_timeouts += 1
-        self._engine.count_refusal(Code.LOGIN_TIMEOUT)
+        self._engine.connection_refused(Code.LOGIN_TIMEOUT, address)
 
     def connection_failed(self, error: Exception) -> None:
         """Count a connection that an error in this server closes."""

@@ -169,7 +169,7 @@ class Guests:
             self._connections.counters.login_timeouts += 1
             self._refuse_header(connection, "it was not complete in time")
             return
-        self._failures.login_timed_out()
+        self._failures.login_timed_out(self._address_of(connection))
         if connection.state is HANDSHAKE:
             self._connections.close(connection.fd)
         else:
@@ -237,11 +237,16 @@ class Guests:
             self._refuse(connection, refusal)
 
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
-        self._connections.close_gracefully(connection.fd, self._failures.refused(refusal))
+        packet = self._failures.refused(refusal, self._address_of(connection))
+        self._connections.close_gracefully(connection.fd, packet)
         try:
             self._connections.watch_guest(connection)
         except OSError:  # the limit of epoll watches, or no memory
             self._connections.close(connection.fd)
+
+    def _address_of(self, connection: Connection) -> str:
+        guest = self._connections.clients[connection.fd]
+        return guest.address if isinstance(guest, Guest) else ""
 
     def _refuse_header(self, connection: Connection, problem: str) -> None:
         """Close a connection without a packet: a misconfigured proxy could not use one."""

@@ -120,7 +120,7 @@ class StreamTransport:
             if (tls_stream := await self._handshake(stream, deadline)) is not None:
                 await self.serve(tls_stream, deadline, address)
             elif trio.current_time() >= deadline:
-                self._failures.login_timed_out()
+                self._failures.login_timed_out(networks.limit_key(address))
         except Exception as error:
             self._failures.connection_failed(error)
         finally:
@@ -177,7 +177,7 @@ class StreamTransport:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
-                        self._begin_close(connection, self._failures.refused(refusal))
+                        self._begin_close(connection, self._failures.refused(refusal, connection.address))
                     await self._read_to_the_end(connection)
         except Exception as error:
             self._failures.connection_failed(error)
@@ -318,7 +318,7 @@ class StreamTransport:
     def _after_reading(self, connection: _Connection) -> None:
         """Handle the end of the reader: a guest that is neither lost nor being closed has timed out."""
         if isinstance(connection.client, Guest):
-            self._failures.login_timed_out()
+            self._failures.login_timed_out(connection.address)
             self._begin_close(connection, LOGIN_TIMED_OUT)
         else:
             # After a pause a login can be read in the turn in which it times out: it counts.

@@ -285,3 +285,16 @@ def test_a_rate_limit_is_one_per_event_and_counts_suppressed_lines() -> None:
     limited.warning("full", uid="v")
     logged_lines = [(e["log_level"], e["uid"], e.get("suppressed")) for e in lines.entries]
     assert logged_lines == [("warning", "u", None), ("error", "w", None), ("warning", "v", 4)]
+
+
+def test_a_rate_limit_by_a_field_is_one_per_value_of_it() -> None:
+    now, lines = [100.0], structlog.testing.LogCapture()
+    structlog.configure(processors=[lines])
+    limited = RateLimited(structlog.get_logger(), by="why", clock=lambda: now[0])
+    for why in ("busy", "busy", "banned"):
+        limited.info("refused", why=why)
+    now[0] += 1.0
+    for why in ("busy", "banned"):
+        limited.info("refused", why=why)
+    logged_lines = [(e["why"], e.get("suppressed")) for e in lines.entries]
+    assert logged_lines == [("busy", None), ("banned", None), ("busy", 1), ("banned", None)]
