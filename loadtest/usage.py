@@ -116,27 +116,31 @@ def server_processes(pid: int) -> list[int]:
 
 
 class Stolen:
-    """CPU time that the hypervisor gives to other machines, sampled while entered.
+    """Time in which others had the processor, sampled while entered.
 
-    On a shared machine a process may stand still while another machine has its CPU, so promises to the tenth
-    of a second hold apart from that time.
+    On a shared machine a process may stand still while another machine, or another process, has its CPU, so
+    promises to the tenth of a second hold apart from that time.
 
     Args:
-        look: returns what each CPU has lost since the machine started, seconds.
+        look: returns what each CPU has lost since the machine started, seconds; by default what the
+            hypervisor gave to other machines.
+        pids: processes whose waits for a CPU count as well.
 
     Attributes:
-        worst_s: the most that one CPU lost within a second.
+        worst_s: the most that one CPU lost, and these processes waited, within a second.
     """
 
-    def __init__(self, look: Callable[[], list[float]] | None = None) -> None:
+    def __init__(self, look: Callable[[], list[float]] | None = None, *, pids: Iterable[int] = ()) -> None:
         self.worst_s = 0.0
         self._read_stolen = look or _stolen_s
+        self._pids = [*pids]
         self._window: deque[list[float]] = deque(maxlen=WINDOW_SAMPLES + 1)
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def sample(self) -> None:
-        self._window.append(self._read_stolen())
+        waited_s = sum(map(_waited_s, self._pids))
+        self._window.append([stolen_s + waited_s for stolen_s in self._read_stolen()])
         spans = zip(self._window[0], self._window[-1], strict=False)  # processors may come and go
         self.worst_s = max([self.worst_s, *(last - first for first, last in spans)])
 
@@ -157,6 +161,15 @@ class Stolen:
 
 def _stolen_s() -> list[float]:
     return [getattr(each, "steal", 0.0) for each in psutil.cpu_times(percpu=True)]
+
+
+def _waited_s(pid: int) -> float:
+    """Return for how long the threads of a process have been ready, and waited for a CPU."""
+    waited_ns = 0
+    for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, IndexError):  # it has ended, or the kernel does not say
+            waited_ns += int(thread.read_text().split()[1])
+    return waited_ns / 1e9
 
 
 def machine_facts() -> dict[str, str]:

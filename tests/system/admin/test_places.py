@@ -1,6 +1,7 @@
 """Probes are answered while others hold every connection of the port for operators."""
 
 import json
+import os
 import selectors
 import socket
 import threading
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from loadtest.usage import Stolen
 from presence.admin import http
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, url_of
@@ -70,7 +72,8 @@ def test_probes_are_answered_within_100_ms_while_others_hold_every_connection(
 ) -> None:
     with running_server("--redis", redis_server.url, *ADMIN) as server:
         url = url_of(server)
-        with holding(url, sent) as made:
+        pids = (os.getpid(), server.process.pid)
+        with Stolen(pids=pids) as stolen, holding(url, sent) as made:
             while made() < http.MAX_CONNECTIONS:
                 time.sleep(0.01)
             took: list[float] = []
@@ -86,4 +89,5 @@ def test_probes_are_answered_within_100_ms_while_others_hold_every_connection(
             count = made()
     took.sort()
     print(f"{len(took)} probes, the longest {took[-1] * 1000:.1f} ms; {count} connections held in turn")
-    assert took[len(took) * 9 // 10] < ANSWER_S  # the slowest ones wait for the threads of this test
+    # The slowest ones wait for the threads of this test.
+    assert took[len(took) * 9 // 10] < ANSWER_S + stolen.worst_s

@@ -14,6 +14,7 @@ from functools import partial
 import anyio
 import pytest
 
+from loadtest.usage import Stolen
 from presence.client import (
     BlockingClient,
     Connected,
@@ -105,7 +106,7 @@ def test_an_exception_leaves_without_a_logout(server: QuickServer, uid: str) -> 
 
 @pytest.mark.alone
 def test_a_stopped_server_is_noticed_and_come_back_to(server: QuickServer, uid: str) -> None:
-    with connect_blocking(*server.address, uid=uid) as client:
+    with connect_blocking(*server.address, uid=uid) as client, Stolen(pids=(os.getpid(),)) as stolen:
         assert isinstance(client.receive(5), Connected)
         time.sleep(T)
         server.process.process.send_signal(signal.SIGSTOP)
@@ -118,7 +119,7 @@ def test_a_stopped_server_is_noticed_and_come_back_to(server: QuickServer, uid: 
         client.wait_online(10)
     print(f"blocking client: SIGSTOP noticed after {noticed_s / (0.4 * T):.2f} beat intervals")
     assert isinstance(lost, Disconnected)
-    assert noticed_s <= 2 * 0.4 * T + 0.2
+    assert noticed_s <= 2 * 0.4 * T + 0.2 + stolen.worst_s
 
 
 @pytest.mark.alone
@@ -127,11 +128,15 @@ async def test_a_pause_of_the_program_is_not_taken_for_the_servers_death(
     server: QuickServer, uid: str
 ) -> None:
     """The program can hold up the loop: what came meanwhile is read before time is judged."""
-    async with connect(*server.address, uid=uid) as client:
-        for pause in range(6):
-            await anyio.sleep(0.1 + 0.07 * pause)  # every part of an interval
-            # The fault: longer than an interval, 0.4 T, in which an answer is due; with that less than T.
-            time.sleep(0.5)  # noqa: ASYNC251
+    async with connect(*server.address, uid=uid, idle_timeout=2 * T) as client:
+        for _ in range(3):
+            sent = client.statistics().keepalives
+            while client.statistics().keepalives == sent:  # noqa: ASYNC110 - it does not say
+                await anyio.sleep(0.001)
+            await anyio.sleep(0.001)  # it is written
+            # The fault: an answer has come, but is not read before another keepalive is due. It is half of
+            # the idle time-out, so that a machine which does something else does not end the session.
+            time.sleep(T)  # noqa: ASYNC251
         assert (client.statistics().logins, client.statistics().losses) == (1, 0)
 
 

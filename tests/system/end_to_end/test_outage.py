@@ -1,5 +1,6 @@
 """Redis is killed and comes back: no client waits meanwhile, and every period is reported."""
 
+import os
 import tempfile
 import time
 from contextlib import closing
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.usage import Stolen
 from presence.store.embedded import find_binary
 from tests.store.servers import Server as Redis
 from tests.support.events import assert_alternation, of_type, read_events
@@ -14,6 +16,8 @@ from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 
 OUTAGE_S = 10.0
+BEAT_S = 1.2
+ANSWER_S = 0.250  # the slowest, while the processes have the processor
 
 
 @pytest.mark.alone
@@ -23,7 +27,8 @@ def test_redis_is_killed_for_ten_seconds() -> None:
         closing(Redis(find_binary(), Path(folder), keep=True)) as redis,
         running_server("--redis", redis.url, "--idle-timeout", "3", "--tick", "0.5") as server,
     ):
-        with Swarm(server.address, beat_s=1.2) as swarm:
+        pids = (os.getpid(), server.process.pid)
+        with Stolen(pids=pids) as stolen, Swarm(server.address, beat_s=BEAT_S) as swarm:
             steady = swarm.log_in((f"steady-{n}" for n in range(100)), asks=True)
             quiet = swarm.log_in(f"quiet-{n}" for n in range(200))
             swarm.run(5, until=swarm.logged_in)
@@ -49,9 +54,10 @@ def test_redis_is_killed_for_ten_seconds() -> None:
             events = read_events(redis.url)
     online, offline = of_type(events, "online"), of_type(events, "offline")
     assert len(waits) > 500
-    assert unanswered <= 20, "at most those sent in the last moment"
-    assert sorted(waits)[len(waits) * 99 // 100] <= 0.050
-    assert max(waits) <= 0.250
+    answer_s = ANSWER_S + stolen.worst_s
+    assert unanswered <= len(steady) / BEAT_S * answer_s, "at most those sent in the last moment"
+    assert sorted(waits)[len(waits) * 99 // 100] <= 0.050 + stolen.worst_s
+    assert max(waits) <= answer_s
     assert caught_up_s <= 5.0
     assert_alternation(events)
     gone = {client.uid for client in (*quiet, *late[:100])}

@@ -1,5 +1,6 @@
 """The promise itself: a client that goes silent is reported offline, once, in time; no other is."""
 
+import os
 import random
 import time
 
@@ -26,8 +27,11 @@ def test_half_of_1000_clients_fall_silent(
     redis_server: EmbeddedRedis, idle_timeout: float, tick: float, silence_within: float
 ) -> None:
     flags = () if idle_timeout == 30.0 else ("--idle-timeout", str(idle_timeout), "--tick", str(tick))
-    with Stolen() as stolen, running_server("--redis", redis_server.url, *flags) as server:
-        with Swarm(server.address, beat_s=idle_timeout * 0.4) as swarm:
+    with running_server("--redis", redis_server.url, *flags) as server:
+        with (
+            Stolen(pids=(os.getpid(), server.process.pid)) as stolen,
+            Swarm(server.address, beat_s=idle_timeout * 0.4) as swarm,
+        ):
             swarm.log_in(f"user-{n}" for n in range(1000))
             swarm.run(5, until=swarm.logged_in)
             assert swarm.logged_in()
@@ -47,6 +51,7 @@ def test_half_of_1000_clients_fall_silent(
     assert_alternation(events)
     delays = [offline[client.uid][0]["at_ms"] / 1000 - client.sent_at for client in silent]
     lag = server.report["tick_overrun_max_ms"] / 1000
+    print(f"T = {idle_timeout:g} s: the latest {max(delays):.3f} s, CPU time taken {stolen.worst_s:.3f} s")
     assert lag <= 0.1 + stolen.worst_s
     assert min(delays) >= idle_timeout
     assert max(delays) <= idle_timeout + tick + lag + stolen.worst_s

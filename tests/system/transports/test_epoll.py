@@ -15,8 +15,8 @@ import trio
 
 from presence import protocol
 from presence.protocol import Code, Kind, Other
+from presence.transports import epoll_transport
 from presence.transports.connection_states import LatencyClass
-from presence.transports.epoll_transport import ANSWER_WINDOW_S
 from presence.transports.limits import Limits
 from tests.support.state_table import AT_TRANSPORT, Cell, brief
 from tests.transports.harness import serving
@@ -98,29 +98,40 @@ async def test_without_descriptors_connections_live_on_and_accepting_resumes() -
         late.close()
 
 
-@pytest.mark.alone
-async def test_an_answered_keepalive_waits_shortly_and_who_sends_more_is_served_at_once() -> None:
+# Longer than the product's, so that no pause of this machine is taken for one of them.
+LONG_ANSWER_WINDOW_S = 0.25
+
+
+@pytest.fixture
+def long_answer_window(monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(epoll_transport, "ANSWER_WINDOW_S", LONG_ANSWER_WINDOW_S)
+    return LONG_ANSWER_WINDOW_S
+
+
+async def test_an_answered_keepalive_waits_shortly_and_who_sends_more_is_served_at_once(
+    long_answer_window: float,
+) -> None:
     async with serving("epoll", window_s=60.0) as server:
         client = await server.logged_in()
         message = protocol.encode(protocol.message("bob", "hello", id=1))
         for packet, latency_class, most_s in (
-            (protocol.encode(protocol.keepalive(1)), LatencyClass.SHORT, 2 * ANSWER_WINDOW_S),
-            (message, LatencyClass.IMMEDIATE, ANSWER_WINDOW_S / 2),
+            (protocol.encode(protocol.keepalive(1)), LatencyClass.SHORT, 2 * long_answer_window),
+            (message, LatencyClass.IMMEDIATE, long_answer_window / 2),
         ):
             waits = []
-            for _ in range(21):
+            for _ in range(9):
                 started = time.perf_counter()
                 await client.stream.send_all(packet)
                 await client.take(1)
                 waits.append(time.perf_counter() - started)
                 assert class_of(server) == latency_class
-            assert sorted(waits[1:])[10] < most_s
+            assert sorted(waits[1:])[4] < most_s
 
 
-@pytest.mark.alone
-async def test_the_patient_wait_less_while_some_of_them_want_answers() -> None:
-    async with serving("epoll", window_s=0.8) as server:
-        clients = await many(server, 12)
+async def test_the_patient_wait_less_while_some_of_them_want_answers(long_answer_window: float) -> None:
+    window_s = 8 * long_answer_window
+    async with serving("epoll", window_s=window_s) as server:
+        clients = await many(server, 8)
         await clients[0].stream.send_all(protocol.KEEPALIVE)
         await trio.sleep(0.05)  # the first batch is read: from now on the set rests
         waits = []
@@ -128,5 +139,5 @@ async def test_the_patient_wait_less_while_some_of_them_want_answers() -> None:
             started = time.perf_counter()
             await client.beat()  # its first answered one, from the patient set
             waits.append(time.perf_counter() - started)
-        assert waits[0] > 0.3
-        assert sorted(waits[1:])[5] < 2 * ANSWER_WINDOW_S
+        assert waits[0] > window_s / 2
+        assert sorted(waits[1:])[3] < window_s / 4
