@@ -138,11 +138,11 @@ GUARDS: Final = (
         "script-decides-transitions",
         (
             SourceChange(
-                "apply",
+                "lib/sessions",
                 "if not record then\n    local id",
-                "if op == 'login' or not record then\n    local id",
+                "if change.code == CODE_LOGIN or not record then\n    local id",
             ),
-            SourceChange("apply", "record = {id = id,", "record = record or {id = id,"),
+            SourceChange("lib/sessions", "record = {id = id,", "record = record or {id = id,"),
         ),
     ),
     Guard(

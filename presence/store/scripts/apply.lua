@@ -1,18 +1,19 @@
--- requires: effects shard peer_traces record_cache notices entries profile shown_state events changes
+-- requires: effects shard peer_traces record_cache notices entries profile shown_state events changes sessions
 -- What comes from which part ("from"):
 -- from effects: finish_former will
--- from shard: count device_events generation is_fenced meta_key node node_key node_prefix now_ms opened_under
+-- from shard: count generation is_fenced meta_key node node_key node_prefix now_ms opened_under
 -- from shard: peer_traces_key refuse replication_id sessions_key
 -- from peer_traces: fence peer_traces set_peer_trace write_peer_traces
--- from record_cache: owned read_ahead read_record record_text records remains_of_record
+-- from record_cache: owned read_ahead read_record record_text records
 -- from notices: notify
 -- from entries: add_entry carry_out_effects digits event_counts highest_id raise_floor read_watchers
--- from profile: show_as show_the_same
--- from shown_state: devices_text is_before show_instead shown
+-- from profile: show_as
+-- from shown_state: is_before
 -- from events: CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
 -- from changes: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes drop_pending_logins
 -- from changes: end_without_record hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins
 -- from changes: remove_session set_owned trim_seen write_record
+-- from sessions: put_session update_session
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing of it. First it finishes a former
 -- call that was cut short.
 --
@@ -273,41 +274,11 @@ local function add_session(op, change, age_ms, idle_timeout_ms, profile)
         by = node, return_allowed = return_allowed})
     end
   end
-  local left_id, left_ms
-  if not record then left_id, left_ms = remains_of_record(uid) end
-  if left_id then  -- unreadable: the user was online, and stays it
-    record = {id = left_id, since_ms = tonumber(left_ms or string.match(left_id, '^%d+')), sessions = {[device] = entry}}
-  elseif not record then
-    local id, public = go_online(change, profile ~= '' and entry, device_events and devices_text({[device] = entry}))
-    record = {id = id, since_ms = tonumber(change.at_ms), sessions = {[device] = entry}, public = public}
-  else
-    local before = shown(record)
-    record.sessions[device] = entry
-    if not present or present.session ~= session or not show_the_same(present, entry) then
-      emit_if_shown_changed(change, record, before)
-    end
-    if not present then
-      change.last_seen_ms = change.at_ms
-      emit_device(change, record, entry)
-    end
-    -- a second session
-    if next(record.sessions, next(record.sessions)) then note_another_session(uid, entry.class) end
-  end
+  record = put_session(change, record, entry, profile)
+  -- a second session
+  if next(record.sessions, next(record.sessions)) then note_another_session(uid, entry.class) end
   write_record(uid, record)
   set_owned(node, field, digits(generation) .. ' ' .. session)
-end
-
--- Changes the profile and the idle time-out of a session in the record.
-local function update(change, idle_timeout_ms, profile)
-  local record = read_record(change.uid)
-  local present = record and record.sessions[change.device]
-  if not present or present.session ~= change.session then return end
-  local shown_before = shown(record)
-  local profile_before = show_instead(present, profile)
-  present.idle_timeout_ms = idle_timeout_ms
-  if shown_before == present then shown_before = profile_before end  -- `present` has the other profile by now
-  emit_if_shown_changed(change, record, shown_before)
-  write_record(change.uid, record)
 end
 
 -- Whether the index has a session of the calling node.
@@ -405,7 +376,7 @@ for i = 1, #items, ITEM_VALUES do
     if op == 'hold' then
       add_pending_login(change, now_ms - age_ms, idle_timeout_ms, profile, reached_ms - age_ms)
     elseif op == 'update' then
-      update(change, idle_timeout_ms, profile)
+      update_session(change, idle_timeout_ms, profile)
     else
       add_session(op, change, age_ms, idle_timeout_ms, profile)
     end
