@@ -82,6 +82,12 @@ class Code(IntEnum):
 
 
 Status = Literal["online", "away", "busy", "dnd", "invisible"]
+Scope = Literal["session", "user"]
+"""What a status belongs to: the session that sets it, or its user."""
+
+HIDES: Final = ("last_seen",)
+"""What users can hide from each other, beside their presence."""
+
 STATUSES: Final[tuple[Status, ...]] = ("invisible", "dnd", "busy", "online", "away")
 """Of a user with several sessions, the first of these that one of them has is shown.
 
@@ -116,6 +122,7 @@ UIDS_MAX: Final = 500  # bounds the work that one packet causes
 UID_MAX_BYTES: Final = 128  # a UUID, an e-mail address or a hashed id fits; it becomes part of Redis keys
 DEVICE_MAX_BYTES: Final = 64  # a UUID or a vendor's installation id fits
 CLASS_MAX_BYTES: Final = 32  # of a device: phone, desktop, web
+NAMES_MAX: Final = 8  # in a list of them: more than there are things to hide
 META_MAX_BYTES: Final = 256  # packed; kept in memory per session, and sent with each state
 META_TEXT_MAX_BYTES: Final = 512  # as JSON text, in which it lies in Redis, and in each of the user's events
 META_DEPTH_MAX: Final = 8  # meta itself counted as the first; an answer to a query nests it three deep

@@ -44,6 +44,8 @@ def login(
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
     until_ms: int | None = None,
+    scope: str | None = None,
+    hide: Iterable[str] | None = None,
     quiet: bool | None = None,
     device_class: str | None = None,
     v: int | None = None,
@@ -52,8 +54,9 @@ def login(
     """Begin a session, by default one that is ``"online"``; see `presence.protocol.constants.STATUSES`.
 
     ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds; ``until_ms``, Unix
-    milliseconds, ends the status; ``quiet`` has changes of watched users wait for the client's next packet;
-    ``device_class`` says what the device is: ``"phone"``, ``"web"``;
+    milliseconds, ends the status; with the ``scope`` ``"user"`` the status belongs to the user and not to the
+    session; ``hide`` names what others are not shown of the user; ``quiet`` has changes of watched users wait
+    for the client's next packet; ``device_class`` says what the device is: ``"phone"``, ``"web"``;
     ``confirms``: whether the client confirms messages.
     """
     return _packet(
@@ -67,6 +70,8 @@ def login(
         private=private,
         status=status,
         until_ms=until_ms,
+        scope=scope,
+        hide=None if hide is None else list(hide),
         quiet=quiet,
         v=v,
         confirms=confirms,
@@ -130,12 +135,14 @@ def update(
     token: str | None = None,
     status: str | None = None,
     until_ms: int | None = None,
+    scope: str | None = None,
+    hide: Iterable[str] | None = None,
     idle_timeout: float | None = None,
     quiet: bool | None = None,
 ) -> Packet:
     """Change what a session shows, its token or idle time-out; an empty map removes ``meta`` or ``private``.
 
-    ``status``, ``until_ms``, ``idle_timeout`` and ``quiet``: see `login`.
+    ``status``, ``until_ms``, ``scope``, ``hide``, ``idle_timeout`` and ``quiet``: see `login`.
     """
     return _packet(
         Kind.UPDATE,
@@ -145,6 +152,8 @@ def update(
         token=token,
         status=status,
         until_ms=until_ms,
+        scope=scope,
+        hide=None if hide is None else list(hide),
         idle_timeout=idle_timeout,
         quiet=quiet,
     )

@@ -20,12 +20,14 @@ from presence.protocol.constants import (
     META_DEPTH_MAX,
     META_MAX_BYTES,
     META_TEXT_MAX_BYTES,
+    NAMES_MAX,
     PASS_MAX_BYTES,
     TOKEN_MAX_BYTES,
     UID_MAX_BYTES,
     UIDS_MAX,
     Code,
     Kind,
+    Scope,
     Status,
 )
 from presence.protocol.errors import ProtocolError
@@ -66,6 +68,7 @@ def _name(max_bytes: int) -> Check:
 
 
 _check_uid: Final = _name(UID_MAX_BYTES)
+_check_class: Final = _name(CLASS_MAX_BYTES)
 
 
 def _check_uids(value: object) -> Complaint | None:
@@ -75,6 +78,17 @@ def _check_uids(value: object) -> Complaint | None:
         return _too_large(f"holds more than {UIDS_MAX} uids")
     for uid in value:
         if complaint := _check_uid(uid):
+            return complaint[0], f"has an element that {complaint[1]}"
+    return None
+
+
+def _check_names(value: object) -> Complaint | None:
+    if type(value) is not list:
+        return _wrong("must be a list of names")
+    if len(value) > NAMES_MAX:
+        return _too_large(f"holds more than {NAMES_MAX} names")
+    for name in value:
+        if complaint := _check_class(name):
             return complaint[0], f"has an element that {complaint[1]}"
     return None
 
@@ -266,6 +280,8 @@ def _check_states(value: object) -> Complaint | None:
 _UID: Final = Field("uid", _check_uid, required=True)
 _UIDS: Final = Field("list of uids", _check_uids, required=True)
 _META: Final = Field("meta", _check_meta)
+_SCOPE: Final = Field("`session` or `user`", _one_of(*get_args(Scope)))
+_HIDE: Final = Field("list of names", _check_names)
 _TOKEN: Final = Field("token", _token(TOKEN_MAX_BYTES))
 _STATUS: Final = Field("`online`, `away`, `busy`, `dnd` or `invisible`", _one_of(*get_args(Status)))
 _UINT: Final = Field("uint", _check_uint)
@@ -278,13 +294,15 @@ SCHEMA: Final[Mapping[int, Fields]] = {
     Kind.LOGIN: {
         "uid": _UID._replace(unless="token"),
         "device": Field("device", _name(DEVICE_MAX_BYTES)),
-        "class": Field("class", _name(CLASS_MAX_BYTES)),
+        "class": Field("class", _check_class),
         "token": _TOKEN,
         "idle_timeout": _SECONDS,
         "meta": _META,
         "private": _META,
         "status": _STATUS,
         "until_ms": _UINT,
+        "scope": _SCOPE,
+        "hide": _HIDE,
         "quiet": Field("boolean", _check_bool),
         "v": _UINT,
         "confirms": Field("boolean", _check_bool),
@@ -309,6 +327,8 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "token": _TOKEN,
         "status": _STATUS,
         "until_ms": _UINT,
+        "scope": _SCOPE,
+        "hide": _HIDE,
         "idle_timeout": _SECONDS,
         "quiet": Field("boolean", _check_bool),
     },
@@ -322,6 +342,8 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "confirmed": _UINT,
         "by_app": _UINT,
         "unconfirmed": _UINT,
+        "scope": _STRING._replace(required=False),
+        "hide": _HIDE,
         "presence": Field("map of uids to states", _check_states),
     },
     Kind.ERROR: {

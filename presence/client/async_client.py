@@ -16,7 +16,14 @@ from anyio.lowlevel import checkpoint
 from presence import protocol
 from presence.client.argument_checks import seconds, unix_ms, user_ids
 from presence.client.argument_checks import visibility_pass as checked_pass
-from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
+from presence.client.errors import (
+    ConnectionLost,
+    Ended,
+    NotConnected,
+    PresenceError,
+    RequestError,
+    Unsupported,
+)
 from presence.client.lifecycle import Payload, State, Statistics
 from presence.client.link import Link
 from presence.client.options import ClientOptions
@@ -35,7 +42,7 @@ from presence.client.pushes import (
     receipt,
     user_states,
 )
-from presence.protocol import Packet
+from presence.protocol import Code, Packet
 
 CONFIRM_S: Final = 5.0  # to wait for confirmations: a phone that is awake takes a second or two
 
@@ -186,9 +193,12 @@ class Client:
         token: str | None = None,
         status: str | None = None,
         until: datetime | timedelta | None = None,
+        scope: str | None = None,
+        hide: Iterable[str] | None = None,
         quiet: bool | None = None,
     ) -> None:
-        """Change the given fields: `meta`, `private` and `status` of this device, the token, or `quiet`.
+        """Change the given fields: `meta`, `private` and `status` of this device, the token, or `quiet`; or
+        what the user hides from others.
 
         Once granted, later logins carry it too, so a user who is away is still away after a reconnect. `meta`
         and `private` replace the previous one, an empty one removes it. `status` is ``online``, ``away``,
@@ -199,15 +209,28 @@ class Client:
         keepalive or request; messages still come immediately. ``quiet=False`` brings what is held. An older
         server holds nothing.
 
+        With the `scope` ``user``, ``invisible`` is of the user: on all devices, also without this one, until
+        an update of any device has another status with this scope. `hide` names what others are not shown:
+        ``last_seen``, or nothing. The server keeps both; later logins carry neither.
+
         Raises as `send_message`, and then later logins do not carry it. ValueError: `until` has no time zone,
-        is no duration above 0, or comes without `status`.
+        is no duration above 0, or comes without `status`, or with an invisibility of the user; `scope` comes
+        without `status`. `Unsupported`: the server is older, and hides nothing for the user; the rest was
+        granted, the status for this device.
         """
+        if scope is not None and (status is None or (scope == "user" and until and status == "invisible")):
+            raise ValueError("scope goes with a status; an invisible user has no end")
         until_ms = unix_ms(until, status, self._time_of_requests)
-        await self._request(
-            protocol.update(
-                meta=meta, private=private, token=token, status=status, until_ms=until_ms, quiet=quiet
-            )
+        wanted = None if hide is None else list(hide)
+        shown = protocol.update(status=status, until_ms=until_ms, scope=scope, hide=wanted).payload
+        answer = await self._request(
+            protocol.update(meta=meta, private=private, token=token, quiet=quiet, **shown)
         )
+        if (scope == "user" and answer.get("scope") != scope) or not {*(wanted or ())} <= {
+            *answer.get("hide", ())
+        }:
+            code = Code.UNSUPPORTED
+            raise Unsupported(code, code.reason, "this server does not hide that for the user")
 
     async def set_idle_timeout(self, idle_timeout: float | timedelta) -> float:
         """Request another idle time-out, in seconds or a timedelta; return the granted one, in seconds.

@@ -241,11 +241,13 @@ class BlockingClient:
         token: str | None = None,
         status: str | None = None,
         until: datetime | timedelta | None = None,
+        scope: str | None = None,
+        hide: Iterable[str] | None = None,
         quiet: bool | None = None,
     ) -> None:
         """Change the given fields, also for later logins. See `Client.update`."""
         update = partial(self._client.update, meta=meta, private=private, token=token)
-        self._call(partial(update, status=status, until=until, quiet=quiet))
+        self._call(partial(update, status=status, until=until, scope=scope, hide=hide, quiet=quiet))
 
     def set_idle_timeout(self, idle_timeout: float | timedelta) -> float:
         """Request another idle time-out; return the granted one. See `Client.set_idle_timeout`."""

@@ -255,8 +255,17 @@ class PersistentState:
         if packet.kind == Kind.UPDATE:
             self._superseded.pop(id, None)
             with suppress(EncodeError):  # with the longest names even a login without `meta` may be too long
-                self.log_in_with(**packet.payload)
+                self.log_in_with(**self._of_this_device(packet.payload, answer))
         return []
+
+    def _of_this_device(self, update: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what later logins carry of a granted update: not what the server keeps with the user."""
+        kept = {name: value for name, value in update.items() if name not in {"scope", "hide"}}
+        if answer.get("scope") == "user" and kept.get("status") == "invisible":
+            del kept["status"]  # sent again, it would undo what another device has changed since
+            if self.login.payload.get("status") == "invisible":
+                kept["status"] = "online"
+        return kept
 
     def _validated(self, login: Packet) -> Packet:
         any_token = {"token": "-"} if self._token_comes_later else {}

@@ -9,7 +9,7 @@ Tests: `tests/core/test_engine_model.py`, `tests/store/test_rules.py`.
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from presence.core.profiles import PLAIN, Profile
+from presence.core.profiles import PLAIN, PrivacyChange, Profile
 
 
 class Op(Enum):
@@ -48,6 +48,7 @@ class Change(NamedTuple):
     idle_timeout_ms: int  # the session's own idle time-out, which a sweep by another node must wait for
     profile: Profile = PLAIN  # what the session shows from now on; not used for an end
     grace_ms: int = 0  # of an end after a lost connection: the grace, if flap damping extended it; else 0
+    privacy: PrivacyChange = ""  # of an update. It is sent once, and is no state: later ones of others count
 
 
 class ChangeSink(Protocol):

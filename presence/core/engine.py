@@ -16,7 +16,7 @@ from presence.common.clock import Clock
 from presence.common.histogram import DETECTION_S, Histogram
 from presence.core.admission import PacketRate
 from presence.core.authenticator import Refusal
-from presence.core.changes import Change, ChangeSink
+from presence.core.changes import Change, ChangeSink, Op
 from presence.core.engine_counters import EngineCounters
 from presence.core.event_facts import facts_of_login
 from presence.core.expiry import Expiry
@@ -213,6 +213,8 @@ class Engine:
         if login.quiet:
             self.quiet.set(session, is_quiet=True)
         self.changes.append(change)
+        if "-" in new.shows.privacy:  # what a login hides, its own change tells
+            self.changes.append(change._replace(op=Op.UPDATE, privacy=new.shows.privacy))
         self._counters.logins += 1
         self._flap_damping.reconnected(session.key, now)
         if superseded is not None:
@@ -229,11 +231,12 @@ class Engine:
                 **_timing(new.idle_timeout),
                 time_ms=self.clock.seen_ms(now),
                 v=protocol.VERSION,
+                **login.granted,
             )
         )
 
     def _update(self, session: Session, update: Update, outcome: ReadOutcome, now: float) -> None:
-        answer = protocol.ok(update.id)
+        answer = protocol.ok(update.id, **update.granted)
         if wait_s := self.registry.profiles.admit_update(session.number, now):
             wait_s = math.ceil(wait_s * 1000) / 1000
             answer = protocol.error(update.id, Code.RATE_LIMITED, "too many updates", wait_s)
@@ -244,7 +247,7 @@ class Engine:
             idle_timeout = None
             if update.idle_timeout is not None:
                 idle_timeout = self.login_policy.clamp_idle_timeout(update.idle_timeout)
-                answer = protocol.ok(update.id, **_timing(idle_timeout))
+                answer = protocol.ok(update.id, **_timing(idle_timeout), **update.granted)
             if session in self.registry:
                 change = self.sessions.update(session, now, shows, status_ends_at, idle_timeout)
                 self._report_update(change)

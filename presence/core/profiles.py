@@ -1,11 +1,24 @@
-"""Profiles of sessions: what they show, with the facts of their logins (see `event_facts`)."""
+"""Profiles of sessions: what they show, with the facts of their logins (see `event_facts`).
 
-from typing import Final, NamedTuple
+What a user hides belongs to the user, and Redis has it: a `Privacy`. The profile of a session has a copy,
+which notices keep up to date: to hide the user here immediately, and to register it if Redis loses its data.
+"""
+
+from typing import Final, NamedTuple, TypeAlias
 
 from presence.common.rate_limit import KeyedRateLimiter
 from presence.core.event_facts import NO_FACTS, LoginFacts
 from presence.protocol import Code
 from presence.protocol.constants import Status
+
+Privacy: TypeAlias = str
+"""What a user hides: `INVISIBLE` and `NO_LAST_SEEN`, in this order, where they apply; "" if nothing."""
+
+PrivacyChange: TypeAlias = str
+"""What a user hides from now on, and no more: each with a sign before it, as in ``+i-l``; "" if the same."""
+
+INVISIBLE: Final = "i"  # that they are online
+NO_LAST_SEEN: Final = "l"  # when they were active
 
 UPDATES_BURST = 10.0  # each update is written to Redis and sent to all watchers
 UPDATES_PER_S = 1.0  # in the long run
@@ -18,10 +31,16 @@ class Profile(NamedTuple):
     meta: str = ""  # for everybody; "" if none
     private: str = ""  # for the application's backend only
     facts: LoginFacts = NO_FACTS
+    privacy: Privacy = ""  # of the user, as this node knows it
+
+    @property
+    def is_invisible(self) -> bool:
+        """Whether the session makes its user invisible, or the user is."""
+        return self.status == "invisible" or INVISIBLE in self.privacy
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All but the status, in the order of TEXTS in `store/scripts/lib/event_texts.lua`."""
+        """Status and privacy apart, all, in the order of TEXTS in `store/scripts/lib/event_texts.lua`."""
         return self[1:3] + self.facts
 
 
@@ -32,11 +51,20 @@ class ProfileChange(NamedTuple):
     until_ms: int | None = None  # Unix milliseconds at which the status from before is back; None: never
     meta: str | None = None
     private: str | None = None
+    privacy: PrivacyChange = ""
 
 
 PLAIN = Profile()
 UNCHANGED: Final = ProfileChange()
 _AUTO_AWAY = Profile("away")  # shared by all sessions that are set away automatically and have no meta
+
+
+def _changed(privacy: Privacy, change: PrivacyChange) -> Privacy:
+    """Return what a user hides after a change."""
+    if not change:
+        return privacy
+    hidden = (each for each in (INVISIBLE, NO_LAST_SEEN) if f"+{each}" in change or each in privacy)
+    return "".join(each for each in hidden if f"-{each}" not in change)
 
 
 class Profiles:
@@ -73,14 +101,22 @@ class Profiles:
         before = self.get(number)
         set_before: Status = "online" if number in self._auto_away else before.status
         self._auto_away.discard(number)
-        status, until_ms, meta, private = change
+        status, until_ms, meta, private, privacy_change = change
+        if f"+{INVISIBLE}" in privacy_change and set_before == "invisible":
+            status = "online"  # that of the user takes its place: it could not be taken back otherwise
         if status is not None and until_ms is not None:
             self._returns_to.setdefault(number, set_before)
         elif status is not None:
             self._returns_to.pop(number, None)
         meta = before.meta if meta is None else meta
         private = before.private if private is None else private
-        return self._show(number, Profile(status or set_before, meta, private, before.facts))
+        privacy = _changed(before.privacy, privacy_change)
+        return self._show(number, Profile(status or set_before, meta, private, before.facts, privacy))
+
+    def note_privacy(self, number: int, privacy: Privacy) -> None:
+        """Note what the user of a session hides, as Redis has it."""
+        known = "".join(each for each in (INVISIBLE, NO_LAST_SEEN) if each in privacy)
+        self._show(number, self.get(number)._replace(privacy=known))
 
     def end_status(self, number: int) -> Code | None:
         """End a status that has an end: the one from before is back."""

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from presence.common.clock import Clock
 from presence.core.changes import Change, Op
 from presence.core.event_facts import NO_FACTS, LoginFacts
-from presence.core.profiles import UNCHANGED, ProfileChange, Profiles
+from presence.core.profiles import UNCHANGED, Privacy, ProfileChange, Profiles
 from presence.protocol import Code
 
 
@@ -224,7 +224,17 @@ class Registry:
         if idle_timeout is not None and idle_timeout != session.idle_timeout:
             session.idle_timeout = idle_timeout
             code = code or Code.UPDATED
+        if change.privacy:  # also if it is no news here: another node may know more
+            return self._change(Op.UPDATE, session, code or Code.UPDATED, now, now)._replace(
+                privacy=change.privacy
+            )
         return self._shown(session, code, now)
+
+    def note_privacy(self, key: SessionKey, session_id: str, privacy: Privacy) -> None:
+        """Note what the user of a session hides, as Redis has it; nothing if the session has ended."""
+        session = self._sessions.get(key)
+        if session is not None and self.session_id(session) == session_id:
+            self.profiles.note_privacy(session.number, privacy)
 
     def end_status(self, session: Session, now: float) -> Change | None:
         """End a status that has an end; None if that changes nothing."""

@@ -9,17 +9,20 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from presence import protocol
 from presence.common import meta_json
-from presence.core.profiles import UNCHANGED, ProfileChange
+from presence.core.profiles import INVISIBLE, NO_LAST_SEEN, UNCHANGED, ProfileChange
 from presence.core.registry import Client, Guest, Session
 from presence.core.service_requests import REQUEST_KINDS, ConfirmationRequest, Request, parse_request
 from presence.protocol import HEADER_BYTES, Code, Kind, Packet, ProtocolError
 
 _KEEPALIVE_BODY = protocol.KEEPALIVE[HEADER_BYTES:]
-_PROFILE_KEYS = frozenset({"status", "meta", "private"})
+_PROFILE_KEYS = frozenset({"status", "meta", "private", "hide"})
+_HIDDEN_AS = {"last_seen": NO_LAST_SEEN}  # `HIDES` of the protocol
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE)
 _MISPLACED = {  # kinds that a logged-in client must not send
     Kind.LOGIN: "this connection has logged in already",
@@ -39,6 +42,7 @@ class Login(NamedTuple):
     device_class: str  # "" if the login names none
     quiet: bool  # see `presence.core.quiet_sessions`
     confirms: bool  # whether the client confirms messages
+    granted: Mapping[str, Any]  # keys of the answer
 
 
 class Update(NamedTuple):
@@ -49,11 +53,14 @@ class Update(NamedTuple):
     token: str | None
     idle_timeout: float | None  # seconds, as requested
     quiet: bool | None
+    granted: Mapping[str, Any]  # keys of the answer
 
     @property
     def is_renewal(self) -> bool:
         """Whether it holds a new token and nothing else, which shows no activity of the user."""
-        return self.token is not None and self == Update(self.id, UNCHANGED, self.token, None, None)
+        return self.token is not None and self == Update(
+            self.id, UNCHANGED, self.token, None, None, self.granted
+        )
 
 
 class Logout(NamedTuple):
@@ -161,7 +168,8 @@ class ServerProtocol:
         if "token" in payload and not self.checks_tokens:
             return _unsupported(packet, outcome, "this server checks no tokens")
         get = payload.get
-        return Update(packet.id, _shows(payload), get("token"), get("idle_timeout"), get("quiet"))
+        shows, granted = _shows(payload), _granted(payload)
+        return Update(packet.id, shows, get("token"), get("idle_timeout"), get("quiet"), granted)
 
 
 def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
@@ -179,6 +187,7 @@ def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
         get("class", ""),
         get("quiet", False),
         get("confirms", False),
+        _granted(packet.payload),
     )
 
 
@@ -186,12 +195,30 @@ def _shows(payload: Mapping[str, Any]) -> ProfileChange:
     """Return what a login or an update changes of what a session shows."""
     if not _PROFILE_KEYS & payload.keys():
         return UNCHANGED
+    status, until_ms, privacy = payload.get("status"), payload.get("until_ms"), ""
+    if payload.get("scope") == "user" and status == "invisible":
+        status, until_ms, privacy = None, None, f"+{INVISIBLE}"
+    elif payload.get("scope") == "user" and status is not None:
+        privacy = f"-{INVISIBLE}"
+    for name, hidden_as in _HIDDEN_AS.items() if "hide" in payload else ():
+        privacy += f"{'+' if name in payload['hide'] else '-'}{hidden_as}"
     return ProfileChange(
-        payload.get("status"),
-        payload.get("until_ms"),
+        status,
+        until_ms,
         meta_json.to_text(payload["meta"]) if "meta" in payload else None,
         meta_json.to_text(payload["private"]) if "private" in payload else None,
+        privacy,
     )
+
+
+def _granted(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the answer to a login or an update says of the user's privacy."""
+    granted: dict[str, Any] = {}
+    if payload.get("scope") == "user" and "status" in payload:
+        granted["scope"] = "user"
+    if "hide" in payload:
+        granted["hide"] = [name for name in _HIDDEN_AS if name in payload["hide"]]
+    return granted or _NOTHING
 
 
 def _unsupported(packet: Packet, outcome: ReadOutcome, message: str) -> Event:

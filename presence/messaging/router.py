@@ -429,11 +429,9 @@ class MessageRouter:
         writes.send()
 
     def _is_invisible_here(self, uid: str) -> bool:
-        """Whether a session here makes its user invisible; Redis may not know yet."""
+        """Whether a user is invisible, as known here; Redis may not know yet."""
         profiles = self._sessions.profiles
-        return any(
-            profiles.get(session.number).status == "invisible" for session in self._sessions.sessions_of(uid)
-        )
+        return any(profiles.get(session.number).is_invisible for session in self._sessions.sessions_of(uid))
 
     def _deliver_here(
         self, message: OutgoingMessage, answer: RouteResult, writes: ConnectionWrites

@@ -198,7 +198,9 @@ class Backlog:
         for index in range(start, end):
             change = self.log.changes[index]
             is_arriving = change.session in plan.arriving
-            if change.op is Op.UPDATE and not is_arriving:
+            if change.op is Op.UPDATE:
+                if is_arriving or change.privacy:  # a registration takes nothing back
+                    kept.append(index)
                 continue
             kept.append(index)
             if change.op is Op.END:

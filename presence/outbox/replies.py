@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from presence.core.changes import SessionName
+from presence.core.profiles import Privacy
 from presence.outbox.event_counts import EventCount
 from presence.outbox.steps import Counter
 
@@ -40,6 +41,7 @@ class NodeNoticeKind(Enum):
     DISPLACED = "displaced"  # superseded by a login on another node; Redis knows
     KICKED = "kicked"  # an operator ends it
     LIMITED = "limited"  # its user has more sessions than allowed
+    PRIVACY = "privacy"  # its user hides something else than before
 
 
 class NodeNotice(NamedTuple):
@@ -51,6 +53,7 @@ class NodeNotice(NamedTuple):
     session: str
     by: str = ""  # the node whose login superseded it, or the operator's name as the kick gave it
     return_allowed: bool = False  # whether the client may reconnect
+    privacy: Privacy = ""  # of `PRIVACY`: what the user hides from now on
 
 
 class PeerTrace(NamedTuple):

@@ -379,6 +379,8 @@ class Node:
                 _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
         elif each.kind is NodeNoticeKind.LIMITED:
             self.engine.terminator.limit(key, each.session, may_return=each.return_allowed)
+        elif each.kind is NodeNoticeKind.PRIVACY:
+            self.engine.registry.note_privacy(key, each.session, each.privacy)
         else:
             self.engine.terminator.supersede(key, each.session, _goodbye(each.return_allowed))
 

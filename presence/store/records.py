@@ -20,7 +20,7 @@ from presence.store.user_filter import ALL_USERS, UserFilter
 
 State = dict[str, Any]
 _SHARDS: Final = re.compile(rb"[1-9]\d{0,4}")  # the setting has at most 16,384
-_LEFT: Final = re.compile(rb"(\d{1,15}) (\d{1,15})-(\d{1,15}) (-?\d{1,15})(?: (.*))?")
+_LEFT: Final = re.compile(rb"(\d{1,15}) (\d{1,15})-(\d{1,15}) (-?\d{1,15})(?: ([^+]*?))?(?: \+([il]+))?")
 _PUBLIC: Final = re.compile(r"(\d{1,15}) (\d{1,15}-\d{1,15}) (\d{1,15}) (\d{1,15})", re.ASCII)
 
 
@@ -53,13 +53,14 @@ def number_of_shards(key: str, stored: object) -> int | None:
 def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
-    A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there are any, `meta`, `private`
-    and ``invisible: True``. `status` is that of `online_state`, ``offline`` or ``unknown``; a user without
-    any data is offline. Unknown: the same, but the leases of all nodes of the sessions have expired. Those
-    nodes return, or others sweep them and the user goes offline. (While the server of a cluster with the
-    lease table is unreachable, such a user counts as online.) Offline: what is not known of the last event is
-    None, and there is its `reason`, if it is known. Of one who is invisible, or was at the end, `public` is
-    the state that clients are shown. Times are Unix milliseconds.
+    A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there are any, `meta`, `private`,
+    ``invisible: True`` and ``hide: ["last_seen"]``, if clients are shown no times of the user. `status` is
+    that of `online_state`, ``offline`` or ``unknown``; a user without any data is offline. Unknown: the same,
+    but the leases of all nodes of the sessions have expired. Those nodes return, or others sweep them and the
+    user goes offline. (While the server of a cluster with the lease table is unreachable, such a user counts
+    as online.) Offline: what is not known of the last event is None, and there is its `reason`, if it is
+    known. Of one who is invisible, or was at the end, `public` is the state that clients are shown. Times are
+    Unix milliseconds.
 
     This takes one round trip, and a second one if any user is online. In a cluster it takes one per shard,
     because a transaction cannot span shards.
@@ -151,7 +152,7 @@ def online_state(text: bytes | None) -> State | None:
         if not isinstance(shown_since, dict) or not {"id", "since_ms"} <= shown_since.keys():
             shown_since = record
         since_ms, entry_id = int(shown_since["since_ms"]), str(shown_since["id"])
-        public = record.get("public")
+        public, privacy = record.get("public"), record.get("privacy")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     if not sessions:
@@ -160,6 +161,7 @@ def online_state(text: bytes | None) -> State | None:
     state = _state(status_of(shown), since_ms, None, entry_id, sessions)
     if state["status"] == "invisible":
         state |= {"status": "online", "invisible": True, "public": public_state(public)}
+    state |= _hidden(privacy if isinstance(privacy, str) else "")
     return {**state, **{name: shown[name] for name in ("meta", "private") if name in shown}}
 
 
@@ -211,7 +213,12 @@ def offline_state(score: float | None, left: bytes | None) -> State:
     state = _offline(code, f"{id_ms}-{id_number}", id_ms + since, last_seen_ms)
     if (public := found[5]) is not None:
         state |= {"invisible": True, "public": public_state(public.decode("utf-8", "replace"))}
-    return state
+    return state | _hidden((found[6] or b"").decode())
+
+
+def _hidden(privacy: str) -> State:
+    """Return what a state says of the things that its user hides; see lib/profile.lua."""
+    return {"hide": ["last_seen"]} if "l" in privacy else {}
 
 
 def public_state(text: object) -> State:

@@ -161,7 +161,20 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
     values: list[object] = []
     reasons: dict[int, str] = {}
     for (
-        (op, uid, device, session, code, at, at_ms, last_seen_ms, idle_timeout_ms, profile, grace_ms),
+        (
+            op,
+            uid,
+            device,
+            session,
+            code,
+            at,
+            at_ms,
+            last_seen_ms,
+            idle_timeout_ms,
+            profile,
+            grace_ms,
+            privacy,
+        ),
         restores,
     ) in items:
         if code not in reasons:
@@ -173,7 +186,8 @@ def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
             values += (name, uid, device, session, str(code), str(at_ms), str(last_seen_ms), age_ms, grace)
         else:
             shown = "" if profile is PLAIN else _packed_profile(profile)
-            values += (op.value, uid, device, session, str(code), str(at_ms), age_ms, idle_timeout_ms, shown)
+            name = op.value + privacy
+            values += (name, uid, device, session, str(code), str(at_ms), age_ms, idle_timeout_ms, shown)
     texts = {str(code): reason for code, reason in reasons.items()}
     return msgpack.packb(values), msgpack.packb(texts)
 
@@ -192,12 +206,15 @@ def _packed_profile(profile: Profile) -> str:
     if profile == PLAIN:
         return ""
     texts = "\0".join(profile.texts).rstrip("\0")
-    return f"{_LETTERS[profile.status]}{texts}"
+    return f"{profile.privacy.upper()}{_LETTERS[profile.status]}{texts}"
 
 
 def _fingerprint(profile: Profile) -> str:
-    """Return the fingerprint of a profile; compare.lua computes the same from a record."""
-    if profile == PLAIN:
+    """Return the fingerprint of a profile; compare.lua computes the same from a record.
+
+    The privacy has no part in it: that of the record counts.
+    """
+    if profile.status == "online" and not any(profile.texts):
         return ""
     return _LETTERS[profile.status] + "".join(
         hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() if text else "-"
@@ -324,10 +341,12 @@ def read_notice(message: Mapping[str, Any]) -> NodeNotice | None:
             message["session"],
             message["by"],
             message["return_allowed"],
+            message.get("privacy", ""),
         )
     except (ValueError, KeyError, TypeError):
         return None
-    is_sound = all(isinstance(each, str) for each in notice[1:5]) and isinstance(notice.return_allowed, bool)
+    texts = (*notice[1:5], notice.privacy)
+    is_sound = all(isinstance(each, str) for each in texts) and isinstance(notice.return_allowed, bool)
     return notice if is_sound else None
 
 

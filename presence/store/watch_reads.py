@@ -186,4 +186,5 @@ def _state(found: Mapping[str, Any], forgotten_ms: float) -> WatchedState:
         found["id"] or "",
         found.get("meta") or "",
         found.get("reason", ""),
+        hides_times="hide" in found,
     )

@@ -393,4 +393,4 @@ def _news(known: WatchedState, event: UserEvent) -> UserEvent | None:
 
 def _without_devices(state: WatchedState) -> tuple[object, ...]:
     """Return what all watchers are shown of a state, but for its entry id."""
-    return state.status, state.since_ms, state.last_seen_ms, state.meta, state.reason
+    return state.status, state.since_ms, state.last_seen_ms, state.meta, state.reason, state.hides_times

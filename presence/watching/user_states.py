@@ -53,11 +53,15 @@ class WatchedState(NamedTuple):
     meta: str = ""  # JSON text set by the client; "" if none
     reason: str = ""  # of an offline user, the name of the code of the event; "" if not known
     devices: tuple[WatchedDevice, ...] | None = None  # None: they are not asked for
+    hides_times: bool = False  # nobody is shown since when, nor when last seen, nor what tells of it
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
         if self.status == HIDDEN:
             return {"status": HIDDEN}
+        if self.hides_times:  # like one whom the server does not remember; the id begins with a time
+            devices = self.devices and tuple(each._replace(since_ms=0) for each in self.devices)
+            return WatchedState(self.status, meta=self.meta, devices=devices).shown()
         state: dict[str, Any] = {
             "status": self.status,
             "since_ms": self.since_ms,
@@ -157,11 +161,12 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
                 state = state._replace(reason=_reason(fields), devices=())
             case _:
                 return None
+        state = state._replace(hides_times="hide" in fields)
         reason = _reason(fields)
         if (public := fields.get("public")) is not None:
             if fields.get("invisible"):
                 state = _public_state(public, entry_id)
-                reason = state.reason
+                reason = state.reason or Code.LOGOUT.reason  # of a user who hides the times
             else:  # visible again: as if the user came now
                 reason = Code(int(public)).reason
         reason = reason or reason_for(state)

@@ -1,5 +1,7 @@
 """Watches outlive their connections: no user is lost, no change is repeated or out of order."""
 
+from typing import Any
+
 import pytest
 
 from presence import protocol
@@ -65,6 +67,13 @@ def test_a_change_that_is_not_newer_is_ignored(online: Driven, id: str) -> None:
     assert known(online) == {"bob": "online"}
     online.receive(push("bob", "away", "9-10", "away"), push("bob", "offline", "10-0", "logout"))
     assert [id for _, _, id, _ in online.changes()] == ["9-10", "10-0"], "ids are compared as numbers"
+
+
+def test_a_change_without_an_id_is_in_order(online: Driven) -> None:
+    online.watch(bob=state("online", "9-1"))
+    hidden = protocol.presence("bob", {"status": "online", "since_ms": None, "id": None}, "updated")
+    online.receive(hidden, push("bob", "away", "8-0", "away"))
+    assert [status for _, status, *_ in online.changes()] == ["online", "away"]
 
 
 def test_a_refused_watch_watches_no_users(online: Driven) -> None:
@@ -313,6 +322,26 @@ def test_the_end_of_quiet_while_offline_is_that_of_later_logins(online: Driven) 
     online.run(1.0)
     online.log_in()
     assert "quiet" not in logins(online)[-1]
+
+
+@pytest.mark.parametrize(
+    ("before", "update", "answer", "later"),
+    [
+        ("busy", {"status": "invisible", "scope": "user"}, {"scope": "user"}, {"status": "busy"}),
+        ("invisible", {"status": "invisible", "scope": "user"}, {"scope": "user"}, {}),
+        # An older server has set the status of the session.
+        ("busy", {"status": "invisible", "scope": "user"}, {}, {"status": "invisible"}),
+        ("busy", {"status": "dnd", "scope": "user"}, {"scope": "user"}, {"status": "dnd"}),
+        ("busy", {"hide": ["last_seen"]}, {"hide": ["last_seen"]}, {"status": "busy"}),
+    ],
+)
+def test_what_the_server_keeps_with_the_user_is_in_no_later_login(
+    online: Driven, before: str, update: dict[str, Any], answer: dict[str, Any], later: dict[str, Any]
+) -> None:
+    online.receive(protocol.ok(online.ask(protocol.update(status=before))))
+    online.receive(protocol.ok(online.ask(protocol.update(**update)), **answer))
+    online.reconnect()
+    assert logins(online)[-1] == {"uid": "ann", "device": "phone", **later}
 
 
 def test_a_refused_update_is_forgotten(online: Driven) -> None:

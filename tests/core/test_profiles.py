@@ -10,6 +10,7 @@ from presence.core.changes import Op
 from presence.core.event_facts import LoginFacts
 from presence.core.profiles import PLAIN, Profile
 from presence.protocol import Code, Kind, Packet
+from presence.protocol.constants import Status
 from tests.support.desks import NotingDesk
 from tests.support.worlds import TICK, World
 
@@ -67,6 +68,73 @@ def test_updates_have_the_code_of_what_they_change_and_no_change_is_no_event() -
         (Op.UPDATE, Code.BACK, PLAIN),
     ]
     assert world.engine.statistics().updates == 4
+
+
+INVISIBLE: dict[str, Any] = {"status": "invisible", "scope": "user"}
+
+
+@pytest.mark.parametrize(
+    ("before", "parts", "profile", "privacy", "granted"),
+    [
+        ("online", INVISIBLE, Profile(privacy="i"), "+i", {"scope": "user"}),
+        ("busy", INVISIBLE, Profile("busy", privacy="i"), "+i", {"scope": "user"}),
+        # That of the session ends: no other device could take it back.
+        ("invisible", INVISIBLE, Profile(privacy="i"), "+i", {"scope": "user"}),
+        ("busy", {**INVISIBLE, "until_ms": 1}, Profile("busy", privacy="i"), "+i", {"scope": "user"}),
+        ("busy", {"status": "online", "scope": "user"}, PLAIN, "-i", {"scope": "user"}),
+        ("busy", {"status": "invisible", "scope": "session"}, Profile("invisible"), "", {}),
+        (
+            "busy",
+            {"hide": ["hair", "last_seen"]},
+            Profile("busy", privacy="l"),
+            "+l",
+            {"hide": ["last_seen"]},
+        ),
+        ("busy", {"hide": []}, Profile("busy"), "-l", {"hide": []}),
+        (
+            "busy",
+            {**INVISIBLE, "hide": ["last_seen"]},
+            Profile("busy", privacy="il"),
+            "+i+l",
+            {"scope": "user", "hide": ["last_seen"]},
+        ),
+    ],
+)
+def test_a_change_of_what_the_user_hides_is_one_change_with_the_own_status(
+    before: Status, parts: dict[str, Any], profile: Profile, privacy: str, granted: dict[str, Any]
+) -> None:
+    world = World()
+    handle = world.login(status=before)
+    world.sockets.answers(handle)
+    world.sockets.feed(handle, protocol.encode(protocol.update(id=7, **parts)))
+    assert world.sockets.answers(handle) == [protocol.ok(7, **granted)]
+    changes = world.changes[1:]
+    assert [(each.op, each.profile, each.privacy) for each in changes] == [(Op.UPDATE, profile, privacy)]
+
+
+def test_a_login_hides_the_user_at_once_and_takes_back_after_it() -> None:
+    world = World()
+    world.login("ada", **INVISIBLE, hide=["last_seen"])
+    world.login("bob", status="busy", scope="user", hide=[])
+    assert [(each.uid, each.op, each.profile, each.privacy) for each in world.changes] == [
+        ("ada", Op.LOGIN, Profile(privacy="il"), ""),
+        ("bob", Op.LOGIN, Profile("busy"), ""),
+        ("bob", Op.UPDATE, Profile("busy"), "-i-l"),
+    ]
+
+
+def test_a_notice_of_what_the_user_hides_is_no_change_and_stays_with_updates() -> None:
+    world = World()
+    handle = world.login()
+    session = world.changes[0].session
+    world.registry.note_privacy("ada", "another", "l")
+    world.registry.note_privacy("ada", session, "lix")
+    assert len(world.changes) == 1
+    update(world, handle, status="busy")
+    update(world, handle, hide=[])
+    assert [each.profile for each in world.changes[1:]] == [
+        Profile("busy", privacy=each) for each in ("il", "i")
+    ]
 
 
 def test_too_many_updates_are_refused_and_the_connection_stays() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 MALFORMED: Final = 310
 TOO_LARGE: Final = 315
 UIDS_MAX: Final = 500
+NAMES_MAX: Final = 8
 META_MAX_BYTES: Final = 256
 META_TEXT_MAX_BYTES: Final = 512
 META_NESTED_MAX: Final = 8
@@ -98,6 +99,16 @@ def _uids(value: Any) -> Iterator[int]:
         yield TOO_LARGE
     for each in value:
         yield from _uid(each)
+
+
+def _names(value: Any) -> Iterator[int]:
+    if type(value) is not list:
+        yield MALFORMED
+        return
+    if len(value) > NAMES_MAX:
+        yield TOO_LARGE
+    for each in value:
+        yield from _class(each)
 
 
 def _meta(value: Any) -> Iterator[int]:
@@ -192,12 +203,14 @@ _RULES: Final[dict[str, Rule]] = {
     "class": _class,
     **dict.fromkeys(("detail", "quiet"), _bool),
     "devices": _devices,
+    "hide": _names,
     "id": _or_nil(_text),
     "meta": _meta,
     "private": _meta,
     "presence": _states,
     "reconnect": _bool,
     "retry_after": _at_least_0,
+    "scope": _word("session", "user"),
     "status": _word("online", "away", "busy", "dnd", "invisible"),
     "token": _token,
     "pass": _pass,
@@ -220,14 +233,14 @@ def _payload(table: str) -> tuple[dict[str, Rule], set[str]]:
 _STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta reason devices")
 _DEVICE: Final = _payload("device=words! status=shown! since_ms=begun! class=words meta")
 _PAYLOADS: Final = {
-    1: _payload("uid! device class token idle_timeout meta private status until_ms quiet v"),
+    1: _payload("uid! device class token idle_timeout meta private status until_ms scope hide quiet v"),
     2: _payload("to! body!"),
     4: _payload("reason=why"),
     5: _payload("uids! detail"),
     6: _payload("uids! detail pass"),
     7: _payload("uids"),
-    8: _payload("meta private token status until_ms idle_timeout quiet"),
-    64: _payload("session idle_timeout keepalive time_ms v delivered presence"),
+    8: _payload("meta private token status until_ms scope hide idle_timeout quiet"),
+    64: _payload("session idle_timeout keepalive time_ms v delivered scope=words hide presence"),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta devices"),
     67: _payload("from! body! at_ms!"),

@@ -117,6 +117,13 @@ def test_a_pending_update_is_covered_by_a_registration() -> None:
     assert shard.taken() == [(Op.REGISTER, "stands"), *logged_in, ops[-1]]
 
 
+def test_a_pending_update_of_what_the_user_hides_follows_the_registration() -> None:
+    update = change(Op.UPDATE, "ada", "a")._replace(privacy="-i")
+    shard = Shard([update], [change(Op.REGISTER, "ada", "a")])
+    shard.resync()
+    assert shard.taken() == [(Op.REGISTER, "a"), (Op.UPDATE, "a")]
+
+
 def test_a_plan_is_made_in_slices_and_loses_nothing_if_it_is_abandoned() -> None:
     """Planned in one go, the changes of a long outage would block the loop for a third of a second."""
     changes = [change(Op.LOGIN, f"w{n}") for n in range(MAX_PLANNED_PER_CALL)]

@@ -45,10 +45,12 @@ def change(
     last_seen_ms: int | None = None,
     profile: Profile = PLAIN,
     grace_ms: int = 0,
+    privacy: str = "",
 ) -> Change:
     code = code or {Op.END: 100, Op.REGISTER: 2, Op.RECLAIM: 2, Op.UPDATE: 5}.get(op, 1)
     seen = at_ms if last_seen_ms is None else last_seen_ms
-    return Change(op, uid, device, session, code, NOW_S - age_s, at_ms, seen, 30_000, profile, grace_ms)
+    at_s = NOW_S - age_s
+    return Change(op, uid, device, session, code, at_s, at_ms, seen, 30_000, profile, grace_ms, privacy)
 
 
 login, end, register, reclaim, update, hold = (
@@ -226,8 +228,11 @@ def a_change(text: str) -> Change:
         age_s=float(options.get("age", 0)),
         at_ms=at_ms,
         last_seen_ms=NOW_MS + int(options["seen"]) if "seen" in options else at_ms,
-        profile=Profile(status, meta, private, LoginFacts(device_class=options.get("class", ""))),
+        profile=Profile(
+            status, meta, private, LoginFacts(device_class=options.get("class", "")), options.get("knows", "")
+        ),
         grace_ms=int(options.get("grace", 0)),
+        privacy=options.get("hides", ""),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
+from presence.core.profiles import Profile
 from presence.messaging.message_bus import Delivery, OutgoingMessage, RouteResult
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
 from presence.store.control_channel import (
@@ -22,7 +23,7 @@ from presence.store.control_channel import (
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries, RedisStore
 from presence.store.script_arguments import Shape
-from tests.store.driving import Hand, login
+from tests.store.driving import Hand, end, login
 from tests.store.servers import Server
 from tests.support.proxy import Proxy
 from tests.support.script_texts import changed, little_room
@@ -120,6 +121,15 @@ FOUND: dict[str, Case] = {
     "a node that does not listen gets nothing": ([("d", "pc", 0)], {}, (0, "pc"), ""),
     "a fenced node gets nothing": ([("f", "pc", 0)], {}, (0, ""), ""),
 }
+
+
+def test_who_left_invisible_and_whose_login_is_on_its_way_gets_no_message(
+    post: Deliveries, hands: Hands
+) -> None:
+    hands["b"].apply(login("bob", "s1", profile=Profile(privacy="i")), end("bob", "s1"))
+    hands["b"].apply(login("cyd", "s2"), end("cyd", "s2"))
+    answers = post.deliver("a", [message("bob"), message("cyd")], {"bob": {"": 5}, "cyd": {"": 5}})
+    assert answers == [RouteResult(0, is_hidden=True), RouteResult(0)]
 
 
 @pytest.mark.parametrize("name", FOUND)

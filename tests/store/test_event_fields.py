@@ -23,6 +23,7 @@ ANOTHER = {"meta": '{"m":2}', "private": '{"p":2}', "devices": "[]", "status": "
 # What the typed events leave out: a reader that needs it takes the raw entry.
 UNTYPED = {
     *((kind, "v") for kind in ("online", "offline", "away", "update", "device", "gap")),
+    *((kind, "hide") for kind in ("online", "offline", "away", "update", "device")),
     *((kind, "public") for kind in ("online", "offline", "update", "device")),
     *((kind, "devices") for kind in ("online", "away", "update")),
     *((kind, "status_ms") for kind in ("away", "device")),
@@ -38,7 +39,7 @@ def entries(server: Server) -> Iterator[list[Event]]:
         node = Hand(store, "a")
         node.open(gap=SkippedChanges(1, 2, 3, 4.0))
         node.apply(
-            login("u", "s1", profile=FULL),
+            login("u", "s1", profile=FULL._replace(privacy="l")),
             login("u", "s2", "desk", profile=FULL),
             update("u", "s1", profile=FULL._replace(status="away")),
             update("u", "s2", "desk", profile=FULL._replace(status="away")),

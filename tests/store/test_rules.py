@@ -39,7 +39,8 @@ DEVICES = ('"', "\\", 'a","b', "é\u2028", "%d", "x" * 64)
 # A row is the rule, the steps of the nodes, and the outcome.
 #
 # Steps: ``a login u s1 phone age=5 & end u s2`` is a batch of `a`, whose login of the session s1
-# of u on the device phone is 5 s old. ``as=away,m``: its state, with m as its meta. ``anew``: a
+# of u on the device phone is 5 s old. ``as=away,m``: its state, with m as its meta. ``hides=+i-l``: what
+# its user hides from now on and no more. ``knows=i``: what its user hides, as its node knows. ``anew``: a
 # node begins its second generation. ``b is fenced``, ``swept``: by `c`. ``a becomes b``: it has that id now.
 #
 # Outcome: the events -> the sessions on record -> the sessions that yield but may return.
@@ -224,6 +225,73 @@ a visible user of a node that dies has an invisible login elsewhere
     b login u sb phone; a hold u sa desk age=5 as=invisible; b end u sb phone age=1;
     a login u sa desk age=5 as=invisible
     online u login; update u updated online invisible -> u/desk/sa
+an invisible user is it without the session that did it
+    a login u s1 phone & update u s1 phone hides=+i & login u s2 desk as=busy & end u s1 phone &
+    update u s2 desk as=dnd
+    online u login; update u updated online invisible -> u/desk/s2
+until another session takes it back
+    a login u s1 phone & update u s1 phone hides=+i; b login u s2 desk as=busy; a end u s1 phone;
+    b update u s2 desk as=dnd hides=-i
+    online u login; update u updated online invisible; update u updated dnd -> u/desk/s2
+each session has its own status again
+    a login u s1 phone as=away & update u s1 phone as=away hides=+i & login u s2 desk & end u s2 desk
+    & update u s1 phone as=away hides=-i
+    online u login away; update u updated online invisible; update u updated away -> u/phone/s1
+an invisible user who was away and is back is away
+    a login u s1 as=away & update u s1 as=away hides=+i & end u s1; b login u s2 &
+    update u s2 as=away hides=-i
+    online u login away; update u updated online invisible; offline u logout invisible
+    …; online u login invisible
+    …; update u updated away -> u//s2
+a session that is invisible by itself hides a user who is not
+    a login u s1 phone as=invisible & login u s2 desk & update u s2 desk hides=+i & update u s2 desk hides=-i
+    online u login invisible -> u/desk/s2 u/phone/s1
+an invisible user who was offline comes back invisible, and is visible as after a login
+    a login u s1 & update u s1 hides=+i & end u s1; b login u s2; b end u s2 & login u s3;
+    b update u s3 hides=-i
+    online u login; update u updated online invisible; offline u logout invisible; online u login invisible
+    …; offline u logout invisible; online u login invisible; update u updated online -> u//s3
+and visible when it was taken back before the end
+    a login u s1 & update u s1 hides=+i & update u s1 hides=-i & end u s1; b login u s2
+    online u login; update u updated online invisible; update u updated online; offline u logout
+    …; online u login -> u//s2
+a login may hide the user from the start
+    a login u s1 knows=i & end u s1; a login u s2
+    online u login invisible; offline u logout invisible; online u login invisible -> u//s2
+a registration hides the user of whom Redis has lost it
+    a login u s1; a reclaim u s1 knows=i
+    online u login; update u updated online invisible -> u//s1
+and takes nothing back
+    a login u s1 phone & update u s1 phone hides=+i & login u s2 desk; a register u s2 desk &
+    register u s1 phone
+    online u login; update u updated online invisible -> u/desk/s2 u/phone/s1
+an invisible user of a node that dies comes back invisible
+    a login u s1 & update u s1 hides=+i; a is fenced; a is swept; b login u s2
+    online u login; update u updated online invisible; offline u node_down invisible
+    …; online u login invisible -> u//s2
+an invisible user has a pending login elsewhere
+    b login u sb phone & update u sb phone hides=+i; a hold u sa desk age=5; b end u sb phone age=1;
+    a login u sa desk age=5
+    online u login; update u updated online invisible -> u/desk/sa
+a lost period of an invisible user
+    a login u s1 & update u s1 hides=+i & end u s1; a restoring end u s2
+    online u login; update u updated online invisible; offline u logout invisible
+    …; online u returned invisible; offline u logout invisible ->
+a user hides when they were active
+    a login u s1 & update u s1 hides=+l & end u s1; b login u s2 & update u s2 hides=-l & end u s2
+    online u login; update u updated online hides; offline u logout hides; online u login hides
+    …; update u updated online
+    …; offline u logout ->
+all events of such a user say so
+    a login u s1 knows=l & update u s1 as=away & update u s1 as=busy & end u s1
+    online u login hides; away u away away hides; away u back busy hides; offline u logout hides ->
+who hides that and becomes invisible is shown like one never seen
+    a login u s1 knows=l & update u s1 hides=+i & end u s1; a login u s2
+    online u login hides; update u updated online invisible hides; offline u logout invisible hides
+    …; online u login invisible hides -> u//s2
+also who comes back as invisible
+    a login u s1 knows=l & end u s1; a login u s2 as=invisible
+    online u login hides; offline u logout hides; online u login invisible hides -> u//s2
 what is private is in the entries of its session
     a login u s1 private=p & update u s1 private=q & end u s1
     online u login {p}; update u updated online {q}; offline u logout {q} ->
@@ -338,6 +406,8 @@ def line(event: dict[str, str]) -> str:
     words = [event.get(name, "").strip('"') for name in ("type", "uid", "reason", "status", "meta")]
     if "invisible" in event:
         words.append("invisible")
+    if event.get("hide") == "last_seen":
+        words.append("hides")
     if private := event.get("private"):
         words.append("{" + private.strip('"') + "}")
     return " ".join(word for word in words if word)
@@ -357,6 +427,10 @@ def shown_status(event: Mapping[str, str]) -> tuple[str, str, bool]:
     """Return the status after an event, since when, and whether it is hidden."""
     status_ms = event.get("status_ms", event["since_ms"])
     return event.get("status", "online"), status_ms, "invisible" in event
+
+
+def shown(states: Mapping[str, WatchedState]) -> dict[str, dict[str, Any]]:
+    return {uid: state.shown() for uid, state in states.items()}
 
 
 def undated(states: Mapping[str, WatchedState]) -> dict[str, WatchedState]:
@@ -408,8 +482,39 @@ def test_a_rule(store: RedisStore, server: Server, rule: str, steps: str, outcom
     assert yielded == may_return
     uids = [*{event["uid"]: None for event in stream if "uid" in event}]
     queried = read_snapshot(server.client, Keys(), 0, uids).states if uids else {}
-    shown = {uid: watched(stream, uid)._replace(devices=None) for uid in uids}
-    assert queried == shown, "a query and a watch show the same"
+    watch = {uid: watched(stream, uid)._replace(devices=None) for uid in uids}
+    assert shown(queried) == shown(watch), "a query and a watch show the same"
+
+
+# Rows as above. Outcome: the notices, as node, device and what the user hides.
+PRIVACY_NOTICES = """
+the nodes of all sessions learn what their user hides
+    a login u s1 phone & login u s2 desk; b login u s3 tv; a update u s1 phone hides=+i
+    -> a/desk/i a/phone/i b/tv/i
+and that they hide it no more
+    a login u s1 phone knows=l; b login u s2 desk; b update u s2 desk hides=-l
+    -> a/phone/ a/phone/l b/desk/ b/desk/l
+a session that comes later learns it
+    a login u s1 & update u s1 hides=+l & end u s1; b login u s2
+    -> a//l b//l
+a fenced node is not told
+    a login u s1 phone; a is fenced; b login u s2 desk & update u s2 desk hides=+i
+    -> b/desk/i
+"""
+
+
+@pytest.mark.parametrize(("rule", "steps", "outcome"), rows(PRIVACY_NOTICES))
+def test_nodes_are_told_what_users_hide(
+    store: RedisStore, server: Server, rule: str, steps: str, outcome: str
+) -> None:
+    hands = {name: Hand(store, name) for name in NODES}
+    for hand in hands.values():
+        hand.open()
+    for step in steps.split("; "):
+        assert play(hands, step).status is ReplyStatus.OK
+    told = [(name, each) for name in NODES for each in probed(store, name).inbox]
+    assert {each.kind for _, each in told} == {NodeNoticeKind.PRIVACY}
+    assert sorted(f"{name}/{each.device}/{each.privacy}" for name, each in told) == outcome[3:].split()
 
 
 @pytest.mark.parametrize(("rule", "steps", "outcome"), rows(RULES))
@@ -449,7 +554,7 @@ def test_device_events_tell_which_devices_are_on_record(
     if uids := [*{event["uid"]: None for event in stream if "uid" in event}]:
         queried = read_snapshot(server.client, Keys(), 0, uids, detail=True).states
         watch = {uid: watched(stream, uid) for uid in uids}
-        assert undated(queried) == undated(watch), "a query and a watch show the same"
+        assert shown(undated(queried)) == shown(undated(watch)), "a query and a watch show the same"
 
 
 @pytest.mark.parametrize(("rule", "steps", "outcome"), rows(LIMITS))

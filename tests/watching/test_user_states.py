@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from presence.watching.user_states import UserEvent, WatchedState, id_of, read_entry, read_hint
+from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState, id_of, read_entry, read_hint
 
 COMMON = {"uid": "ann", "since_ms": "5", "last_seen_ms": "6", "at_ms": "7", "reason": "login"}
 
@@ -65,6 +65,38 @@ def test_a_reason_that_no_packet_can_hold_is_dropped(reason: str) -> None:
 def test_ids_are_compared_as_numbers() -> None:
     assert id_of("9-10") > id_of("9-9")
     assert id_of("10-0") > id_of("9-9")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        WatchedState("offline", 7, 6, "9-1", reason="logout", devices=()),
+        WatchedState("away", 7, None, "9-1", '{"a":1}', devices=(WatchedDevice("", "away", 7, "", ""),)),
+    ],
+)
+def test_a_user_who_hides_when_they_were_active_is_shown_without_times(state: WatchedState) -> None:
+    shown = state._replace(hides_times=True).shown()
+    assert (shown["since_ms"], shown["last_seen_ms"], shown["id"]) == (None, None, None)
+    assert "reason" not in shown
+    assert [each["since_ms"] for each in shown["devices"]] == [0] * len(state.devices or ())
+    same = {name: value for name, value in state.shown().items() if name in {"status", "meta"}}
+    assert same.items() <= shown.items()
+
+
+@pytest.mark.parametrize("kind", ["online", "offline", "away", "update", "device"])
+def test_an_entry_tells_whether_its_user_hides_the_times(kind: str) -> None:
+    for hide in ({}, {"hide": "last_seen"}):
+        event = read_entry("9-1", COMMON | {"type": kind} | hide)
+        assert event is not None
+        assert event.state.hides_times is bool(hide)
+
+
+def test_who_hides_the_times_becomes_invisible_as_if_by_a_logout() -> None:
+    event = read_entry(
+        "9-1", COMMON | {"type": "update", "invisible": "1", "public": "", "hide": "last_seen"}
+    )
+    assert event is not None
+    assert (event.state, event.reason) == (WatchedState("offline", devices=()), "logout")
 
 
 @pytest.mark.parametrize("reason", ["kicked", "banned"])

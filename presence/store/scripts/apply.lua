@@ -8,8 +8,8 @@
 -- from notices: notify
 -- from entries: add_entry carry_out_effects digits event_counts highest_id raise_floor read_watchers
 -- from profile: show_as
--- from shown_state: is_before
--- from events: CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
+-- from shown_state: is_before show_own_way
+-- from events: CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online privacy_of_offline
 -- from changes: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes drop_pending_logins
 -- from changes: end_without_record hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins
 -- from changes: remove_session set_owned trim_seen write_record
@@ -22,7 +22,7 @@
 --   11 items, MessagePack: one flat array, of ITEM_VALUES values for each item, in order
 --      "login", "register", "reclaim" (a registration after Redis lost recent writes), "update" or "hold" (a login that
 --      will follow: see pending logins in lib/changes.lua), uid, device, session, code, at_ms, age_ms, idle_timeout_ms,
---      profile (see `show_as`)
+--      profile (see `show_as`). After "update" comes what it changes of the user's privacy, if it does, such as "+i-l"
 --      "end" or "restore" (an end that may have to write its whole online period), uid, device, session, code, at_ms,
 --      last_seen_ms, age_ms, grace_ms
 --      where code, at_ms and last_seen_ms are digits, and grace_ms is digits or ""
@@ -312,17 +312,19 @@ local function end_session(op, change, age_ms)
   elseif op == 'restore' then
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
     local ended = {session = session, node = node, generation = generation, login_ms = now_ms - age_ms}
+    local privacy, public = privacy_of_offline(uid), nil
+    if privacy then show_own_way(ended, privacy) end
     since_ms = tonumber(change.last_seen_ms) < tonumber(change.at_ms) and change.last_seen_ms or change.at_ms
-    since_id = go_online({uid = uid, device = device, session = session, code = CODE_RETURNED, reason = 'returned',
-      at_ms = since_ms})
-    record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
+    since_id, public = go_online({uid = uid, device = device, session = session, code = CODE_RETURNED, reason = 'returned',
+      at_ms = since_ms}, privacy and ended, nil, privacy)
+    record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}, public = public, privacy = privacy}
     local before = hand_to_pending_login(record, uid, device, ended, now_ms - age_ms)
     if before then
       emit_if_shown_changed(change, record, before)
       if not record.sessions[device] then emit_device(change, record, ended) end
       write_record(uid, record)
     else
-      go_offline(change, since_id, since_ms)
+      go_offline(change, since_id, since_ms, privacy and ended, public, privacy)
     end
   end
 end
@@ -377,6 +379,8 @@ for i = 1, #items, ITEM_VALUES do
       add_pending_login(change, now_ms - age_ms, idle_timeout_ms, profile, reached_ms - age_ms)
     elseif op == 'update' then
       update_session(change, idle_timeout_ms, profile)
+    elseif string.sub(op, 1, 6) == 'update' then
+      update_session(change, idle_timeout_ms, profile, string.sub(op, 7))
     else
       add_session(op, change, age_ms, idle_timeout_ms, profile)
     end

@@ -18,12 +18,14 @@ if refusal then return refusal end
 
 local LETTERS = {online = '-', away = 'a', busy = 'b', dnd = 'd', invisible = 'i'}
 
--- "" if plain; otherwise the letter of the status, and the SHA-1 of each of its TEXTS, "-" where there is none.
+-- "" if plain, by its own status; otherwise the letter of that, and the SHA-1 of each of its TEXTS, "-" where there is none.
 local function fingerprint(session)
   if is_plain_session(session) then return '' end
-  local parts = {LETTERS[status_of(session)]}
-  for i, name in ipairs(TEXTS) do parts[i + 1] = session[name] and redis.sha1hex(session[name]) or '-' end
-  return table.concat(parts)
+  local parts, is_plain = {LETTERS[own_status(session)]}, own_status(session) == 'online'
+  for i, name in ipairs(TEXTS) do
+    parts[i + 1], is_plain = session[name] and redis.sha1hex(session[name]) or '-', is_plain and not session[name]
+  end
+  return is_plain and '' or table.concat(parts)
 end
 
 local uids, first_of, fields = {}, {}, {}

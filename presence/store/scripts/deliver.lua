@@ -43,7 +43,10 @@ local function find_targets(recipient, uid, only)
       target[2][#target[2] + 1], all[#all + 1] = device, device
     end
   end
-  local is_hidden = record and record.public and own_id ~= ''
+  local is_hidden = own_id ~= '' and record and record.public
+  if own_id ~= '' and not record and next(ages_ms) then  -- their login is on its way, and they may have left invisible
+    is_hidden = string.find(redis.call('HGET', left_key, uid) or '', ' %+i')
+  end
   targets[recipient], devices[recipient] = is_hidden and {} or found, not is_hidden and all
 end
 

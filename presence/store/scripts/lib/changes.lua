@@ -32,7 +32,7 @@ end
 -- Returns the JSON of a record, in the form of PLAIN_RECORD if possible.
 local function encode_record(record)
   local device, session = next(record.sessions)
-  if next(record.sessions, device) ~= nil or record.state ~= nil or session.late_ms or not is_plain_session(session)
+  if next(record.sessions, device) ~= nil or record.state ~= nil or record.privacy or session.late_ms or not is_plain_session(session)
       or type(session.generation) ~= 'number' or type(session.idle_timeout_ms) ~= 'number'
       or not (is_plain(device) and is_plain(session.node) and string.find(record.id, '^%d+%-%d+$'))
       or string.find(session.session, '[%c"\\]') then
@@ -124,6 +124,7 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
           and not (device == gone and login[4] < gone_entry.login_ms and is_fenced(id)) then
         entry.late_ms = lateness(login[4] - earliest_ms)
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
+        if record.privacy then show_own_way(entry, record.privacy) end
         if not entries[device] then devices[#devices + 1] = device end
         entries[device] = entry
       end
@@ -162,7 +163,7 @@ local function remove_session(change, record, ended_ms)
     if not record.sessions[device] then emit_device(change, record, present) end
     write_record(uid, record)
   else
-    go_offline(change, record.id, digits(record.since_ms), present, record.public)
+    go_offline(change, record.id, digits(record.since_ms), present, record.public, record.privacy)
   end
 end
 

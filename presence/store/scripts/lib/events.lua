@@ -1,5 +1,6 @@
--- requires: shard record_cache entries event_texts profile shown_state
+-- requires: effects shard record_cache entries event_texts profile shown_state
 -- provides: CODE_LOGIN CODE_NODE_DOWN CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
+-- provides: privacy_of_offline
 -- Events of users. A *change* of a session causes them; it has the fields uid, device, session, code, reason, at_ms,
 -- last_seen_ms and, of the end of a lost connection whose grace was lengthened, grace_ms. All but the names are digits.
 
@@ -20,6 +21,18 @@ local function with_status(status, public, ...)
   return ...
 end
 
+-- Adds to an event, the command of its entry, that others get no times of its user.
+local function tell_privacy(command, privacy)
+  if hides(privacy, 'l') then command[#command + 1], command[#command + 2] = 'hide', 'last_seen' end
+end
+
+-- Returns what an offline user hides; nil: nothing.
+local function privacy_of_offline(uid)
+  local text = left[uid]
+  if text == nil and privacy_in_use then text = redis.call('HGET', left_key, uid) end
+  return text and string.match(text, ' %+([il]+)$') or nil
+end
+
 -- Returns what clients are shown of an offline user who comes as invisible: how they left when they were visible.
 local function public_of_offline(uid)
   local text, last_seen_ms = left[uid], seen[uid]
@@ -27,8 +40,11 @@ local function public_of_offline(uid)
     text, last_seen_ms = redis.call('HGET', left_key, uid), redis.call('ZSCORE', seen_key, uid)
   end
   if not text or not last_seen_ms then return '' end
+  local privacy = string.match(text, ' %+([il]+)$')
+  if privacy then text = string.sub(text, 1, -#privacy - 3) end
   local public = string.match(text, '^%S+ %S+ %S+ (.*)$')
   if not public then
+    if hides(privacy, 'l') then return '' end
     local code, id, ms = string.match(text, '^(%d+) (%d+%-%d+) (%-?%d+)$')
     if not code then return '' end
     public = table.concat({code, id, digits(string.match(id, '^%d+') + ms), digits(tonumber(last_seen_ms))}, ' ')
@@ -38,8 +54,8 @@ local function public_of_offline(uid)
 end
 
 -- Collects the online event of a user; returns its entry id and, of an invisible user, `public` of the record. `session`: the
--- one that has come; nil: a plain one. `devices`: their JSON, see `devices_text`, or false.
-local function go_online(change, session, devices)
+-- one that has come; nil: a plain one. `devices`: their JSON, see `devices_text`, or false. `privacy`: of the user.
+local function go_online(change, session, devices, privacy)
   local uid, at_ms, status = change.uid, change.at_ms, session and status_of(session) or 'online'
   local public = status == 'invisible' and public_of_offline(uid) or nil
   seen[uid], left[uid] = false, false
@@ -47,13 +63,14 @@ local function go_online(change, session, devices)
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', at_ms, 'last_seen_ms', at_ms,
     'at_ms', at_ms,
     with_status(status, public, with_texts(session, 1, #TEXTS, with('devices', devices))))
+  if privacy then tell_privacy(command, privacy) end
   publish(uid, id, command, online_channel, status, at_ms)
   return id, public
 end
 
 -- Collects the offline event of a user, who was online since `since_ms` (digits) with the entry `since_id`. `session`: the one
--- that has gone; nil: a plain one. `public`: of the record.
-local function go_offline(change, since_id, since_ms, session, public)
+-- that has gone; nil: a plain one. `public`, `privacy`: of the record.
+local function go_offline(change, since_id, since_ms, session, public, privacy)
   local uid, code, at_ms, last_seen_ms = change.uid, change.code, change.at_ms, change.last_seen_ms
   -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
   -- A difference converts digits faster than `tonumber`.
@@ -65,9 +82,11 @@ local function go_offline(change, since_id, since_ms, session, public)
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', since_ms, 'last_seen_ms', last_seen_ms,
     'at_ms', at_ms, 'since_id', since_id,
     with('grace_ms', change.grace_ms, with_status('online', public, with_texts(session, 1, #TEXTS))))
+  if privacy then tell_privacy(command, privacy) end
   publish(uid, id, command, offline_channel, 'offline', at_ms)
   left[uid] = code .. ' ' .. id .. ' ' .. digits(at_ms - top_ms)
     .. (public and ' ' .. (public ~= '' and public or '-') or '')
+  if privacy then left[uid] = left[uid] .. ' +' .. privacy end
 end
 
 -- The last fields of an event of a user who stays online, of whom a session is shown, before other arguments. `public`: what
@@ -82,16 +101,20 @@ local function status_start(record)
 end
 
 -- Collects an event if what is shown of a user who stays online has changed; it becomes the latest entry of the user's state.
--- `before`: the session that was shown. That of the change may be gone.
-local function emit_if_shown_changed(change, record, before)
+-- `before`: the session that was shown. That of the change may be gone. `hid_times`: whether others got no times of the user;
+-- nil: as by now.
+local function emit_if_shown_changed(change, record, before, hid_times)
   local session, at_ms = shown(record), change.at_ms
-  if show_the_same(session, before) then return end
+  if show_the_same(session, before) and (hid_times == nil or hid_times == hides(record.privacy, 'l')) then return end
   local status, status_before, status_ms = status_of(session), status_of(before), at_ms
   local type, code, reason = 'update', CODE_UPDATED, 'updated'
   if status == status_before then
     status_ms = status_start(record)
   elseif status == 'invisible' or status_before == 'invisible' then
-    record.public = status == 'invisible' and table.concat({CODE_LOGOUT, '*', at_ms, at_ms}, ' ') or nil
+    record.public = nil
+    if status == 'invisible' then
+      record.public = hides(record.privacy, 'l') and '' or table.concat({CODE_LOGOUT, '*', at_ms, at_ms}, ' ')
+    end
   elseif status == 'away' then
     type, code, reason = 'away', CODE_AWAY, 'away'
   elseif status_before == 'away' then
@@ -102,6 +125,7 @@ local function emit_if_shown_changed(change, record, before)
     'last_seen_ms', at_ms, 'at_ms', at_ms,
     state_fields(record, session, status, status_ms, record.public or status_before == 'invisible' and CODE_LOGIN,
       with('devices', device_events and devices_text(record.sessions))))
+  if record.privacy then tell_privacy(command, record.privacy) end
   publish(change.uid, id, command, nil, status, status_ms)
   record.state = {id = id, since_ms = tonumber(status_ms)}
   if record.public then record.public = string.gsub(record.public, '%*', id) end
@@ -118,6 +142,7 @@ local function emit_device(change, record, session)
     'last_seen_ms', change.last_seen_ms, 'at_ms', change.at_ms,
     state_fields(record, shown_session, status, status_ms, record.public,
       with_texts(session, SHOWN_TEXTS + 1, #TEXTS, with('devices', devices_text(record.sessions)))))
+  if record.privacy then tell_privacy(command, record.privacy) end
   publish(change.uid, id, command, nil, status, status_ms)
   record.state = {id = id, since_ms = tonumber(status_ms)}
 end

@@ -1,14 +1,19 @@
 -- requires: event_texts
--- provides: RANKS is_plain_session said_status show_as show_the_same status_of text_or_nil
+-- provides: RANKS changed_privacy hides is_plain_session own_status said_status show_as show_the_same status_of text_or_nil
 -- What a session shows. In a record `away` is true, or `status` is another one; without them it is online.
+--
+-- What a user hides, *privacy*, is `privacy` of the record: "i" the user is invisible, "l" others get no times of them. While
+-- the user is invisible, each session has the status `invisible`, and `own` is its own one: so older nodes hide the user, too.
 
 local STATUSES = {a = 'away', b = 'busy', d = 'dnd', i = 'invisible'}
 local RANKS = {invisible = 5, dnd = 4, busy = 3, online = 2, away = 1}  -- the highest one takes precedence
 
--- Sets the profile of a session, which has none yet, from its text: "" is plain, otherwise the letter of the status,
--- followed by its TEXTS with a NUL between two; empty ones at the end are left out.
+-- Sets the profile of a session, which has none yet, from its text: "" is plain, otherwise what its node knows of the user's
+-- privacy, in upper case, the letter of the status, and its TEXTS with a NUL between two; empty ones at the end are left out.
 local function show_as(session, profile)
-  local status, first = STATUSES[string.sub(profile, 1, 1)], 2
+  local first = string.find(profile, '[^IL]') or 1
+  local status = STATUSES[string.sub(profile, first, first)]
+  first = first + 1
   if status == 'away' then session.away = true elseif status then session.status = status end
   for i = 1, #TEXTS do
     if first > #profile then return end
@@ -20,6 +25,25 @@ end
 
 local function status_of(session)
   return session.away == true and 'away' or RANKS[session.status] and session.status or 'online'
+end
+
+-- Returns the status that a session has by itself.
+local function own_status(session)
+  return session.status == 'invisible' and RANKS[session.own] and session.own or status_of(session)
+end
+
+-- Whether a user hides something: "i" or "l".
+local function hides(privacy, what)
+  return privacy and string.find(privacy, what, 1, true) and true or false
+end
+
+-- Returns what a user hides after a change such as "+i-l"; nil: nothing.
+local function changed_privacy(privacy, change)
+  local changed = ''
+  for _, each in ipairs({'i', 'l'}) do
+    if hides(change, '+' .. each) or hides(privacy, each) and not hides(change, '-' .. each) then changed = changed .. each end
+  end
+  return changed ~= '' and changed or nil
 end
 
 -- Returns the status in events, where an invisible user is online.

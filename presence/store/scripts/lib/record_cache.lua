@@ -65,6 +65,7 @@ local function decoded_record(text)
     record.state = nil
   end
   if type(record.public) ~= 'string' then record.public = nil end
+  if type(record.privacy) ~= 'string' then record.privacy = nil end
   return record
 end
 

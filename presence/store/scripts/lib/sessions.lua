@@ -1,42 +1,81 @@
--- requires: shard record_cache profile shown_state events changes
+-- requires: effects shard record_cache notices profile shown_state events changes
 -- provides: put_session update_session
 -- Puts a session into the record of its user, and changes one that is there; collects the events.
+
+-- Returns what a user hides who hides `known`, by the record, and whose session has this profile. Its node says in it what it
+-- knows of that: Redis may have lost it. So nothing is taken back.
+local function with_claims(known, profile)
+  local claims = profile ~= '' and string.match(profile, '^[IL]+')
+  if not claims then return known end
+  local change = string.gsub(string.lower(claims), '.', '+%0')
+  return changed_privacy(known, change)
+end
+
+-- Tells the nodes of some sessions of a record what its user hides now; their notices come in the order of the changes.
+local function tell_nodes(uid, record, sessions)
+  if record.privacy and not privacy_in_use then
+    privacy_in_use = '1'
+    will('HSET', meta_key, 'privacy', '1')
+  end
+  for device, session in pairs(sessions) do
+    if not is_fenced(session.node) then
+      notify(session.node, {type = 'privacy', uid = uid, device = device, session = session.session, by = node,
+        return_allowed = false, privacy = record.privacy or ''})
+    end
+  end
+end
 
 -- Puts a session of a change into a user's record, in place of another one of its device; returns the record, new if the user
 -- was offline. `profile`: its text, which the session shows. The caller calls `write_record`.
 local function put_session(change, record, entry, profile)
   local uid, device = change.uid, change.device
   local present = record and record.sessions[device]
+  local known = record and record.privacy
+  if not record then known = privacy_of_offline(uid) end
+  local privacy = with_claims(known, profile)
+  if privacy then show_own_way(entry, privacy) end
   local left_id, left_ms
   if not record then left_id, left_ms = remains_of_record(uid) end
   if left_id then  -- unreadable: the user was online, and stays it
-    record = {id = left_id, since_ms = tonumber(left_ms or string.match(left_id, '^%d+')), sessions = {[device] = entry}}
+    record = {id = left_id, since_ms = tonumber(left_ms or string.match(left_id, '^%d+')), sessions = {[device] = entry},
+      privacy = privacy}
   elseif not record then
-    local id, public = go_online(change, profile ~= '' and entry, device_events and devices_text({[device] = entry}))
-    record = {id = id, since_ms = tonumber(change.at_ms), sessions = {[device] = entry}, public = public}
+    local id, public = go_online(change, (profile ~= '' or privacy) and entry,
+      device_events and devices_text({[device] = entry}), privacy)
+    record = {id = id, since_ms = tonumber(change.at_ms), sessions = {[device] = entry}, public = public, privacy = privacy}
   else
-    local before = shown(record)
+    local before, hid_times = shown(record), hides(known, 'l')
+    if privacy ~= known then before = as_shown(before) end
     record.sessions[device] = entry
-    if not present or present.session ~= entry.session or not show_the_same(present, entry) then
-      emit_if_shown_changed(change, record, before)
+    if privacy ~= known then set_privacy(record, privacy) end
+    if not present or present.session ~= entry.session or privacy ~= known or not show_the_same(present, entry) then
+      emit_if_shown_changed(change, record, before, hid_times)
     end
     if not present then
       change.last_seen_ms = change.at_ms
       emit_device(change, record, entry)
     end
   end
+  if privacy then tell_nodes(uid, record, privacy ~= known and record.sessions or {[device] = entry}) end
   return record
 end
 
--- Changes the profile and the idle time-out of a session in the record.
-local function update_session(change, idle_timeout_ms, profile)
+-- Changes the profile and the idle time-out of a session in the record, and what its user hides: `privacy_change` as in
+-- `changed_privacy`, or nil.
+local function update_session(change, idle_timeout_ms, profile, privacy_change)
   local record = read_record(change.uid)
   local present = record and record.sessions[change.device]
   if not present or present.session ~= change.session then return end
-  local shown_before = shown(record)
+  local shown_before, hid_times = shown(record), hides(record.privacy, 'l')
+  if privacy_change and shown_before ~= present then shown_before = as_shown(shown_before) end
   local profile_before = show_instead(present, profile)
   present.idle_timeout_ms = idle_timeout_ms
   if shown_before == present then shown_before = profile_before end  -- `present` has the other profile by now
-  emit_if_shown_changed(change, record, shown_before)
+  if record.privacy then show_own_way(present, record.privacy) end
+  if privacy_change then
+    set_privacy(record, changed_privacy(record.privacy, privacy_change))
+    tell_nodes(change.uid, record, record.sessions)
+  end
+  emit_if_shown_changed(change, record, shown_before, hid_times)
   write_record(change.uid, record)
 end

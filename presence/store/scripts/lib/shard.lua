@@ -11,7 +11,7 @@
 --              a session has `away` (true), `meta` (a text, opaque here), and `late_ms`: by so much `login_ms` may
 --              be too late, because the call came late; the record has `state`: {id, since_ms},
 --              its latest "away", "update" or "device" entry and the start of the present status; and that of an invisible user has
---              `public` (a text, see lib/shown_state.lua)
+--              `public` (a text, see lib/shown_state.lua), and that of one who hides something `privacy` (lib/profile.lua)
 --   3 seen     sorted set: uid -> ms last seen, of users offline
 --   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n. `trail`: the batch history,
 --              counters of previous generations; `complete`: the generation in which all its live sessions have been registered;
@@ -21,11 +21,12 @@
 --              became complete, or "-"
 --   6 holding  set: ids of the nodes with pending logins
 --   7 meta     hash: version, that of the form of this shard's data; unfinished, see lib/effects.lua; floor, an entry id
---              above which the next one has to be, whatever entries there are
+--              above which the next one has to be, whatever entries there are; privacy, "1" once a user has hidden something
 --   8 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --              script works on half of a shard: undeclared keys would fail it midway
 --   9 left     hash: uid -> "<code> <entry id> <ms>" of the last offline event, of users in `seen`; `ms`: its time, from that
---              of the entry id on. After it, of a user who left invisible: a space, and `public` of the record, or "-"
+--              of the entry id on. After it, of a user who left invisible: a space, and `public` of the record, or "-";
+--              and of one who hides something: a space, "+" and `privacy` of the record
 -- ARGV
 --   1 node id
 --   2 generation

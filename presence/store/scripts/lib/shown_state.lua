@@ -1,11 +1,11 @@
 -- requires: event_texts profile
--- provides: devices_text is_before show_instead shown
+-- provides: as_shown devices_text is_before set_privacy show_instead shown show_own_way
 -- What a user shows to others: the status and `meta` of the session that takes precedence.
 --
 -- One invisible session makes its user invisible. Clients are shown such a user as offline since then or, who came as
 -- invisible, as before; `public` of the record says how: "" (nothing known) or "<code> <entry id> <since_ms> <last_seen_ms>".
 -- The events of an invisible user have it, too; there "*" is the id of the entry itself. The entry with which the user
--- becomes visible has as `public` the code that clients are told.
+-- becomes visible has as `public` the code that clients are told. One who is invisible because the user is has it as well.
 
 -- A call may have hundreds of updates of a user with dozens of devices. So what it computes of a session is kept in `forms`
 -- until the session changes, and its devices are sorted once.
@@ -58,14 +58,39 @@ local function shown(record)
   return session
 end
 
+-- Gives a session of a user with this privacy the status that it shows; its own one stays in `own`.
+local function show_own_way(session, privacy)
+  local own = own_status(session)
+  session.away, session.status, session.own, forms[session] = nil, nil, nil, nil
+  if hides(privacy, 'i') then
+    session.status, session.own = 'invisible', own
+  elseif own == 'away' then
+    session.away = true
+  elseif own ~= 'online' then
+    session.status = own
+  end
+end
+
+-- Sets what the user of a record hides.
+local function set_privacy(record, privacy)
+  if hides(record.privacy, 'i') ~= hides(privacy, 'i') then
+    for _, session in pairs(record.sessions) do show_own_way(session, privacy) end
+  end
+  record.privacy = privacy
+end
+
+-- Returns a copy of what a session shows now.
+local function as_shown(session)
+  local copy = {away = session.away, status = session.status}
+  for i = 1, #TEXTS do copy[TEXTS[i]] = session[TEXTS[i]] end
+  return copy
+end
+
 -- Sets another profile of a session; returns a table with the one from before.
 local function show_instead(session, profile)
-  local before = {away = session.away, status = session.status}
-  session.away, session.status, forms[session] = nil, nil, nil
-  for i = 1, #TEXTS do
-    local name = TEXTS[i]
-    if session[name] ~= nil then before[name], session[name] = session[name], nil end
-  end
+  local before = as_shown(session)
+  session.away, session.status, session.own, forms[session] = nil, nil, nil, nil
+  for i = 1, #TEXTS do session[TEXTS[i]] = nil end
   show_as(session, profile)
   return before
 end
