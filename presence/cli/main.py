@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "timers": "inspect and change shared timers",
     "token": "generate keys, sign and verify tokens, add operator tokens",
     "doctor": "check the machine, the settings and Redis, and suggest fixes",
+    "rebalance": "spread clients evenly over the servers, without an event",
     "advise": "print which time-out would have spared users short absences",
     "plan": "print what a number of users takes: workers, memory, Redis",
     "demo": "run a server with simulated clients and check its events",

@@ -14,7 +14,8 @@ Three verbs, which mean the same in the core and in the transports:
     too many sessions of a user                 Engine at a login; Node   evict_excess; limit: end, disconnect
     a login of the same device elsewhere        Node                      supersede: end, disconnect
     a login of the same device here             Engine                    disconnect, and no end
-    the server stops                            server/drain.py           disconnect_all, and no end
+    the server stops; a rebalance               server/drain.py,          disconnect_all, and no end
+                                                server/rebalancer.py
     an expired token, an error, a flood         Expiry, Engine            disconnect_with_grace
     connection lost, slow reader                transports, by Engine     disconnected
     bad input, logout                           Engine.received           disconnected, before the close
@@ -166,9 +167,10 @@ class SessionTerminator:
         return self._end_named(key, session_id, Code.SESSION_LIMIT, retry_after)
 
     def disconnect_all(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
-        """Close the connections of sessions without ending them: this server stops, and clients reconnect.
+        """Close the connections of sessions without ending them, for clients to reconnect, here or elsewhere.
 
-        Each connection is read first, because it may have sent a logout.
+        The session of one that does not return ends by its idle time-out. Each connection is read first,
+        because it may have sent a logout.
         """
         for session in sessions:
             if session.transport is not None:

@@ -10,7 +10,6 @@ A pass over the streams, which are only read: O(entries) of time, and memory for
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -214,9 +213,9 @@ class Adviser:
 
     def _disconnect_grace_s(self) -> float | None:
         """Return the setting of the live nodes; None if they have none, or several."""
-        texts = [node.settings or "" for node in self._reader.nodes() if node.status == "alive"]
-        found = {match[1] for text in texts if (match := _GRACE.search(text))}
-        return float(found.pop()) if len(found) == 1 else None
+        alive = [node for node in self._reader.nodes() if node.status == "alive"]
+        found = {node.setting("disconnect_grace") for node in alive}
+        return found.pop() if len(found) == 1 else None
 
     def close(self) -> None:
         self._reader.close()
@@ -227,9 +226,6 @@ class Adviser:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_GRACE: Final = re.compile(r"(?:^| )disconnect_grace=(\d{1,9}(?:\.\d{1,9})?)(?: |$)", re.ASCII)
 
 
 def _report(absences: Absences, grace_s: float | None) -> dict[str, Any]:

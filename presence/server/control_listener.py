@@ -22,7 +22,7 @@ from presence.outbox.replies import NodeNotice
 from presence.server.answer_queue import QUESTION_WORK
 from presence.server.node_assembly import Node
 from presence.store.control_channel import ControlMessage
-from presence.store.control_messages import BanNotice, Erasure
+from presence.store.control_messages import BanNotice, Erasure, RebalanceOrder
 from presence.store.questions import Question
 
 GATHER_S: Final = 0.004  # after deliveries, before the next read
@@ -57,6 +57,7 @@ class ControlListener:
         on_questions: takes questions of operators.
         on_bans: called when the table of bans may have changed.
         on_confirmations: takes what other nodes report on messages of clients of this node.
+        on_orders: takes orders to send clients away.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ControlListener:
         on_bans: Callable[[], object] = lambda: None,
         *,
         on_confirmations: Callable[[Sequence[ConfirmationReport]], object] = lambda _: None,
+        on_orders: Callable[[Sequence[RebalanceOrder]], object] = lambda _: None,
     ) -> None:
         self._node = node
         self._channel = channel
@@ -75,6 +77,7 @@ class ControlListener:
         self._on_questions = on_questions
         self._on_bans = on_bans
         self._on_confirmations = on_confirmations
+        self._on_orders = on_orders
         self._redis = LoopCaller()
         self._listening = trio.CancelScope()  # under the node's present id
         self._running = trio.CancelScope()
@@ -132,6 +135,7 @@ class ControlListener:
         if notices := [each for each in received if isinstance(each, BanNotice)]:
             self._node.log_bans(notices)
             self._on_bans()
+        self._on_orders([each for each in received if isinstance(each, RebalanceOrder)])
         with faults.contained(QUESTION_WORK):
             self._on_questions([each for each in received if isinstance(each, Question)])
         if reports := [each for each in received if isinstance(each, ConfirmationReport)]:

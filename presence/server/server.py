@@ -31,6 +31,7 @@ from presence.server.credentials import Credentials
 from presence.server.node_assembly import Node, Stores
 from presence.server.question_answers import QuestionAnswers
 from presence.server.readiness import Readiness
+from presence.server.rebalancer import Rebalancer
 from presence.server.refusal_log import log_refusal
 from presence.server.request_router import RequestRouter
 from presence.server.server_statistics import ServerStatistics, ServerTransport
@@ -108,6 +109,7 @@ class Server:
         )
         self.node.engine.on_refusal = log_refusal
         self._bans = self._build_ban_enforcer()
+        self._rebalancer = Rebalancer(self.node.engine, clock, TrioRuntime())
         self._control = self._build_control_listener()
         self._followups = redis_setup.scheduler(redis_url, settings, self.node.keys)
         self._stats_responder = self._build_stats_responder(stats_socket)
@@ -193,6 +195,7 @@ class Server:
             self._answer_queue.answer,
             self._bans.refresh_soon,
             on_confirmations=self._router.confirmed_by_nodes,
+            on_orders=self._rebalancer.obey,
         )
 
     def _build_stats_responder(self, stats_socket: socket.socket | None) -> StatsResponder | None:
@@ -209,6 +212,7 @@ class Server:
             self._watching,
             self._answer_queue,
             self._credentials,
+            rebalancer=self._rebalancer,
             followups=self._followups,
             stats_responder=self._stats_responder,
             transport=lambda: self._transport,
@@ -255,6 +259,7 @@ class Server:
             self.node.cluster.run,
             self._control.run,
             self._bans.run,
+            self._rebalancer.run,
             self._router.run,
             self._answer_queue.run,
             self._watching.run,

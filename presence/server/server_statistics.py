@@ -16,6 +16,7 @@ from presence.server.answer_queue import AnswerQueue
 from presence.server.credentials import Credentials
 from presence.server.node_assembly import Node
 from presence.server.process_stats import ProcessStats
+from presence.server.rebalancer import Rebalancer
 from presence.server.stats_socket import SAMPLE_VERSION, StatsResponder
 from presence.transports.epoll_transport import EpollTransport
 from presence.transports.trio_transport import StreamTransport
@@ -28,7 +29,7 @@ class ServerStatistics:
     """Reads the counters of all services.
 
     Args:
-        node, router, watching, answer_queue, credentials: those of the server.
+        node, router, watching, answer_queue, credentials, rebalancer: those of the server.
         followups: None if the settings have no rules.
         stats_responder: None without an admin process.
         transport: returns the transport; None before it is started.
@@ -46,6 +47,7 @@ class ServerStatistics:
         answer_queue: AnswerQueue,
         credentials: Credentials,
         *,
+        rebalancer: Rebalancer,
         followups: SchedulerTask | None,
         stats_responder: StatsResponder | None,
         transport: Callable[[], ServerTransport | None],
@@ -56,6 +58,7 @@ class ServerStatistics:
         self._watching = watching
         self._answer_queue = answer_queue
         self._credentials = credentials
+        self._rebalancer = rebalancer
         self._followups = followups
         self._stats_responder = stats_responder
         self._transport = transport
@@ -73,6 +76,8 @@ class ServerStatistics:
             "version": __version__,
             "started_ms": self._started_ms,
             "connections": self._connections(),
+            "sent_away": self._rebalancer.sent_away,
+            "rebalance": self._rebalancer.command,
         }
 
     def summary(self) -> dict[str, object]:

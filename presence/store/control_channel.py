@@ -13,14 +13,23 @@ from presence.messaging.message_bus import ConfirmationReport, Delivery
 from presence.outbox.replies import NodeNotice
 from presence.store.answers import read_address, read_confirm, read_confirmation_report
 from presence.store.cluster_routes import Connect, Routes
-from presence.store.control_messages import BanNotice, Erasure, read_ban_notice, read_erasure
+from presence.store.control_messages import (
+    BanNotice,
+    Erasure,
+    RebalanceOrder,
+    read_ban_notice,
+    read_erasure,
+    read_rebalance,
+)
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
 from presence.store.questions import Question, read_question
 from presence.store.redis_client import open_listener, read_arrived
 from presence.store.script_arguments import read_message, read_notice
 
-ControlMessage: TypeAlias = NodeNotice | Delivery | ConfirmationReport | Question | Erasure | BanNotice
+ControlMessage: TypeAlias = (
+    NodeNotice | Delivery | ConfirmationReport | Question | Erasure | BanNotice | RebalanceOrder
+)
 
 MAX_MESSAGES_PER_READ: Final = 64  # of a control channel: each holds at most one call of another node
 _FIRST_OF_JSON: Final = b"{"
@@ -84,7 +93,10 @@ def _read_message(text: bytes) -> Sequence[ControlMessage]:
         return read_deliveries(text)
     if (message := read_message(text)) is None:
         return []
-    readers = (read_notice, read_question, read_erasure, read_ban_notice, read_confirmation_report)
+    readers = (
+        *(read_notice, read_question, read_erasure, read_ban_notice),
+        *(read_confirmation_report, read_rebalance),
+    )
     return next(([found] for read in readers if (found := read(message)) is not None), [])
 
 

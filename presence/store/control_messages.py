@@ -3,16 +3,25 @@
 Questions are in `presence.store.questions`; notices to a single node, which scripts write, in
 `presence.store.script_arguments`.
 
-Tests: `tests/store/test_ban_table.py`, `tests/cli/test_forget.py`, `tests/server/test_control_listener.py`.
+Tests: `tests/store/test_ban_table.py`, `tests/cli/test_forget.py`, `tests/server/test_control_listener.py`,
+`tests/store/test_rebalance_orders.py`.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 # The key "type" of the messages.
 _FORGOTTEN: Final = "forgotten"
+_REBALANCE: Final = "rebalance"
 _BANS: Final = {"banned": False, "unbanned": True}  # whether bans were lifted
+
+# Of an order to send clients away: a node takes no other.
+MAX_COMMAND_CHARS: Final = 200  # it is shown by `presence nodes --json`, and renewed with the lease
+MAX_ORDERED: Final = 1_000_000
+MIN_ORDER_S: Final = 1.0
+MAX_ORDER_S: Final = 60.0  # so long a node goes on whose command was killed
 
 
 class Erasure(NamedTuple):
@@ -30,6 +39,15 @@ class BanNotice(NamedTuple):
     lifted: bool
     users: int
     uids: tuple[str, ...]  # the first of them
+
+
+class RebalanceOrder(NamedTuple):
+    """An order to a node to send clients away, so that they log in elsewhere; the next one replaces it."""
+
+    command: str  # names a call of `presence rebalance`, with its caller; "" of a stop: whichever is obeyed
+    clients: int  # how many; 0: the command stops
+    over_s: float  # evenly within these seconds
+    min_age_s: float  # only clients who logged in before: those that came since are not sent away again
 
 
 def erasure_text(erasure: Erasure) -> str:
@@ -54,6 +72,26 @@ def read_ban_notice(message: Mapping[str, Any]) -> BanNotice | None:
     kind = message.get("type")
     values = _read_users(message) if isinstance(kind, str) and kind in _BANS else None
     return None if values is None else BanNotice(values[0], _BANS[str(kind)], *values[1:])
+
+
+def rebalance_text(order: RebalanceOrder) -> str:
+    """Return the control message of an order, for `read_rebalance`."""
+    return json.dumps({"type": _REBALANCE, **order._asdict()})
+
+
+def read_rebalance(message: Mapping[str, Any]) -> RebalanceOrder | None:
+    """Return the order in a message; None if it is of another kind, or out of bounds."""
+    if message.get("type") != _REBALANCE:
+        return None
+    command, clients, over_s, min_age_s = (message.get(name) for name in RebalanceOrder._fields)
+    if not (isinstance(command, str) and len(command) <= MAX_COMMAND_CHARS):
+        return None
+    if type(clients) is not int or not 0 <= clients <= MAX_ORDERED:
+        return None
+    if not (isinstance(over_s, int | float) and isinstance(min_age_s, int | float)):
+        return None
+    is_timed = MIN_ORDER_S <= over_s <= MAX_ORDER_S and 0 <= min_age_s < math.inf
+    return RebalanceOrder(command, clients, float(over_s), float(min_age_s)) if is_timed else None
 
 
 def _read_users(message: Mapping[str, Any]) -> tuple[str, int, tuple[str, ...]] | None:

@@ -40,7 +40,17 @@ class NodeState:
     connections: int | None = None
     outbox: int | None = None  # changes waiting for Redis
     left_ms: int | None = None  # Unix milliseconds of its end after a drain
+    sent_away: int | None = None  # clients that `presence rebalance` has sent away, since the start
+    rebalance: str | None = None  # the `presence rebalance` whose orders it obeys
     settings: str | None = None  # that all nodes should share, see `Settings.shared`
+
+    def setting(self, name: str) -> float | None:
+        """Return a number among `settings`; None if there is none of this name."""
+        texts = dict(each.partition("=")[::2] for each in (self.settings or "").split())
+        try:
+            return float(texts[name])
+        except (KeyError, ValueError):
+            return None
 
 
 _STATS_FIELDS: Final = {

@@ -26,6 +26,7 @@ from presence.ops.ban import ban, unban
 from presence.ops.explain import Explainer
 from presence.ops.forget import Eraser
 from presence.ops.kick import request_kick
+from presence.ops.rebalance import Mover
 from presence.outbox.overflow import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.outbox.steps import Compare, Counter
@@ -259,7 +260,7 @@ def pending(stage: Stage) -> int:
 
 
 def operate(stage: Stage) -> None:
-    """The work of the commands `kick`, `ban`, `forget`, `explain` and `advise` beyond that of readers."""
+    """The work of the commands `kick`, `ban`, `forget`, `explain`, `advise`, `rebalance` beyond readers'."""
     stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
     stage.hand.apply(end("bob", "s2"))
     stage.admin.xgroup_create(KEYS.events(0), "g", "0")
@@ -281,6 +282,9 @@ def operate(stage: Stage) -> None:
             explanations = [explainer.explain(uid) for uid in ("ann", "bob")]
             assert [each["redis"] for each in explanations] == [None, None]
             assert [each["event"]["type"] for each in explanations] == ["online", "offline"]
+        with Mover(stage.url) as mover:
+            assert not mover.plan().is_needed
+            assert mover.stop_others() == set()
         with Adviser(stage.url) as adviser:
             assert adviser.advise(60)["entries"] == 0  # those of the hand are of an earlier year
         plan(stage.admin, "bob")

@@ -50,6 +50,7 @@ def only(tally: Tally) -> Absences:
 def test_a_return_counts_where_it_was_soon_enough(back_s: float, expected: tuple[int, ...]) -> None:
     found = only(tallied([offline("ann", 0), online("ann", back_s)]))
     assert (found.offline, tuple(map(found.returned, advise.WITHIN_S))) == (1, expected)
+    assert found.away_ds.total() == expected[-1]
 
 
 def test_a_user_who_is_back_before_the_decision_was_not_away() -> None:

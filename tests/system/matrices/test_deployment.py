@@ -189,6 +189,8 @@ COMMANDS: Final = [
     Command("operator", "unban eve"),
     Command("operator", "forget nobody"),
     Command("operator", "advise"),
+    Command("operator", "rebalance --dry-run"),
+    Command("operator", "rebalance --stop"),
     Command("followups", "followups add ann --after 3600 --name cart"),
     Command("followups", "followups list"),
     Command("followups", "followups cancel --uid ann"),

@@ -1,0 +1,161 @@
+"""``presence rebalance``: clients move to a new server, without an event, and logins stay fast meanwhile."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from loadtest.servers import LocalRedis, PresenceServer
+from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread
+from presence.protocol import Code
+from presence.store.keys import Keys
+
+Address = tuple[str, int]
+IDLE_TIMEOUT_S: Final = 30.0
+LOGIN_WITHIN_S: Final = 30.0
+RETURN_WITHIN_S: Final = 10.0
+
+
+class MovingClient(LoopClient):
+    """A client that connects to the server that `choose` returns, and returns as the specification says."""
+
+    def __init__(self, loop: ClientLoop, uid: str, choose: Callable[[], Address]) -> None:
+        super().__init__(loop, uid)
+        self.reconnects = False  # by itself, below
+        self.moves = 0
+        self.is_over = False  # the servers stop
+        self.login_ms: list[float] = []  # of each login, from the connect to the answer
+        self._choose = choose
+        self._begun = 0.0
+
+    def connect(self) -> None:
+        self.address, self._begun = self._choose(), time.monotonic()
+        super().connect()
+
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
+        self.login_ms.append(1000 * (now - self._begun))
+
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        if self.is_over:
+            return
+        assert payload is not None, "the connection broke"
+        assert payload["code"] == Code.SERVER_DRAIN, payload
+        self.moves += 1
+        self.loop.call_at(now + payload["retry_after"] + random.uniform(0, 1), self.connect)
+
+
+class Place:
+    """Servers on one Redis, and clients that are spread over them."""
+
+    def __init__(self, stack: ExitStack, balancer: str) -> None:
+        self.redis = stack.enter_context(LocalRedis())
+        self.addresses: list[Address] = []
+        self.clients: list[MovingClient] = []
+        self._stack = stack
+        for _ in range(2):
+            self.add_server()
+        self.loop = ClientLoop(self.addresses[0])
+        self.thread = stack.enter_context(LoopThread(self.loop))
+        self.choose: Callable[[], Address] = {"random": self._any, "least": self._least}[balancer]
+
+    def add_server(self) -> None:
+        flags = ("--redis", self.redis.url, "--idle-timeout", f"{IDLE_TIMEOUT_S:g}")
+        self.addresses.append(self._stack.enter_context(PresenceServer(*flags)).address)
+
+    def _any(self) -> Address:
+        return random.choice(self.addresses)
+
+    def _least(self) -> Address:
+        counts = Counter(each.address for each in self.clients if each.is_logged_in)
+        return min(self.addresses, key=lambda address: counts[address])
+
+    def log_in(self, clients: int) -> None:
+        self.clients = [MovingClient(self.loop, f"u{n}", self._any) for n in range(clients)]
+        self.thread.connect_all(self.clients, 500, LOGIN_WITHIN_S)
+        for each in self.clients:
+            each._choose = self.choose
+        self.thread.call(partial(self.loop.start_keepalives, 0.4 * IDLE_TIMEOUT_S))
+        until(lambda: self.events() == clients)
+        time.sleep(2)  # counts are renewed with the leases
+
+    def end(self) -> None:
+        """Let the servers stop before the clients."""
+        for each in self.clients:
+            each.is_over = True
+
+    def events(self) -> int:
+        return int(self.redis.client.xlen(Keys().events(0)))
+
+    def counts(self) -> list[int]:
+        counts = Counter(each.address for each in self.clients if each.is_logged_in)
+        return [counts[address] for address in self.addresses]
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "presence", "rebalance", "--redis", self.redis.url, *words]
+        return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        process = self.begin(*words)
+        out, err = process.communicate(timeout=900)
+        return process.returncode, out, err
+
+
+def until(holds: Callable[[], object], within_s: float = 20.0) -> None:
+    give_up = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def p99(values: list[float]) -> float:
+    return sorted(values)[int(0.99 * len(values))]
+
+
+def check_a_third_server(clients: int, rate: float, balancer: str) -> None:
+    """Let a third server join two, rebalance, and compare what clients saw with what was announced."""
+    with ExitStack() as stack:
+        place = Place(stack, balancer)
+        place.log_in(clients)
+        before_ms = [ms for each in place.clients for ms in each.login_ms]
+        place.add_server()
+        stack.callback(place.end)
+        time.sleep(2)
+        begun = time.monotonic()
+        status, out, err = place.run("--json", "--rate", f"{rate:g}")
+        took_s = time.monotonic() - begun
+        assert status == 0, (out, err)
+        until(lambda: sum(place.counts()) == clients, RETURN_WITHIN_S)
+        found, counts, moves = json.loads(out), place.counts(), Counter(each.moves for each in place.clients)
+        during_ms = [ms for each in place.clients for ms in each.login_ms[1:]]
+        spread = max(abs(3 * each / clients - 1) for each in counts)
+        print(
+            f"\n{balancer}: {clients} clients, {rate:g} per second and node: connections {counts}, within "
+            f"{spread:.1%} after {took_s:.0f} s (announced: {found['plan']['longest_s']} s at most); "
+            f"{found['done']['sent_away']} sent away, events {place.events() - clients}; login p99 "
+            f"{p99(before_ms):.1f} ms before at 500 per second, {p99(during_ms):.1f} ms meanwhile"
+        )
+        assert place.events() == clients, "nobody went offline or came online"
+        assert spread <= found["plan"]["tolerance"]
+        assert took_s <= found["plan"]["longest_s"] + 5
+        assert found["done"]["sent_away"] == sum(n * times for n, times in moves.items())
+        assert max(moves) == 1, "none is sent away twice"
+
+
+@pytest.mark.parametrize("balancer", ["random", "least"])
+def test_clients_move_to_a_third_server(balancer: str) -> None:
+    check_a_third_server(2400, 100, balancer)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("balancer", ["random", "least"])
+def test_thousands_of_clients_move_to_a_third_server(balancer: str) -> None:
+    check_a_third_server(6000, 20, balancer)
