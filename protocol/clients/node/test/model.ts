@@ -37,6 +37,7 @@ import {
   NotConnected,
   type Packet,
   PresenceClient,
+  type Receipt,
   RequestFailed,
   RequestTimeout,
   type ValueMap,
@@ -47,6 +48,7 @@ import { KEEPALIVE_MS, SERVER_TIME_S, token as jsonWebToken } from "./driver.js"
 import { type VirtualPeer, VirtualServer, VirtualTime } from "./virtual.js";
 
 const REQUEST_TIMEOUT_MS = 5000;
+const CONFIRM_MS = 4000;
 const LOGOUT_TIMEOUT_MS = 2000;
 const USERS = ["bob", "eve", "kim", "zoe"];
 const RECIPIENTS = ["bob", "eve"];
@@ -484,6 +486,12 @@ export class World {
   private sendMessage(to: string): void {
     const number = (this.messages += 1);
     const retry = this.random() < 0.9;
+    if (number % 20 === 0) {
+      const send = (signal: AbortSignal): Promise<Receipt> =>
+        this.client.sendConfirmed(to, number, { confirmMs: CONFIRM_MS, signal });
+      this.call(`message ${number} to ${to}, confirmed`, send, CONFIRM_MS + REQUEST_TIMEOUT_MS, { number, to });
+      return;
+    }
     const send = (signal: AbortSignal): Promise<number> =>
       this.client.sendMessage(to, number, { retry, signal });
     this.call(`message ${number} to ${to}, ${retry}`, send, REQUEST_TIMEOUT_MS, { number, to });
@@ -668,7 +676,8 @@ export class World {
     const keys = keysOf(packet);
     this.expected = this.expected.filter(({ key }) => !(isOwn && keys.includes(key)));
     const isDelivered = kind === Kind.MESSAGE && this.takeMessage(payload);
-    const timesOutAt = this.time.now() + REQUEST_TIMEOUT_MS;
+    const waitMs = payload["confirm"] === undefined ? 0 : CONFIRM_MS;
+    const timesOutAt = this.time.now() + waitMs + REQUEST_TIMEOUT_MS;
     const number = (this.requestsReceived += 1);
     const request = { packet, peer, isOwn, isDelivered, number, timesOutAt, isTimedOut: false };
     this.requests.push(request);
