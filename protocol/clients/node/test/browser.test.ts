@@ -3,9 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { PresenceClient, storedDevice } from "../src/browser/index.js";
+import { Kind, PresenceClient, storedDevice } from "../src/browser/index.js";
 import { browserEnvironment } from "../src/browser/environment.js";
+import { LOGIN_OK } from "./driver.js";
 import { VirtualServer, VirtualTime } from "./virtual.js";
+
+const MINUTE_MS = 60_000;
 
 class PageDocument extends EventTarget {
   visibilityState = "visible";
@@ -110,6 +113,41 @@ for (const [requested, sent] of [[undefined, 120], [45_000, 45]] as const) {
     assert.equal(login.payload["idle_timeout"], sent);
   });
 }
+
+/** The timers of a page that has been hidden for five minutes: Chromium lets them run once a minute. */
+class PageTime extends VirtualTime {
+  hidden = false;
+
+  override after(ms: number, callback: () => void): () => void {
+    const hiddenMs = Math.ceil((this.time + ms) / MINUTE_MS) * MINUTE_MS - this.time;
+    return super.after(this.hidden ? hiddenMs : ms, callback);
+  }
+}
+
+test("a page stays online whenever it is hidden", async () => {
+  for (let phaseS = 0; phaseS < 60; phaseS += 1) {
+    const time = new PageTime(); // the first keepalive follows the login immediately
+    time.time = 20 * MINUTE_MS + 1000 * phaseS;
+    const server = new VirtualServer();
+    const client = new PresenceClient({ connector: server, uid: "ann" }, time);
+    const connected = client.connect();
+    server.peer.open();
+    const { id, payload } = server.peer.take(Kind.LOGIN);
+    const idle_timeout = Number(payload["idle_timeout"]);
+    server.peer.send({ kind: Kind.OK, id, payload: { ...LOGIN_OK, idle_timeout, keepalive: 0.4 * idle_timeout } });
+    await connected;
+    let silentSince = time.now();
+    time.hidden = true;
+    for (let second = 0; second < 300; second += 1) {
+      const before = server.peer.keepalives;
+      await time.advance(1000);
+      silentSince = server.peer.keepalives > before ? time.now() : silentSince;
+      assert.ok(time.now() - silentSince < 1000 * idle_timeout, `silent for ${time.now() - silentSince} ms`);
+    }
+    assert.deepEqual([server.peers.length, client.state], [1, "online"]);
+    client.disconnect();
+  }
+});
 
 test("a page has no TCP", () => {
   const options = { host: "127.0.0.1", port: 7400, uid: "ann" } as never;
