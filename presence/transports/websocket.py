@@ -37,7 +37,7 @@ class WebSocket:
         is_json: whether packets are JSON texts.
 
     Attributes:
-        output: what is to be sent without being asked for: pongs, the answer to a close.
+        output: pongs to send.
         has_ended: whether nothing more is received: the client has closed, or broken a rule.
         refusal: what the client is told if it has broken a rule; None: it has not.
         frames: WebSocket frames received so far.
@@ -60,7 +60,7 @@ class WebSocket:
         self._library = Protocol(SERVER, max_size=MAX_MESSAGE_BYTES, logger=SILENT)
         self._is_json = is_json
         self._text = b""  # the received part of a fragmented message
-        self._close = (int(CloseCode.INTERNAL_ERROR), "")  # code and reason of the close frame to send
+        self._close = b""  # the close frame to send at the end; empty while nothing says that it ends
         self.output = b""
         self.has_ended = False
         self.refusal: Refusal | None = None
@@ -106,16 +106,19 @@ class WebSocket:
 
     def _library_said(self, writes: list[bytes]) -> None:
         library = self._library
-        if library.state is OPEN or library.close_rcvd is not None:
+        if library.state is OPEN:
             self.output += b"".join(writes)
-            self.has_ended = library.state is not OPEN
-        elif (sent := library.close_sent) is not None:
-            self._fail(sent.code, sent.reason)
+            return
+        *pongs, self._close, _end = writes
+        self.output += b"".join(pongs)
+        self.has_ended = True
+        if library.close_rcvd is None and (sent := library.close_sent) is not None:
+            code = Code.TOO_LARGE if sent.code == CloseCode.MESSAGE_TOO_BIG else Code.PROTOCOL_ERROR
+            self.refusal = Refusal(code, sent.reason)
 
     def _fail(self, close_code: int, problem: str) -> None:
-        code = Code.TOO_LARGE if close_code == CloseCode.MESSAGE_TOO_BIG else Code.PROTOCOL_ERROR
-        self.has_ended, self.refusal = True, Refusal(code, problem)
-        self._close = close_code, problem
+        self.has_ended, self.refusal = True, Refusal(Code.PROTOCOL_ERROR, problem)
+        self._close = _close_frame(close_code, problem)
 
     def encode(self, frames: bytes | bytearray) -> bytes:
         """Return whole frames as they are sent."""
@@ -125,24 +128,25 @@ class WebSocket:
         return b"".join(Frame(Opcode.TEXT, text).serialize(mask=False) for text in texts)
 
     def note_last_packet(self, frames: bytes | bytearray) -> None:
-        """Let the close frame say what the last packet says, unless the client broke a rule of WebSocket."""
-        if self.refusal is not None or not frames:
+        """Let the close frame say what the last packet says, unless there is one already."""
+        if self._close:
             return
         *_, body = _bodies(frames)
         last = protocol.decode(body)
         if last.kind == Kind.OK:  # of a logout
-            self._close = int(CloseCode.NORMAL_CLOSURE), ""
+            self._close = _close_frame(CloseCode.NORMAL_CLOSURE, "")
         else:
-            self._close = PRIVATE_CODES + last.payload["code"], last.payload["reason"]
+            self._close = _close_frame(PRIVATE_CODES + last.payload["code"], last.payload["reason"])
 
     def end(self) -> bytes:
-        """Return the close frame: once, and only if the client did not close first."""
-        if self.has_ended and self.refusal is None:
-            return b""
-        self.has_ended, self.refusal = True, None
-        code, reason = self._close
-        close = Close(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
-        return Frame(Opcode.CLOSE, close.serialize()).serialize(mask=False)
+        """Return the close frame, once: behind a last packet, or as the answer to the client's."""
+        close, self._close = self._close, b""
+        return close
+
+
+def _close_frame(code: int, reason: str) -> bytes:
+    close = Close(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+    return Frame(Opcode.CLOSE, close.serialize()).serialize(mask=False)
 
 
 def _bodies(frames: bytes | bytearray) -> Iterator[bytes]:
