@@ -24,6 +24,7 @@ class WebSocketStream(Stream):
         self.transport_stream = transport_stream
         self.subprotocol = subprotocol
         self.close: Close | None = None
+        self._frames: list[Frame] = []  # received, for `receive_text`
         self._library = ClientProtocol(
             parse_uri("ws://127.0.0.1/"),
             subprotocols=None if subprotocol is None else [Subprotocol(subprotocol)],
@@ -76,10 +77,10 @@ class WebSocketStream(Stream):
         return b"".join(bytes(each.data) for each in await self.receive_frames())
 
     async def receive_text(self) -> str:
-        """Return the next message, which must be one frame; an empty text at the end of the stream."""
-        frames = await self.receive_frames()
-        assert len(frames) <= 1
-        return bytes(frames[0].data).decode() if frames else ""
+        """Return the next message, which is one frame; an empty text at the end of the stream."""
+        if not self._frames:
+            self._frames = await self.receive_frames()
+        return bytes(self._frames.pop(0).data).decode() if self._frames else ""
 
     async def wait_send_all_might_not_block(self) -> None:
         await self.transport_stream.wait_send_all_might_not_block()
