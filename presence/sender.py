@@ -30,8 +30,14 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
-from presence.messaging.confirmations import NUMBER_BITS, REPORT_TIME_S
-from presence.messaging.message_bus import Confirm, OutgoingMessage, ReplyAddress, RouteResult
+from presence.messaging.message_bus import (
+    NUMBER_BITS,
+    REPORT_TIME_S,
+    Confirm,
+    OutgoingMessage,
+    ReplyAddress,
+    RouteResult,
+)
 from presence.messaging.message_queue import RETRY_DELAY_S
 from presence.protocol import FRAME_LIMIT_BYTES, EncodeError, Kind
 from presence.protocol.schema import device_complaint, uid_complaint

@@ -21,14 +21,12 @@ from typing import Final
 
 from presence.common.faults import Faults
 from presence.core.registry import Session
-from presence.messaging.message_bus import Confirmed
+from presence.messaging.message_bus import REPORT_TIME_S, Confirmed
 
 MAX_WAITS: Final = 8192  # as many as messages that wait for Redis
 MAX_LOOKS_PER_TURN: Final = 256  # some 5 us each
 FIRST_PAUSE_S: Final = 0.01
 MAX_PAUSE_S: Final = 1.0  # within it a lost connection is noticed
-NUMBER_BITS: Final = 53  # of a message in its `deliver` packet: every language has such integers
-REPORT_TIME_S: Final = 0.5  # for the reports of other nodes, which wait as long as the sender wants
 
 Done = Callable[[Confirmed], object]
 

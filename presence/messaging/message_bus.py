@@ -4,9 +4,12 @@ Tests: `tests/messaging/test_router.py`, `tests/store/test_deliveries.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from presence.common.errors import StoreError, StoreUnavailable
+
+NUMBER_BITS: Final = 53  # of a message in its `deliver` packet: every language has such integers
+REPORT_TIME_S: Final = 0.5  # for the reports of other nodes, which wait as long as the sender wants
 
 
 class ReplyAddress(NamedTuple):

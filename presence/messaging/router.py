@@ -36,8 +36,9 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
 from presence.core.service_requests import MessageRequest
-from presence.messaging.confirmations import NUMBER_BITS, Confirmations, Done
+from presence.messaging.confirmations import Confirmations, Done
 from presence.messaging.message_bus import (
+    NUMBER_BITS,
     Confirm,
     ConfirmationReport,
     Confirmed,

@@ -11,6 +11,7 @@ from typing import Any, Final
 MALFORMED: Final = 310
 TOO_LARGE: Final = 315
 UIDS_MAX: Final = 500
+CONFIRM_MAX_S: Final = 30
 NAMES_MAX: Final = 8
 META_MAX_BYTES: Final = 256
 META_TEXT_MAX_BYTES: Final = 512
@@ -49,6 +50,12 @@ _bool: Final = _only(bool)
 _uint: Final = _only(int, at_least=0)
 _positive: Final = _only(int, float, above=0)
 _at_least_0: Final = _only(int, float, at_least=0)
+
+
+def _wait(value: Any) -> Iterator[int]:
+    yield from _positive(value)
+    if type(value) in {int, float} and value > CONFIRM_MAX_S:
+        yield MALFORMED
 
 
 def _any(value: Any) -> Iterator[int]:
@@ -109,6 +116,16 @@ def _names(value: Any) -> Iterator[int]:
         yield TOO_LARGE
     for each in value:
         yield from _class(each)
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    if type(value) is not list:
+        yield MALFORMED
+        return
+    if len(value) > UIDS_MAX:
+        yield TOO_LARGE
+    for each in value:
+        yield from _uint(each)
 
 
 def _meta(value: Any) -> Iterator[int]:
@@ -195,13 +212,15 @@ def _devices(value: Any) -> Iterator[int]:
 _RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("uid", "to", "from"), _uid),
     **dict.fromkeys(("session", "reason", "message", "shown", "words"), _text),
-    **dict.fromkeys(("v", "time_ms", "until_ms", "delivered", "code", "at_ms", "begun"), _uint),
+    **dict.fromkeys(("v", "time_ms", "until_ms", "delivered", "code", "at_ms", "begun", "count"), _uint),
     **dict.fromkeys(("idle_timeout", "keepalive"), _positive),
     **dict.fromkeys(("since_ms", "last_seen_ms"), _or_nil(_uint)),
     "body": _any,
     "device": _device,
     "class": _class,
-    **dict.fromkeys(("detail", "quiet"), _bool),
+    **dict.fromkeys(("detail", "quiet", "confirms"), _bool),
+    "confirm": _wait,
+    "confirmed": _numbers,
     "devices": _devices,
     "hide": _names,
     "id": _or_nil(_text),
@@ -233,17 +252,23 @@ def _payload(table: str) -> tuple[dict[str, Rule], set[str]]:
 _STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta reason devices")
 _DEVICE: Final = _payload("device=words! status=shown! since_ms=begun! class=words meta")
 _PAYLOADS: Final = {
-    1: _payload("uid! device class token idle_timeout meta private status until_ms scope hide quiet v"),
-    2: _payload("to! body!"),
+    1: _payload(
+        "uid! device class token idle_timeout meta private status until_ms scope hide quiet v confirms"
+    ),
+    2: _payload("to! body! confirm"),
+    3: _payload("confirmed"),
     4: _payload("reason=why"),
     5: _payload("uids! detail"),
     6: _payload("uids! detail pass"),
     7: _payload("uids"),
     8: _payload("meta private token status until_ms scope hide idle_timeout quiet"),
-    64: _payload("session idle_timeout keepalive time_ms v delivered scope=words hide presence"),
+    64: _payload(
+        "session idle_timeout keepalive time_ms v delivered confirmed=count by_app=count unconfirmed=count"
+        " scope=words hide presence"
+    ),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta devices"),
-    67: _payload("from! body! at_ms!"),
+    67: _payload("from! body! at_ms! confirm=count"),
     68: _payload("code! reason! reconnect! retry_after message"),
 }
 

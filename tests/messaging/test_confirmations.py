@@ -11,10 +11,9 @@ from presence.messaging.confirmations import (
     FIRST_PAUSE_S,
     MAX_LOOKS_PER_TURN,
     MAX_PAUSE_S,
-    REPORT_TIME_S,
     Confirmations,
 )
-from presence.messaging.message_bus import Confirmed
+from presence.messaging.message_bus import REPORT_TIME_S, Confirmed
 from tests.messaging.desks import Wire
 
 NUMBER, WITHIN_S, BEGUN = 77, 5.0, 1000.0

@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.core.registry import Handle
-from presence.messaging.confirmations import REPORT_TIME_S
 from presence.messaging.message_bus import (
+    REPORT_TIME_S,
     Confirm,
     ConfirmationReport,
     Confirmed,
