@@ -110,7 +110,51 @@ PRESENCE = Dialect(
 MQTT = Dialect(_mqtt_login, _mqtt_welcome, {ANSWERED: b"\xc0\x00"}, b"\xd0\x00", logout=b"\xe0\x00")
 NATS = Dialect(_nats_login, _nats_welcome, {ANSWERED: b"PING\r\n"}, b"PONG\r\n")
 
-DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS}
+
+# WebSocket: the client's mask is 0, which costs the server as much as any other. The request and the login go
+# out together, and the answer to the request is passed over.
+_REQUEST = (
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+)
+_BINARY, _TEXT = 0x82, 0x81
+
+
+def _message(first: int, payload: bytes) -> bytes:
+    """Return a small message of a client; `first`: opcode and final bit."""
+    return bytes([first, 0x80 | len(payload)]) + bytes(4) + payload
+
+
+def _first_message(data: bytes) -> bytes:
+    """Return the first message behind the answer to the request, b"" while it is incomplete."""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    if head and not head.startswith(b"HTTP/1.1 101 "):
+        raise ConnectionRefusedError(repr(data))
+    return rest[2:] if len(rest) > 2 and len(rest) == 2 + rest[1] else b""
+
+
+def _websocket_login(uid: str) -> bytes:
+    return _REQUEST + b"Sec-WebSocket-Protocol: presence.v1\r\n\r\n" + _message(_BINARY, _presence_login(uid))
+
+
+def _json_login(uid: str) -> bytes:
+    return _REQUEST + b"\r\n" + _message(_TEXT, f'[1,1,{{"uid":"{uid}"}}]'.encode())
+
+
+WEBSOCKET = Dialect(
+    _websocket_login,
+    lambda data: _presence_ok(_first_message(data)),
+    {kind: _message(_BINARY, frame) for kind, frame in PRESENCE.keepalives.items()},
+    PRESENCE.answer,  # a message may have several
+)
+JSON = Dialect(
+    _json_login,
+    lambda data: _first_message(data).startswith(b"[64,1,"),
+    {UNANSWERED: _message(_TEXT, b"[3]"), ANSWERED: _message(_TEXT, b"[3,7]")},
+    bytes([_TEXT, len(b"[64,7]")]) + b"[64,7]",
+)
+
+DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS, "websocket": WEBSOCKET, "json": JSON}
 
 
 @dataclass(frozen=True)
@@ -140,8 +184,9 @@ class GeneratorReport:
 class KeepaliveGenerator:
     """Logged-in connections, and keepalives over them in turn."""
 
-    def __init__(self, address: tuple[str, int], dialect: Dialect, burst_s: float) -> None:
+    def __init__(self, address: tuple[str, int], dialect: Dialect, burst_s: float, prefix: str) -> None:
         self._address = address
+        self._prefix = prefix
         self._dialect = dialect
         self._pause_s = max(burst_s, MIN_SLEEP_S)
         self._next = 0  # whose turn it is
@@ -153,7 +198,7 @@ class KeepaliveGenerator:
         """Log in until there are that many connections."""
         for start in range(len(self._sockets), connections, LOGINS_PER_TURN):
             numbers = range(start, min(start + LOGINS_PER_TURN, connections))
-            new = [self._log_in(f"user-{number}") for number in numbers]
+            new = [self._log_in(f"{self._prefix}-{number}") for number in numbers]
             for sock in new:
                 self._await_login_answer(sock)
                 sock.setblocking(False)
@@ -167,6 +212,17 @@ class KeepaliveGenerator:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.sendall(self._dialect.login(uid))
         return sock
+
+    def time_logins(self, number: int, rate: float) -> list[float]:
+        """Log in one after the other, `rate` per second, and close; return how long each took, in seconds."""
+        taken = []
+        for each in range(number):
+            begun = time.monotonic()
+            with self._log_in(f"{self._prefix}-timed-{each}") as sock:
+                self._await_login_answer(sock)
+                taken.append(time.monotonic() - begun)
+            time.sleep(max(0.0, 1 / rate - (time.monotonic() - begun)))
+        return taken
 
     def _await_login_answer(self, sock: socket.socket) -> None:
         data = b""
@@ -214,9 +270,9 @@ class KeepaliveGenerator:
                 self._answers += data.count(answer)
 
 
-def _serve(pipe: Connection, address: tuple[str, int], dialect: str, burst_s: float) -> None:
+def _serve(pipe: Connection, address: tuple[str, int], dialect: str, burst_s: float, prefix: str) -> None:
     """Run commands until the pipe ends: the generator's process."""
-    generator = KeepaliveGenerator(address, DIALECTS[dialect], burst_s)
+    generator = KeepaliveGenerator(address, DIALECTS[dialect], burst_s, prefix)
     with contextlib.suppress(EOFError):
         while True:
             order, given = pipe.recv()
@@ -229,12 +285,15 @@ class LoadGenerator:
     Args:
         dialect: a key of `DIALECTS`.
         burst_ms: how long packets are held back, to be sent together.
+        prefix: of its users' uids.
     """
 
-    def __init__(self, address: tuple[str, int], dialect: str, burst_ms: float, bar: Bar) -> None:
+    def __init__(
+        self, address: tuple[str, int], dialect: str, burst_ms: float, bar: Bar, *, prefix: str = "user"
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, address, dialect, burst_ms / 1000)
+        arguments = (theirs, address, dialect, burst_ms / 1000, prefix)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -248,9 +307,14 @@ class LoadGenerator:
         report: GeneratorReport = self._call(seconds, "send_keepalives", kind, rate, seconds)
         return report
 
-    def settle(self, kind: str, connections: int) -> None:
+    def time_logins(self, number: int, rate: float) -> list[float]:
+        """See `KeepaliveGenerator.time_logins`."""
+        taken: list[float] = self._call(number / rate, "time_logins", number, rate)
+        return taken
+
+    def settle(self, kind: str, connections: int, rate: float = SETTLE_RATE) -> None:
         """Let every client send enough keepalives for the server to adapt."""
-        self.send_keepalives(kind, SETTLE_RATE, settle_s(connections))
+        self.send_keepalives(kind, rate, settle_s(connections, rate))
 
     def _call(self, planned_s: float, order: str, *given: Any) -> Any:
         self._pipe.send((order, given))
@@ -269,6 +333,6 @@ class LoadGenerator:
         self._process.join()
 
 
-def settle_s(connections: int) -> float:
+def settle_s(connections: int, rate: float = SETTLE_RATE) -> float:
     """Return how long it takes until every client has sent what settles a server."""
-    return SETTLE_KEEPALIVES * connections / SETTLE_RATE
+    return SETTLE_KEEPALIVES * connections / rate
