@@ -109,9 +109,10 @@ class WebSocketConnectionState:
             InputRefused: the client has broken a rule; frames before it were returned.
             OSError: the connection is broken.
         """
-        websocket, frames, handled = self._websocket, b"", 0
+        websocket, frames = self._websocket, b""
         if websocket is None:
             return b""
+        enough = websocket.frames + MAX_FRAMES_PER_READ
         while not websocket.has_ended:
             try:
                 piece = self._next_piece()
@@ -119,10 +120,8 @@ class WebSocketConnectionState:
                 break
             if not piece:
                 return frames
-            before = websocket.frames
             frames += websocket.receive(piece)
-            handled += websocket.frames - before
-            if len(piece) < PIECE_BYTES or len(frames) >= limit or handled >= MAX_FRAMES_PER_READ:
+            if len(piece) < PIECE_BYTES or len(frames) >= limit or websocket.frames >= enough:
                 break
         if frames:
             return frames

@@ -17,6 +17,15 @@ from presence.protocol import HEADER_BYTES
 _NOT_JSON = "a text message must be one packet as JSON"
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Made once: `json.loads` and `json.dumps` would make one for each packet.
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 class BadText(ValueError):
     """A text message is no packet; the text says why, for the client."""
 
@@ -28,7 +37,7 @@ def to_frame(text: str) -> bytes:
         BadText: the text is not JSON, or has a value that no frame can have.
     """
     try:
-        body = msgpack.packb(meta_json.from_plain(json.loads(text, parse_constant=_refuse_constant)))
+        body = msgpack.packb(meta_json.from_plain(_decode(text)))
     except json.JSONDecodeError as error:
         raise BadText(f"{_NOT_JSON}, but at character {error.pos} it is not") from None
     except (ValueError, OverflowError, RecursionError):
@@ -40,8 +49,4 @@ def to_frame(text: str) -> bytes:
 def to_text(body: bytes | bytearray) -> str:
     """Return the packet in a frame's body as a text."""
     packet: list[Any] = msgpack.unpackb(body)
-    return json.dumps(meta_json.to_plain(packet), separators=(",", ":"), ensure_ascii=False)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    return _encode(meta_json.to_plain(packet))
