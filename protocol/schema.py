@@ -390,6 +390,12 @@ def class_complaint(value: object) -> str | None:
     return complaint and complaint[1]
 
 
+def confirm_complaint(value: object) -> str | None:
+    """Return what keeps a value from being the seconds to wait for confirmations; None if it is such."""
+    complaint = _check_confirm(value)
+    return complaint and complaint[1]
+
+
 def check_payload(kind: int, payload: Mapping[str, Any]) -> None:
     """Check a payload against the table; unknown kinds may hold anything.
 

@@ -31,6 +31,7 @@ from presence.admin.workers import Workers
 from presence.common.rate_limit import KeyedRateLimiter
 from presence.config.settings import Settings
 from presence.sender import Message
+from presence.sender import Outcome as SendOutcome
 from presence.server.readiness import Readiness
 from presence.subscriber.events import entry_values
 
@@ -67,6 +68,15 @@ class Sources:
     broadcaster: EventBroadcaster
     history: EventHistory
     audit: Audit
+
+
+def _outcome_report(outcome: SendOutcome) -> dict[str, Any]:
+    """Return an outcome as JSON values, with confirmations only if they are known."""
+    report = asdict(outcome)
+    if outcome.confirmed is None:
+        for name in ("confirmed", "by_app", "unconfirmed"):
+            del report[name]
+    return report
 
 
 class Handlers:
@@ -243,7 +253,8 @@ class Handlers:
     async def message(self, request: Request) -> Response:
         operator, scope, audit = operator_of(request.scope), request.scope, self._sources.audit
         try:
-            body = await request_checks.json_object(request, "from", "to", "device", "body", "messages")
+            names = "from", "to", "device", "body", "confirm", "messages"
+            body = await request_checks.json_object(request, *names)
             name, checked = request_checks.sender_of(body), request_checks.messages_of(body)
             self._take_messages(operator.name, len(checked))
         except ApiError as error:
@@ -265,7 +276,7 @@ class Handlers:
         answers = []
         for (message, size), outcome in zip(checked, outcomes, strict=True):
             log(message, size, outcome.status)
-            answers.append({"to": message.to, **asdict(outcome)})
+            answers.append({"to": message.to, **_outcome_report(outcome)})
         return json_answer({"messages": answers} if "messages" in body else answers[0])
 
     def _take_messages(self, operator: str, count: int) -> None:

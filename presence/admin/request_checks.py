@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from presence.admin.access import JSON
 from presence.admin.responses import ApiError, bad_request, not_found
-from presence.protocol.schema import device_complaint, uid_complaint
+from presence.protocol.schema import confirm_complaint, device_complaint, uid_complaint
 from presence.reader import UserFilter
 from presence.sender import MAX_MESSAGES, Message, check_message, check_name
 from presence.store.ban_table import MAX_DURATION_S, MAX_REASON_CHARS
@@ -124,7 +124,9 @@ def _message_of(given: object) -> tuple[Message, int]:
         raise bad_request("bad_messages", f"a message must be an object with no other names than {names}")
     if "body" not in given:
         raise bad_request("bad_body", "a message must have a body, which may be null")
-    message = Message(checked_uid(given.get("to")), given["body"], device_of(given))
+    message = Message(checked_uid(given.get("to")), given["body"], device_of(given), given.get("confirm"))
+    if message.confirm is not None and (complaint := confirm_complaint(message.confirm)):
+        raise bad_request("bad_confirm", f"confirm {complaint}")
     try:
         return message, check_message(message)
     except ValueError as error:

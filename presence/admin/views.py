@@ -28,6 +28,7 @@ THREADS: Final = 8
 KICK_THREADS: Final = 4  # separate threads, because a kick may wait for long
 SEND_THREADS: Final = 16  # separate threads, because a message may wait for the reports of nodes
 SEND_TIMEOUT_S: Final = 5.0
+CONFIRM_THREADS: Final = 64  # separate threads, because a message may wait for half a minute
 QUERY_TIMEOUT_S: Final = 1.8  # so that a request is answered or refused within 2 s
 EXPLAIN_TIMEOUT_S: Final = 5.0  # nodes on other machines are asked through Redis
 
@@ -45,6 +46,7 @@ class RedisQueries:
         self._limiter = trio.CapacityLimiter(THREADS)
         self._acting = trio.CapacityLimiter(KICK_THREADS)
         self._sending = trio.CapacityLimiter(SEND_THREADS)
+        self._confirming = trio.CapacityLimiter(CONFIRM_THREADS)
 
     async def states(self, uids: Iterable[str]) -> dict[str, Any]:
         """Return the states of users, as ``presence status --json`` does."""
@@ -119,14 +121,17 @@ class RedisQueries:
     async def send(self, messages: Sequence[Message], name: str) -> list[Outcome]:
         """Send messages to users under the name of a sender; an `ApiError` means that none was sent."""
         await self.count()  # detects a hanging Redis before anything is sent
-        if self._sending.available_tokens < 1:
-            raise busy(f"{SEND_THREADS} requests with messages are pending already")
+        confirm_s = max((message.confirm or 0.0 for message in messages), default=0.0)
+        limiter = self._confirming if confirm_s else self._sending
+        if limiter.available_tokens < 1:
+            raise busy(f"{limiter.total_tokens:.0f} such requests with messages are pending already")
 
         def send() -> list[Outcome]:
             return self._sender.send_all(messages, name=name)
 
-        with trio.move_on_after(SEND_TIMEOUT_S):  # not a time-out of the call: they may have been sent
-            return await self._call(send, within_s=math.inf, limiter=self._sending)
+        # Not a time-out of the call: they may have been sent.
+        with trio.move_on_after(SEND_TIMEOUT_S + confirm_s):
+            return await self._call(send, within_s=math.inf, limiter=limiter)
         return [Outcome("unknown")] * len(messages)
 
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:

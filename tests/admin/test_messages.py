@@ -13,6 +13,7 @@ import trio
 from presence.admin import views
 from presence.admin.handlers import MESSAGES_PER_S
 from presence.common.errors import StoreInterrupted
+from presence.messaging.message_bus import Confirmed
 from presence.sender import MAX_MESSAGES, Message, Outcome, PresenceSender
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.asking import Answered, Operators, operators
@@ -57,7 +58,21 @@ async def test_the_answer_tells_what_became_of_each_message(running: Operators) 
     }
 
 
+async def test_an_answer_with_confirmations_waits_for_them(redis_server: EmbeddedRedis) -> None:
+    found = 2, 0.0, Confirmed(1, 1)
+    with a_hand(redis_server.url) as hand, ListeningNode(redis_server.url, "n1", lambda _: found):
+        hand.apply(login("ann", "s1", "phone"), login("ann", "s2"))
+        async with operators(redis_server.url) as running:
+            answered = await send(running, {**ONE, "confirm": 2.5})
+            counts = {"confirmed": 1, "by_app": 1, "unconfirmed": 1}
+            assert answered.json() == {**outcome("ann", "delivered", 2), **counts}
+            many = {"from": "@shop", "messages": [{"to": "bob", "body": 1, "confirm": 2}]}
+            assert (await send(running, many)).json() == {"messages": [outcome("bob", "offline")]}
+
+
 BAD: list[tuple[Any, int, str]] = [
+    *(({**ONE, "confirm": bad}, 400, "bad_confirm") for bad in (0, -1, 30.5, "5", True, [])),
+    ({"from": "@shop", "messages": [{"to": "ann", "body": 1, "confirm": 31}]}, 400, "bad_confirm"),
     ({**ONE, "from": "the shop"}, 400, "bad_from"),
     ({"to": "ann", "body": 1}, 400, "bad_from"),
     ({**ONE, "to": "a b"}, 400, "bad_uid"),
