@@ -1,9 +1,16 @@
 /** The client, apart from what its platform gives it. */
 
 import { checkSignal, onAbort } from "./aborts.js";
-import { Kind } from "./constants.js";
+import { Code, Kind } from "./constants.js";
 import type { Environment } from "./environment.js";
-import { ConnectionLost, EncodeError, PresenceError, RequestFailed, RequestTimeout } from "./errors.js";
+import {
+  ConnectionLost,
+  EncodeError,
+  PresenceError,
+  RequestFailed,
+  RequestTimeout,
+  Unsupported,
+} from "./errors.js";
 import { Link } from "./link.js";
 import { Listeners } from "./listeners.js";
 import type { LoginChange } from "./login.js";
@@ -16,6 +23,8 @@ import {
   checkedMs,
   checkedOptions,
   checkedUids,
+  checkUserChange,
+  type UserChange,
 } from "./options.js";
 import {
   type Connected,
@@ -362,17 +371,28 @@ export abstract class BaseClient {
   /**
    * Changes what others see, now and in later logins: meta (an empty map removes it) and status, perhaps until a
    * time, after which the one from before returns; what only the backend sees (private); or sends a new token
-   * before the old one expires. Fields left out stay as they are.
+   * before the old one expires. Fields left out stay as they are. What the server keeps with the user, an invisible
+   * one (`scope`) and `hide`, is in no later login; `Unsupported` says that the server is older and hides nothing for
+   * the user: the rest was granted, the status for this device.
    */
-  async update(change: Change, { signal }: Abortable = {}): Promise<void> {
+  async update(wanted: UserChange, { signal }: Abortable = {}): Promise<void> {
+    checkUserChange(wanted);
+    const { scope, hide, ...change } = wanted;
     const checked = checkedChange(change, this.serverTimeMs());
     checkSignal(signal);
     signal?.throwIfAborted();
-    const granted = (): void => this.machine.granted(checked, this.environment.now());
-    const update = this.requestUpdate(checked, granted, signal);
+    const granted = (answer: ValueMap): boolean => {
+      const isKept = scope === "user" && answer["scope"] === scope;
+      const lasting = isKept ? this.machine.login.withoutPrivacy(checked) : checked;
+      this.machine.granted(lasting, this.environment.now());
+      const hidden = (answer["hide"] ?? []) as readonly string[];
+      return (scope !== "user" || isKept) && (hide ?? []).every((name) => hidden.includes(name));
+    };
+    const update = this.requestUpdate(checked, granted, signal, { scope, hide });
     const superseded = this.machine.login.supersede(checked);
+    let isKept: boolean;
     try {
-      await update;
+      isKept = await update;
     } catch (error) {
       if (error instanceof EncodeError || error instanceof RequestFailed) {
         this.machine.login.complete(superseded);
@@ -384,6 +404,10 @@ export abstract class BaseClient {
     }
     if (change.token !== undefined) {
       this.restoration.tokenTaken();
+    }
+    if (!isKept) {
+      const message = "this server does not hide that for the user";
+      throw new Unsupported({ code: Code.UNSUPPORTED, reason: "unsupported", message, retryAfterMs: null });
     }
   }
 
@@ -650,10 +674,12 @@ export abstract class BaseClient {
     change: LoginChange,
     granted: (answer: ValueMap) => Result,
     signal?: AbortSignal,
+    privacy: Pick<UserChange, "scope" | "hide"> = {},
   ): Promise<Result> {
     const { untilMs, idleTimeoutMs, ...rest } = change;
     const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-    return this.request(Kind.UPDATE, { ...rest, until_ms: untilMs, idle_timeout }, granted, { signal });
+    const payload = { ...rest, ...privacy, until_ms: untilMs, idle_timeout };
+    return this.request(Kind.UPDATE, payload, granted, { signal });
   }
 
   /** These users are not watched any more, but the server may watch them. */

@@ -83,6 +83,7 @@ export const UIDS_MAX = 500;
 export const UID_MAX_BYTES = 128;
 export const DEVICE_MAX_BYTES = 64;
 export const CLASS_MAX_BYTES = 32;
+export const NAMES_MAX = 8; // in a list of them
 export const META_MAX_BYTES = 256; // in the shortest MessagePack encoding
 export const META_TEXT_MAX_BYTES = 512; // as JSON text
 export const META_DEPTH_MAX = 8; // nested containers, including meta itself

@@ -68,6 +68,14 @@ export class Login {
     return this.identity.token ?? null;
   }
 
+  /** Returns what later logins carry of a change that the server keeps with the user. */
+  withoutPrivacy(change: LoginChange): LoginChange {
+    if (change.status !== "invisible") {
+      return change;
+    }
+    return { ...change, status: this.identity.status === "invisible" ? "online" : undefined };
+  }
+
   /** @throws EncodeError the login with this change would break a rule of the protocol. */
   check(change: LoginChange): void {
     const { token = this.tokenComesLater ? "-" : undefined, ...rest } = withChange(this.identity, change);

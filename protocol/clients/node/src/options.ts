@@ -60,6 +60,14 @@ export interface Change {
   readonly token?: string | undefined;
 }
 
+/** A change, also of what the server keeps with the user: on all devices, and without this one. */
+export interface UserChange extends Change {
+  /** With `user`, `status` is the user's: `invisible` until an update of any device has another one with this scope. */
+  readonly scope?: "session" | "user" | undefined;
+  /** What others are not shown: when the user was active, `last_seen`; or nothing. */
+  readonly hide?: readonly "last_seen"[] | undefined;
+}
+
 /** What the client makes of its options. */
 export interface Configuration {
   readonly login: Identity;
@@ -102,6 +110,16 @@ const CHANGE_NAMES: Readonly<Record<keyof Change, true>> = {
   forMs: true,
   token: true,
 };
+
+/** @throws TypeError a name is unknown, or the scope goes with no status, or has an end. */
+export function checkUserChange(change: UserChange): void {
+  checkNames("a change", change, { ...CHANGE_NAMES, scope: true, hide: true });
+  const { scope, status, until, forMs } = change;
+  const hasEnd = (until ?? forMs) !== undefined;
+  if (scope !== undefined && (status === undefined || (scope === "user" && status === "invisible" && hasEnd))) {
+    throw new TypeError("scope needs a status; an invisible user has no end");
+  }
+}
 
 /** @throws TypeError, RangeError an option is wrong. The login is checked against the protocol later. */
 export function checkedOptions(options: BaseOptions): Configuration {

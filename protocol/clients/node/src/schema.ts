@@ -15,6 +15,7 @@ import {
   META_DEPTH_MAX,
   META_MAX_BYTES,
   META_TEXT_MAX_BYTES,
+  NAMES_MAX,
   PASS_MAX_BYTES,
   TOKEN_MAX_BYTES,
   UID_MAX_BYTES,
@@ -74,6 +75,16 @@ const uids: Check = (value, name) => {
     throw tooLarge(name, `holds more than ${UIDS_MAX} uids`);
   }
   value.forEach((each) => uid(each, `an element of ${name}`));
+};
+
+const names: Check = (value, name) => {
+  if (!Array.isArray(value)) {
+    throw invalid(name, "must be a list of names");
+  }
+  if (value.length > NAMES_MAX) {
+    throw tooLarge(name, `holds more than ${NAMES_MAX} names`);
+  }
+  value.forEach((each) => deviceClass(each, `an element of ${name}`));
 };
 
 const meta: Check = (value, name) => {
@@ -235,6 +246,7 @@ const states: Check = (value, name) => {
 };
 
 const status = oneOf("online", "away", "busy", "dnd", "invisible");
+const scope = oneOf("session", "user");
 
 const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fields>([
   [
@@ -249,6 +261,8 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       private: meta,
       status,
       until_ms: uint,
+      scope,
+      hide: names,
       quiet: boolean,
       v: uint,
       confirms: boolean,
@@ -260,7 +274,20 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
   [Kind.QUERY, { uids: { check: uids }, detail: boolean }],
   [Kind.WATCH, { uids: { check: uids }, detail: boolean, pass: visibilityPass }],
   [Kind.UNWATCH, { uids }],
-  [Kind.UPDATE, { meta, private: meta, token, status, until_ms: uint, idle_timeout: seconds, quiet: boolean }],
+  [
+    Kind.UPDATE,
+    {
+      meta,
+      private: meta,
+      token,
+      status,
+      until_ms: uint,
+      scope,
+      hide: names,
+      idle_timeout: seconds,
+      quiet: boolean,
+    },
+  ],
   [
     Kind.OK,
     {
@@ -270,6 +297,8 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       time_ms: uint,
       v: uint,
       delivered: uint,
+      scope: string,
+      hide: names,
       confirmed: uint,
       by_app: uint,
       unconfirmed: uint,

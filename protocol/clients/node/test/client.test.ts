@@ -21,6 +21,7 @@ import {
   Replaced,
   RequestFailed,
   RequestTimeout,
+  Unsupported,
   Unreachable,
   type ValueMap,
 } from "../src/index.js";
@@ -315,6 +316,45 @@ whenOnline("the status away survives a reconnect", async ({ server, peer, client
   peer.socket.destroy();
   const login = await (await server.accept()).next(Kind.LOGIN);
   assert.deepEqual([payload, login.payload["status"]], [{ status: "away" }, "away"]);
+});
+
+const INVISIBLE = { status: "invisible", scope: "user" } as const;
+
+for (const [what, before, change, answer, later] of [
+  ["an invisible user", "busy", INVISIBLE, { scope: "user" }, "busy"],
+  ["an invisible user in place of an invisible device", "invisible", INVISIBLE, { scope: "user" }, "online"],
+  ["another status of the user", "busy", { status: "dnd", scope: "user" }, { scope: "user" }, "dnd"],
+  ["what the user hides", "busy", { hide: ["last_seen"] }, { hide: ["last_seen"] }, "busy"],
+] as const) {
+  whenOnline(`${what}: the next login leaves that to the server`, async (context) => {
+    const { client, peer } = context;
+    const first = client.update({ status: before });
+    await peer.grant(Kind.UPDATE);
+    await first;
+    const update = client.update(change);
+    assert.deepEqual((await peer.grant(Kind.UPDATE, answer)).payload, change);
+    await update;
+    const { payload } = await (await reconnected(context)).logIn();
+    assert.deepEqual(payload, { uid: "ann", status: later, v: 1, confirms: true });
+  });
+}
+
+for (const [change, later] of [
+  [INVISIBLE, "invisible"],
+  [{ hide: ["last_seen"] }, undefined],
+] as const) {
+  whenOnline(`an older server does not hide that for the user: ${JSON.stringify(change)}`, async (context) => {
+    const update = assert.rejects(context.client.update(change), Unsupported);
+    await context.peer.grant(Kind.UPDATE);
+    await update;
+    const { payload } = await (await reconnected(context)).logIn();
+    assert.equal(payload["status"], later);
+  });
+}
+
+whenOnline("a scope needs a status, and an invisible user has no end", async ({ client }) => {
+  await assert.rejects(client.update({ scope: "user" }), TypeError);
+  await assert.rejects(client.update({ ...INVISIBLE, forMs: 1000 }), TypeError);
 });
 
 whenOnline(
