@@ -135,6 +135,7 @@ async def test_excess_connections_get_a_retry_time_and_are_bounded(kind: Transpo
         second.close()
         await server.remain(1)
         others = [socket.create_connection(server.address) for _ in range(40)]  # none of them closes
+        await server.until(lambda: server.counted.connections == 5)
         open_at_once = 0
         with trio.move_on_after(0.3):
             while True:
