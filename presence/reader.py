@@ -28,7 +28,7 @@ from typing import Self
 from presence.common import meta_json
 from presence.common.redis_url import database
 from presence.protocol.schema import uid_complaint
-from presence.store.ban_table import StoredBan, read_bans
+from presence.store.ban_table import StoredAddressBan, StoredBan, read_bans
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
 from presence.store.node_states import NodeState, read_nodes
@@ -148,6 +148,11 @@ class PresenceReader:
         """Return the bans that have not ended, the latest first."""
         table = self._clients.read(lambda clients: read_bans(clients, Keys(self._prefix)))
         return sorted(table.bans, key=lambda ban: (-ban.at_ms, ban.uid, ban.device or ""))
+
+    def address_bans(self) -> list[StoredAddressBan]:
+        """Return the bans of addresses and networks that have not ended, the latest first."""
+        table = self._clients.read(lambda clients: read_bans(clients, Keys(self._prefix)))
+        return sorted(table.addresses, key=lambda ban: (-ban.at_ms, ban.address))
 
     def keys(self) -> Keys:
         """Return the key names, with the number of shards."""

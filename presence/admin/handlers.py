@@ -199,22 +199,38 @@ class Handlers:
         return json_answer({"uid": uid, **report}, 202 if left else 200)
 
     async def bans(self, _request: Request) -> Response:
-        return json_answer({"bans": await self._sources.queries.bans()})
+        bans, addresses = await self._sources.queries.bans()
+        return json_answer({"bans": bans, "addresses": addresses})
 
     async def ban(self, request: Request) -> Response:
-        """Keep users out, and end their sessions."""
+        """Keep users or addresses out, and end their sessions."""
         operator, scope = operator_of(request.scope), request.scope
         log_action = self._sources.audit.log_action
         try:
-            body = await request_checks.json_object(request, "uids", "device", "for_s", "reason", "wait_s")
-            uids, device = request_checks.uids_of(body), request_checks.device_of(body)
+            body = await request_checks.json_object(
+                request, "uids", "addresses", "force", "device", "for_s", "reason", "wait_s"
+            )
+            addresses = request_checks.addresses_of(body)
+            uids = [] if addresses else request_checks.uids_of(body)
+            device = request_checks.device_of(body)
             for_s, reason = request_checks.ban_of(body)
             wait_s = request_checks.wait_of(body)
         except ApiError as error:
             log_action(operator, scope, "ban", "refused", reason=error.code)
             raise
-        users: dict[str, Any] = {"device": device, "users": len(uids), "uids": uids[:MAX_UIDS_LOGGED]}
         by = f"{operator.name} (HTTP)"
+        if addresses:
+            logged = addresses[:MAX_UIDS_LOGGED]
+            try:
+                until_ms = await self._sources.queries.ban_addresses(
+                    addresses, for_s=for_s, reason=reason, by=by
+                )
+            except ApiError as error:
+                log_action(operator, scope, "ban", "failed", reason=error.code, addresses=logged)
+                raise
+            log_action(operator, scope, "ban", "done", addresses=logged, until_ms=until_ms)
+            return json_answer({"until_ms": until_ms, "users": {}, "addresses": addresses})
+        users: dict[str, Any] = {"device": device, "users": len(uids), "uids": uids[:MAX_UIDS_LOGGED]}
         try:
             banned = await self._sources.queries.ban(
                 uids, device=device, for_s=for_s, reason=reason, by=by, wait_s=wait_s
@@ -236,11 +252,22 @@ class Handlers:
         operator, scope = operator_of(request.scope), request.scope
         log_action = self._sources.audit.log_action
         try:
-            body = await request_checks.json_object(request, "uids", "device")
-            uids, device = request_checks.uids_of(body), request_checks.device_of(body)
+            body = await request_checks.json_object(request, "uids", "addresses", "device")
+            addresses = request_checks.addresses_of(body, force=True)
+            uids = [] if addresses else request_checks.uids_of(body)
+            device = request_checks.device_of(body)
         except ApiError as error:
             log_action(operator, scope, "unban", "refused", reason=error.code)
             raise
+        if addresses:
+            logged = addresses[:MAX_UIDS_LOGGED]
+            try:
+                found = await self._sources.queries.unban_addresses(addresses, f"{operator.name} (HTTP)")
+            except ApiError as error:
+                log_action(operator, scope, "unban", "failed", reason=error.code, addresses=logged)
+                raise
+            log_action(operator, scope, "unban", "done", lifted=sum(found.values()), addresses=logged)
+            return json_answer({"lifted": {}, "addresses": found})
         users: dict[str, Any] = {"device": device, "users": len(uids), "uids": uids[:MAX_UIDS_LOGGED]}
         try:
             lifted = await self._sources.queries.unban(uids, device, f"{operator.name} (HTTP)")

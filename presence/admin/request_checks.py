@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from presence.admin.access import JSON
 from presence.admin.responses import ApiError, bad_request, not_found
+from presence.ops.ban import check_addresses
 from presence.protocol.schema import confirm_complaint, device_complaint, uid_complaint
 from presence.reader import UserFilter
 from presence.sender import MAX_MESSAGES, Message, check_message, check_name
@@ -83,6 +84,28 @@ def uids_of(body: dict[str, Any]) -> list[str]:
     if len(uids) > MAX_UIDS:
         raise ApiError(413, "too_many_uids", f"at most {MAX_UIDS} uids per query", reason="uids")
     return list(dict.fromkeys(checked_uid(uid) for uid in uids))
+
+
+def addresses_of(body: dict[str, Any], *, force: bool = False) -> list[str]:
+    """Return the `addresses` to ban or unban, as the table has them; empty if the body names users.
+
+    `force`: whether all valid ones are accepted, as with `force` in the body.
+    """
+    addresses, given_force = body.get("addresses"), body.get("force", False)
+    if not isinstance(given_force, bool):
+        raise bad_request("bad_force", "force must be true or false")
+    if addresses is None:
+        return []
+    if not isinstance(addresses, list) or not addresses or not all(isinstance(e, str) for e in addresses):
+        raise bad_request("bad_addresses", "addresses must be a list of texts, and not empty")
+    if "uids" in body or body.get("device") is not None:
+        raise bad_request("bad_addresses", "beside addresses there must be no uids and no device")
+    if len(addresses) > MAX_UIDS:
+        raise ApiError(413, "too_many_addresses", f"at most {MAX_UIDS} addresses", reason="addresses")
+    try:
+        return check_addresses(addresses, force=force or given_force)
+    except ValueError as error:
+        raise bad_request("bad_addresses", str(error)) from None
 
 
 def device_of(body: dict[str, Any]) -> str | None:

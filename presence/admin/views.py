@@ -15,7 +15,7 @@ from presence.admin.responses import ApiError, busy, redis_away, redis_refuses
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import run_in_thread
 from presence.common.text import plain_state
-from presence.ops.ban import BanResult, ban, unban
+from presence.ops.ban import BanResult, ban, ban_addresses, unban, unban_addresses
 from presence.ops.explain import Explainer
 from presence.ops.kick import KickResult, kick
 from presence.reader import Page, PresenceReader, UserFilter
@@ -82,9 +82,33 @@ class RedisQueries:
 
         return await self._call(end, within_s=QUERY_TIMEOUT_S + wait_s, limiter=self._acting)
 
-    async def bans(self) -> list[dict[str, Any]]:
-        """Return all bans, as ``presence bans --json`` does."""
-        return [asdict(each) for each in await self._call(self.reader.bans)]
+    async def bans(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return all bans, of users and of addresses, as ``presence bans --json`` does."""
+        bans = await self._call(self.reader.bans)
+        addresses = await self._call(self.reader.address_bans)
+        return [asdict(each) for each in bans], [asdict(each) for each in addresses]
+
+    async def ban_addresses(
+        self, addresses: list[str], *, for_s: float | None, reason: str, by: str
+    ) -> int | None:
+        """Ban addresses that were checked; return when the bans end."""
+
+        def keep_out() -> int | TooManyBans | None:
+            try:
+                return ban_addresses(
+                    self._url, self.reader, addresses, for_s=for_s, reason=reason, by=by, force=True
+                )
+            except TooManyBans as error:
+                return error
+
+        until_ms = await self._call(keep_out)
+        if isinstance(until_ms, TooManyBans):
+            raise ApiError(409, "too_many_bans", str(until_ms))
+        return until_ms
+
+    async def unban_addresses(self, addresses: list[str], by: str) -> dict[str, bool]:
+        """Lift bans of addresses; return which were banned."""
+        return await self._call(lambda: unban_addresses(self._url, self.reader, addresses, by=by))
 
     async def ban(
         self, uids: list[str], *, device: str | None, for_s: float | None, reason: str, by: str, wait_s: float

@@ -12,29 +12,41 @@ from presence.cli.options import DataLocation, add_reader
 from presence.cli.redis_errors import with_redis
 from presence.common.text import json_line, printable, utc_time
 from presence.reader import PresenceReader
-from presence.store.ban_table import StoredBan
+from presence.store.ban_table import StoredAddressBan, StoredBan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Prints the bans that have not ended, the latest first."
-    add_reader(parser, "print one JSON object: the list of bans")
+    add_reader(parser, "print one JSON object: the list of bans, and that of addresses")
 
 
 @with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
-        bans = reader.bans()
+        bans, addresses = reader.bans(), reader.address_bans()
     if args.json:
-        print(json_line({"bans": [asdict(each) for each in bans]}))
+        print(
+            json_line(
+                {
+                    "bans": [asdict(each) for each in bans],
+                    "addresses": [asdict(each) for each in addresses],
+                }
+            )
+        )
         return OK
     for each in bans:
         print(f"{printable(each.uid)}  {banned(each)}")
+    for address in addresses:
+        print(f"{address.address}  banned {until(address.until_ms)}, {_made(address)}")
     return OK
 
 
 def banned(ban: StoredBan) -> str:
     """Return a ban in one line, without the user."""
     device = "all devices" if ban.device is None else printable(ban.device) or "default device"
-    made = f"by {printable(ban.by) or 'unknown'} at {utc_time(ban.at_ms)}"
+    return f"banned {until(ban.until_ms)}, {device}, {_made(ban)}"
+
+
+def _made(ban: StoredBan | StoredAddressBan) -> str:
     reason = f": {printable(ban.reason)}" if ban.reason else ""
-    return f"banned {until(ban.until_ms)}, {device}, {made}{reason}"
+    return f"by {printable(ban.by) or 'unknown'} at {utc_time(ban.at_ms)}{reason}"

@@ -118,6 +118,11 @@ class Engine:
 
     # What transports call
 
+    def refuse_address(self, address: str) -> Refusal | None:
+        """Refuse a connection from an address, as limits count it, that is banned."""
+        bans = self.login_policy.bans
+        return self.login_policy.refuse_address(address, self.clock.now()) if bans.addresses else None
+
     def opened(self, transport: Transport, handle: Handle, address: str = "") -> Guest:
         """Handle an accepted connection."""
         return Guest(transport, handle, address)

@@ -63,14 +63,14 @@ class LoginPolicy:
     class_limits: Mapping[str, SessionQuota] = field(default_factory=dict)  # by class of device
     authenticator: Authenticator | None = None  # checks tokens; None: they are not checked
     certificates: CertificateAuthenticator | None = None  # None: clients have no certificates
-    bans: BanList = field(default_factory=BanList)  # users and devices that are kept out
+    bans: BanList = field(default_factory=BanList)  # users, devices and addresses that are kept out
     # set while the server stops: logins are refused, each with its own retry time in seconds
     return_after: Callable[[], float] | None = None
 
     def decide(self, guest: Guest, login: Login, now: float) -> LoginGrant | Refusal:
         """Grant or refuse a login that was read at `now`."""
         waited = guest.transport.receive_queue_age_s(guest.handle, now)
-        if (refusal := self._refuse_any(waited)) is not None:
+        if (refusal := self._refuse_any(guest.address, waited, now)) is not None:
             return refusal
         identity = self._authenticate(guest, login, now)
         if self.bans and not isinstance(identity, Refusal):
@@ -101,14 +101,19 @@ class LoginPolicy:
             excess,
         )
 
-    def _refuse_any(self, waited: float) -> Refusal | None:
+    def _refuse_any(self, address: str, waited: float, now: float) -> Refusal | None:
         """Refuse a login that lay unread for `waited` seconds, whatever it holds."""
         if self.return_after is not None:
             message = "this server is being stopped: log in again"
             return Refusal(Code.SERVER_DRAIN, message, self.return_after())
         if waited > self.login_timeout:
             return Refusal(Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again")
-        return None
+        return self.refuse_address(address, now)  # it may have been banned after the accept
+
+    def refuse_address(self, address: str, now: float) -> Refusal | None:
+        """Refuse a connection from an address, as limits count it, that is banned."""
+        ban = self.bans.find_address(address, now)
+        return None if ban is None else ban.refusal(now)
 
     def renew(self, session: Session, token: str, now: float) -> AuthResult | None:
         """Check a new token of a logged-in client; None: this server checks no tokens."""

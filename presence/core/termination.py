@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 
 from presence import protocol
 from presence.common.clock import Clock
-from presence.core.ban_list import Ban
+from presence.core.ban_list import AddressBan, Ban
 from presence.core.changes import ChangeSink
 from presence.core.engine_counters import EngineCounters
 from presence.core.flap_damping import FlapDamping
@@ -150,9 +150,14 @@ class SessionTerminator:
             return []
         ended = [each for each in self._registry.sessions_of(ban.uid) if ban.device in (None, each.device)]
         for session in ended:
-            self.end(session, Code.BANNED, now)
-            self.disconnect(session, ban.goodbye(now))
+            self.end_banned(session, ban)
         return ended
+
+    def end_banned(self, session: Session, ban: Ban | AddressBan) -> None:
+        """End a session that a ban forbids."""
+        now = self._clock.now()
+        self.end(session, Code.BANNED, now)
+        self.disconnect(session, ban.goodbye(now))
 
     def limit(self, key: SessionKey, session_id: str, *, may_return: bool = False) -> bool:
         """End a session because its user exceeds the quota over all nodes.

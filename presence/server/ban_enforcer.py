@@ -15,9 +15,11 @@ import structlog
 from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import Pacer
+from presence.common.networks import network_of
 from presence.common.outage import Outage
 from presence.common.runtime import Runtime
-from presence.core.ban_list import Ban, BanList
+from presence.core.ban_list import AddressBan, Ban, BanList
+from presence.core.registry import Session
 from presence.server.node_assembly import Node
 from presence.store.ban_table import BanSnapshot
 
@@ -28,6 +30,7 @@ MAX_INTERVAL_S: Final = 0.75  # but no more, so that a ban takes effect within a
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_LIMIT_S: Final = 2.0
 MAX_BANS_PER_TURN: Final = 256  # of which hardly any has a session here
+MAX_SESSIONS_PER_TURN: Final = 256  # whose addresses are looked up, some 3 us each
 
 _log = structlog.get_logger(__name__)
 
@@ -50,10 +53,19 @@ class BanEnforcer:
         source: used by this enforcer only.
         clock: monotonic time.
         runtime: where its task runs.
+        address_of: returns the address of a connected session's client, as limits count it; "" if unknown.
     """
 
-    def __init__(self, node: Node, source: BanSource, clock: Clock, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        node: Node,
+        source: BanSource,
+        clock: Clock,
+        runtime: Runtime,
+        address_of: Callable[[Session], str] = lambda _session: "",
+    ) -> None:
         self._node = node
+        self._address_of = address_of
         self._source = source
         self._clock = clock
         self._runtime = runtime
@@ -102,9 +114,25 @@ class BanEnforcer:
         if found.version == version:
             return
         self._version = found.version
-        for first in range(0, len(found.bans), MAX_BANS_PER_TURN):
+        for first in range(0, len(found.bans.all), MAX_BANS_PER_TURN):
             for each in found.bans.all[first : first + MAX_BANS_PER_TURN]:
                 self._node.enforce_ban(each)
+            await self._runtime.sleep(0)
+        before = {each.network for each in known.addresses}
+        if new := [each for each in found.bans.addresses if each.network not in before]:
+            await self._enforce_on_addresses(BanList(addresses=new))
+
+    async def _enforce_on_addresses(self, bans: BanList) -> None:
+        """End the sessions from addresses whose bans are new; there will be no more of them."""
+        registry = self._node.engine.registry
+        sessions = list(registry)
+        for first in range(0, len(sessions), MAX_SESSIONS_PER_TURN):
+            now = self._clock.now()
+            for session in sessions[first : first + MAX_SESSIONS_PER_TURN]:
+                if session.transport is None or session not in registry:
+                    continue
+                if (ban := bans.find_address(self._address_of(session), now)) is not None:
+                    self._node.enforce_address_ban(session, ban)
             await self._runtime.sleep(0)
 
 
@@ -125,14 +153,27 @@ def _read(source: BanSource, version: bytes | None, known: BanList, now: Callabl
         source.close()
     at = now()  # after the answer, so that no ban ends early
     if table is None:
-        ended = any(each.ends_at <= at for each in known.all)
-        return _Found(version or b"", BanList(e for e in known.all if e.ends_at > at) if ended else known)
-    return _Found(table.version, BanList(_bans(table, at)))
+        bans = [each for each in known.all if each.ends_at > at]
+        addresses = [each for each in known.addresses if each.ends_at > at]
+        ended = len(bans) + len(addresses) < len(known)
+        return _Found(version or b"", BanList(bans, addresses) if ended else known)
+    return _Found(table.version, BanList(_bans(table, at), _address_bans(table, at)))
 
 
 def _bans(table: BanSnapshot, at: float) -> Iterator[Ban]:
     pacer = Pacer()
     for each in table.bans:
         pacer.note()
-        ends_at = math.inf if each.until_ms is None else at + (each.until_ms - table.now_ms) / 1000
-        yield Ban(each.uid, each.device, ends_at, each.reason)
+        yield Ban(each.uid, each.device, _ends_at(each.until_ms, table, at), each.reason)
+
+
+def _address_bans(table: BanSnapshot, at: float) -> Iterator[AddressBan]:
+    pacer = Pacer()
+    for each in table.addresses:
+        pacer.note()
+        yield AddressBan(network_of(each.address), _ends_at(each.until_ms, table, at), each.reason)
+
+
+def _ends_at(until_ms: int | None, table: BanSnapshot, at: float) -> float:
+    """Return the monotonic time of an end by Redis' clock."""
+    return math.inf if until_ms is None else at + (until_ms - table.now_ms) / 1000

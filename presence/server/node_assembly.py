@@ -17,18 +17,19 @@ from presence.common import files
 from presence.common.clock import Clock
 from presence.common.faults import Faults
 from presence.common.histogram import Histogram, LatencyHistograms, detection_bounds
+from presence.common.networks import network_text
 from presence.common.runtime import Runtime
 from presence.common.text import printable
 from presence.config.settings import Settings
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.authenticator import Authenticator, CertificateAuthenticator
-from presence.core.ban_list import Ban
+from presence.core.ban_list import AddressBan, Ban
 from presence.core.changes import SessionName
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
 from presence.core.login_policy import LoginPolicy, SessionQuota
 from presence.core.profiles import Profile
-from presence.core.registry import Registry, SessionKey
+from presence.core.registry import Registry, Session, SessionKey
 from presence.core.server_protocol import ServerProtocol
 from presence.core.sessions import Sessions
 from presence.core.slots import SLOTS_PER_TICK, SlotClock
@@ -391,8 +392,13 @@ class Node:
             _log.info("users forgotten", users=each.users, uids=uids, by=_loggable(each.by))
 
     def log_bans(self, notices: Iterable[BanNotice]) -> None:
-        """Log that operators have banned users, or have lifted bans."""
+        """Log that operators have banned users or addresses, or have lifted bans."""
         for each in notices:
+            if each.addresses:
+                addresses = [_loggable(address) for address in each.addresses[:MAX_LOGGED_UIDS]]
+                event = "addresses unbanned" if each.lifted else "addresses banned"
+                _log.info(event, addresses=addresses, by=_loggable(each.by))
+                continue
             uids = [_loggable(uid) for uid in each.uids[:MAX_LOGGED_UIDS]]
             event = "users unbanned" if each.lifted else "users banned"
             _log.info(event, users=each.users, uids=uids, by=_loggable(each.by))
@@ -403,6 +409,13 @@ class Node:
             for session in self.engine.terminator.ban(ban):
                 device, name = session.device, self.engine.registry.session_id(session)
                 _log.info("session banned", uid=ban.uid, device=device, session=name)
+
+    def enforce_address_ban(self, session: Session, ban: AddressBan) -> None:
+        """End a session whose connection comes from a banned address."""
+        with self.faults.contained("notice"):
+            name, network = self.engine.registry.session_id(session), network_text(ban.network)
+            self.engine.terminator.end_banned(session, ban)
+            _log.info("session banned", uid=session.uid, device=session.device, session=name, address=network)
 
 
 def _loggable(text: str) -> str:

@@ -21,7 +21,7 @@ from presence.common import networks
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
-from presence.core.registry import ConnectionInfo, Handle
+from presence.core.registry import ConnectionInfo, Handle, Session
 from presence.messaging.router import MessageRouter
 from presence.server import drain, listeners, redis_setup
 from presence.server.answer_queue import AnswerQueue
@@ -184,7 +184,13 @@ class Server:
 
     def _build_ban_enforcer(self) -> BanEnforcer:
         table = BanTable(self._redis_url, self.node.keys)
-        return BanEnforcer(self.node, self._redis.enter_context(closing(table)), self.clock, TrioRuntime())
+        return BanEnforcer(
+            self.node,
+            self._redis.enter_context(closing(table)),
+            self.clock,
+            TrioRuntime(),
+            self._address_of,
+        )
 
     def _build_control_listener(self) -> ControlListener:
         channel = ControlChannel(self._redis_url, self.node.keys)
@@ -324,6 +330,10 @@ class Server:
 
     def _connected(self, handle: Handle) -> ConnectionInfo | None:
         return self._transport.connected(handle) if self._transport else None
+
+    def _address_of(self, session: Session) -> str:
+        connected = self._connected(session.handle)
+        return "" if connected is None else connected.address
 
     async def _tick(self) -> None:
         with self._ticking:

@@ -10,6 +10,7 @@ import msgpack
 
 from presence.common.errors import StoreError
 from presence.common.loop_calls import Pacer
+from presence.common.networks import network_of, network_text
 from presence.common.text import printable
 from presence.store.cluster_routes import Connect
 from presence.store.control_messages import BanNotice, ban_notice_text
@@ -24,6 +25,10 @@ MAX_REASON_CHARS: Final = 200
 MAX_BY_CHARS: Final = 200
 MAX_DURATION_S: Final = 3650 * 86_400  # for longer there are bans without an end
 _VERSION: Final = " version"  # no uid begins with white space
+_ADDRESS: Final = (
+    " "  # nor does one of these fields; nodes of a release without bans of addresses ignore them
+)
+_MAX_ADDRESS_CHARS: Final = 43  # of IPv6 with its length
 _ALL_DEVICES: Final = "  "  # no device has this name
 _NAME: Final = re.compile(r"[^\s]{1,128}(?: \S{0,64})?")
 
@@ -40,12 +45,24 @@ class StoredBan:
     by: str  # who made it, unverified unless it came over HTTP
 
 
+@dataclass(frozen=True, slots=True)
+class StoredAddressBan:
+    """A ban of an address or a network, as Redis has it."""
+
+    address: str  # as `network_text` writes it
+    until_ms: int | None  # this and the rest as of a `StoredBan`
+    at_ms: int
+    reason: str
+    by: str
+
+
 class BanSnapshot(NamedTuple):
     """All bans at one moment."""
 
     version: bytes  # b"" if there never was one
     now_ms: int  # Redis' clock
-    bans: tuple[StoredBan, ...]  # those that have not ended
+    bans: tuple[StoredBan, ...]  # those that have not ended, of users and devices
+    addresses: tuple[StoredAddressBan, ...] = ()  # those that have not ended
 
 
 class TooManyBans(StoreError):
@@ -95,17 +112,31 @@ class BanTable(Scripting):
         Raises:
             TooManyBans: the table is full.
         """
+        return self._add([_field(uid, device) for uid in uids], for_s, reason, by)
+
+    def add_addresses(
+        self, addresses: Iterable[str], for_s: float | None, reason: str, by: str
+    ) -> int | None:
+        """Ban addresses and networks, as `network_text` writes them; otherwise as `add`."""
+        return self._add([_ADDRESS + each for each in addresses], for_s, reason, by)
+
+    def _add(self, fields: Sequence[str], for_s: float | None, reason: str, by: str) -> int | None:
         rest = json.dumps({"reason": reason, "by": by[:MAX_BY_CHARS]}, ensure_ascii=False)[1:]
         for_ms = 0 if for_s is None else max(1, round(for_s * 1000))
-        answer = self._change([[_field(uid, device), for_ms, rest] for uid in uids], [])
+        answer = self._change([[field, for_ms, rest] for field in fields], [])
         if answer["status"] == "full":
             raise TooManyBans(answer["bans"])
-        return answer["until_ms"][0] or None if uids else None
+        return answer["until_ms"][0] or None if fields else None
 
     def lift(self, uids: Iterable[str], device: str | None) -> list[tuple[str, str | None]]:
         """Lift bans; return the user and the device of each. Without a device: all bans of the users."""
         fields = [uid + _ALL_DEVICES if device is None else _field(uid, device) for uid in uids]
         return [_named(field) for field in list(self._change([], fields)["lifted"])]
+
+    def lift_addresses(self, addresses: Iterable[str]) -> list[str]:
+        """Lift bans of addresses and networks, as `network_text` writes them; return those lifted."""
+        lifted = self._change([], [_ADDRESS + each for each in addresses])["lifted"]
+        return [field.removeprefix(_ADDRESS) for field in lifted]
 
     def notify(self, nodes: Iterable[str], notice: BanNotice) -> None:
         """Tell nodes to read the table again; those that miss it do so after a while."""
@@ -141,9 +172,12 @@ def _named(field: str) -> tuple[str, str | None]:
 def _table(clock: Sequence[Any], fields: Mapping[bytes, bytes]) -> BanSnapshot:
     now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000
     version = fields.get(_VERSION.encode(), b"")
-    bans = _bans(fields)
+    bans = [each for each in _bans(fields) if each.until_ms is None or each.until_ms > now_ms]
     return BanSnapshot(
-        version, now_ms, tuple(each for each in bans if each.until_ms is None or each.until_ms > now_ms)
+        version,
+        now_ms,
+        tuple(each for each in bans if isinstance(each, StoredBan)),
+        tuple(each for each in bans if isinstance(each, StoredAddressBan)),
     )
 
 
@@ -151,7 +185,7 @@ def _is_time(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**53
 
 
-def _bans(fields: Mapping[bytes, bytes]) -> Iterator[StoredBan]:
+def _bans(fields: Mapping[bytes, bytes]) -> Iterator[StoredBan | StoredAddressBan]:
     """Give the bans in the table; a damaged one counts as absent."""
     pacer = Pacer()
     for name, text in fields.items():
@@ -162,6 +196,20 @@ def _bans(fields: Mapping[bytes, bytes]) -> Iterator[StoredBan]:
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
         is_sound = _is_time(at_ms) and (until_ms is None or _is_time(until_ms))
-        if is_sound and type(reason) is str and type(by) is str and _NAME.fullmatch(field):
-            shown = printable(reason[:MAX_REASON_CHARS])
-            yield StoredBan(*_named(field), until_ms, at_ms, shown, printable(by[:MAX_BY_CHARS]))
+        if not (is_sound and type(reason) is str and type(by) is str):
+            continue
+        reason, by = printable(reason[:MAX_REASON_CHARS]), printable(by[:MAX_BY_CHARS])
+        if _NAME.fullmatch(field):
+            yield StoredBan(*_named(field), until_ms, at_ms, reason, by)
+        elif _is_address(field):
+            yield StoredAddressBan(field.removeprefix(_ADDRESS), until_ms, at_ms, reason, by)
+
+
+def _is_address(field: str) -> bool:
+    text = field.removeprefix(_ADDRESS)
+    if text == field or len(text) > _MAX_ADDRESS_CHARS:
+        return False
+    try:
+        return network_text(network_of(text)) == text
+    except ValueError:
+        return False

@@ -33,12 +33,13 @@ class Erasure(NamedTuple):
 
 
 class BanNotice(NamedTuple):
-    """A notice that an operator has banned users, or has lifted bans: the table has changed."""
+    """A notice that an operator has banned users or addresses, or has lifted bans: the table has changed."""
 
     by: str  # the operator's name as the command gave it
     lifted: bool
     users: int
     uids: tuple[str, ...]  # the first of them
+    addresses: tuple[str, ...] = ()  # the first of those, if the bans are of addresses
 
 
 class RebalanceOrder(NamedTuple):
@@ -64,14 +65,20 @@ def read_erasure(message: Mapping[str, Any]) -> Erasure | None:
 def ban_notice_text(notice: BanNotice) -> str:
     """Return the control message of a change of bans, for `read_ban_notice`."""
     (kind,) = (kind for kind, lifted in _BANS.items() if lifted is notice.lifted)
-    return json.dumps({"type": kind, "by": notice.by, "users": notice.users, "uids": notice.uids})
+    message = {"type": kind, "by": notice.by, "users": notice.users, "uids": notice.uids}
+    return json.dumps(message | ({"addresses": notice.addresses} if notice.addresses else {}))
 
 
 def read_ban_notice(message: Mapping[str, Any]) -> BanNotice | None:
     """Return the change of bans in a message; None if it is of another kind."""
     kind = message.get("type")
     values = _read_users(message) if isinstance(kind, str) and kind in _BANS else None
-    return None if values is None else BanNotice(values[0], _BANS[str(kind)], *values[1:])
+    if values is None:
+        return None
+    addresses = message.get("addresses", [])
+    if not (isinstance(addresses, list) and all(isinstance(each, str) for each in addresses)):
+        return None
+    return BanNotice(values[0], _BANS[str(kind)], *values[1:], tuple(addresses))
 
 
 def rebalance_text(order: RebalanceOrder) -> str:

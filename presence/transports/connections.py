@@ -199,7 +199,7 @@ class Connections:
     # Addresses
 
     def identify(self, fd: int, address: str, *, from_proxy: bool = False) -> Refusal | None:
-        """Record the address of a client, and count it.
+        """Record the address of a client, and count it, unless it is banned.
 
         Args:
             fd: its connection.
@@ -207,8 +207,10 @@ class Connections:
             from_proxy: whether a proxy named it, and not the kernel.
 
         Returns:
-            None, or a refusal: the address has as many connections as it may have.
+            None, or a refusal: the address is banned, or has as many connections as it may have.
         """
+        if (refusal := self._engine.refuse_address(address)) is not None:
+            return refusal
         is_counted = self._admission.counts_connections
         if not (from_proxy or is_counted):
             return None

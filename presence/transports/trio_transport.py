@@ -195,6 +195,8 @@ class StreamTransport:
         retry_after = self._admission.admit_connection(self._counters.connections)
         if retry_after is not None:
             return too_many_connections(retry_after)
+        if (refusal := self._engine.refuse_address(connection.address)) is not None:
+            return refusal
         address = connection.address if self._admission.counts_connections else ""
         refusal = self._admission.add_connection(address) if address else None
         connection.counted_address = address if refusal is None else ""

@@ -426,13 +426,37 @@ async def test_each_ban_is_logged_with_who_made_it(secured: Operators, logged: l
     assert {each["by"] for each in bans} == {"ann (HTTP)"}
 
 
+async def test_bans_of_addresses_are_logged_listed_and_lifted(secured: Operators, logged: list[Any]) -> None:
+    networks = {"addresses": ["192.0.2.0/24", "::ffff:198.51.100.1"]}
+    canonical = ["192.0.2.0/24", "198.51.100.1"]
+    banned = await secured.ask("/v1/ban", "POST", {**networks, "reason": "spam"}, **bearer(ACT))
+    assert banned.json() == {"until_ms": None, "users": {}, "addresses": canonical}
+    refused = await secured.ask("/v1/ban", "POST", {"addresses": ["0.0.0.0/0"]}, **bearer(ACT))
+    assert (refused.status, refused.code) == (400, "bad_addresses")
+    listed = (await secured.ask("/v1/bans", **bearer(READ))).json()["addresses"]
+    assert [(each["address"], each["reason"], each["by"]) for each in listed] == [
+        (address, "spam", "ann (HTTP)") for address in canonical
+    ]
+    lifted = await secured.ask("/v1/unban", "POST", networks, **bearer(ACT))
+    assert lifted.json() == {"lifted": {}, "addresses": dict.fromkeys(canonical, True)}
+    lines = [line for line in logged if line["event"] == "audit"]
+    assert [(line["action"], line["outcome"], line.get("addresses")) for line in lines] == [
+        ("ban", "done", canonical),
+        ("ban", "refused", None),
+        ("unban", "done", canonical),
+    ]
+
+
 async def test_a_full_table_of_bans_is_a_conflict(
     secured: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_bans, "MAX_BANS", 1)
     answered = await secured.ask("/v1/ban", "POST", {"uids": ["ann", "bob"]}, **bearer(ACT))
     assert (answered.status, answered.code) == (409, "too_many_bans")
-    assert (await secured.ask("/v1/bans", **bearer(READ))).json() == {"bans": []}
+    networks = {"addresses": ["192.0.2.1", "192.0.2.2"]}
+    answered = await secured.ask("/v1/ban", "POST", networks, **bearer(ACT))
+    assert (answered.status, answered.code) == (409, "too_many_bans")
+    assert (await secured.ask("/v1/bans", **bearer(READ))).json() == {"bans": [], "addresses": []}
 
 
 async def test_a_kick_ends_one_device_or_all(redis_server: EmbeddedRedis) -> None:

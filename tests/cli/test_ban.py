@@ -40,7 +40,36 @@ def test_a_ban_is_listed_and_lifted(command: Command) -> None:
         "ann  2 bans lifted\nbob  1 ban lifted\ncyd  was not banned\n"
     )
     assert as_json(command("unban", "ann", "--json")) == {"ann": []}
-    assert as_json(command("bans", "--json")) == {"bans": []}
+    assert as_json(command("bans", "--json")) == {"bans": [], "addresses": []}
+
+
+def test_a_ban_of_an_address_is_listed_and_lifted(command: Command) -> None:
+    networks = ("--address", "192.0.2.0/24", "--address", "::ffff:198.51.100.1")
+    banned = command("ban", *networks, "--for", "1h", "--reason", "spam")
+    assert banned.status == 0
+    assert [line.partition("  banned until ")[0].rstrip() for line in banned.out.splitlines()] == [
+        "192.0.2.0/24",
+        "198.51.100.1",
+    ]
+    assert as_json(command("ban", "--address", "10.0.0.0/8", "--json")) == {"10.0.0.0/8": {"until_ms": None}}
+    listed = as_json(command("bans", "--json"))
+    assert [(each["address"], each["reason"]) for each in listed["addresses"]] == [
+        ("10.0.0.0/8", ""),
+        ("192.0.2.0/24", "spam"),
+        ("198.51.100.1", "spam"),
+    ]
+    assert listed["bans"] == []
+    lines = command("bans").out.splitlines()
+    assert lines[0].startswith("10.0.0.0/8  banned for ever, by ")
+    assert lines[1].endswith(": spam")
+    assert command("unban", *networks).out == ("192.0.2.0/24  1 ban lifted\n198.51.100.1  1 ban lifted\n")
+    assert as_json(command("unban", *networks[:2], "--json")) == {"192.0.2.0/24": False}
+
+
+def test_loopback_and_the_whole_internet_are_banned_with_force(command: Command) -> None:
+    networks = ("--address", "127.0.0.1", "--address", "0.0.0.0/0")
+    assert command("ban", *networks, "--force").status == 0
+    assert as_json(command("unban", *networks, "--json")) == {"127.0.0.1": True, "0.0.0.0/0": True}
 
 
 def test_a_session_whose_node_does_not_answer_is_left(command: Command, hand: Hand) -> None:
@@ -101,6 +130,20 @@ def test_a_full_table_is_an_error(command: Command, client: Redis, monkeypatch: 
         (("ban", "ann", "--for", "0s"), "'0s' is not a duration"),
         (("ban", "ann", "--for", "3651d"), "'3651d' is not a duration"),
         (("ban", "ann", "--reason", 201 * "x"), "of at most 200 characters"),
+        (("ban",), "name either users, or networks with --address"),
+        (("unban",), "name either users, or networks with --address"),
+        (("ban", "ann", "--address", "192.0.2.7"), "name either users, or networks with --address"),
+        (("ban", "--address", "192.0.2.7", "--device", ""), "name either users, or networks with --address"),
+        (("ban", "--address", "ann"), "'ann' is not an address or a network"),
+        (("ban", "--address", "192.0.2.7/24"), "'192.0.2.7/24' is not an address or a network"),
+        (("ban", "--address", "2001:db8::5"), "ban 2001:db8::/64"),
+        (("ban", "--address", "0.0.0.0/0"), "so large a network is banned only with --force"),
+        (("ban", "--address", "10.0.0.0/7"), "so large a network is banned only with --force"),
+        (("ban", "--address", "2000::/15"), "so large a network is banned only with --force"),
+        (("ban", "--address", "127.0.0.1"), "a proxy on this machine may have it: banned only with --force"),
+        (("ban", "--address", "::ffff:127.0.0.1"), "banned only with --force"),
+        (("ban", "--address", "::/64"), "banned only with --force"),
+        (("unban", "--address", "2001:db8::5"), "ban 2001:db8::/64"),
     ],
 )
 def test_what_no_ban_can_be_is_refused(

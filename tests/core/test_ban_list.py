@@ -5,7 +5,16 @@ import math
 import pytest
 
 from presence import protocol
-from presence.core.ban_list import MAX_RETRY_AFTER_S, NO_REASON, Ban, BanList
+from presence.common.networks import network_of
+from presence.core.authenticator import Refusal
+from presence.core.ban_list import (
+    MAX_RETRY_AFTER_S,
+    NO_REASON,
+    NO_REASON_FOR_ADDRESS,
+    AddressBan,
+    Ban,
+    BanList,
+)
 from presence.protocol import Code, Kind
 from tests.support.worlds import World, ended
 
@@ -98,3 +107,22 @@ def test_a_goodbye_for_good_forbids_to_return() -> None:
     packet = decoder.next()
     assert packet is not None
     assert packet.payload == {"code": 305, "reason": "banned", "reconnect": False, "message": "rude"}
+
+
+def address_ban(network: str, ends_at: float = math.inf, reason: str = "") -> AddressBan:
+    return AddressBan(network_of(network), ends_at, reason)
+
+
+def test_of_several_bans_of_an_address_the_one_that_ends_last_counts() -> None:
+    bans = BanList(addresses=[address_ban("192.0.2.0/24", 20.0), address_ban("192.0.2.7", 10.0)])
+    assert len(bans) == 2
+    assert bans.find_address("192.0.2.7", 5.0) == address_ban("192.0.2.0/24", 20.0)
+    assert bans.find_address("192.0.2.7", 20.0) is None, "both have ended"
+    assert bans.find_address("192.0.3.7", 5.0) is None
+
+
+def test_a_client_of_a_banned_address_is_told_the_reason_and_when_to_return() -> None:
+    now = 100.0
+    refusal = address_ban("192.0.2.0/24", now + 90.5, "spam").refusal(now)
+    assert refusal == Refusal(Code.BANNED, "spam", 91)
+    assert address_ban("192.0.2.0/24").refusal(now) == Refusal(Code.BANNED, NO_REASON_FOR_ADDRESS)

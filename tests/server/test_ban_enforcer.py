@@ -12,13 +12,14 @@ import trio
 
 from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
-from presence.core.ban_list import Ban, BanList
+from presence.common.networks import network_of
+from presence.core.ban_list import AddressBan, Ban, BanList
 from presence.ops import ban as ops
 from presence.protocol import Code, Kind, Packet
 from presence.reader import PresenceReader
-from presence.server.ban_enforcer import MAX_BANS_PER_TURN, BanEnforcer
+from presence.server.ban_enforcer import MAX_BANS_PER_TURN, MAX_SESSIONS_PER_TURN, BanEnforcer
 from presence.server.node_assembly import Node
-from presence.store.ban_table import BanSnapshot, StoredBan
+from presence.store.ban_table import BanSnapshot, StoredAddressBan, StoredBan
 from presence.store.embedded import EmbeddedRedis
 from tests.server.test_control_listener import Pair, serving
 from tests.support.waiting import InlineCallsRuntime, until
@@ -107,6 +108,7 @@ class Table:
 
     def __init__(self) -> None:
         self.version, self.bans, self.is_away = b"1", list[StoredBan](), False
+        self.addresses: list[StoredAddressBan] = []
         self.asked: list[bytes | None] = []
 
     def put(self, *bans: StoredBan) -> None:
@@ -116,10 +118,17 @@ class Table:
         self.asked.append(known)
         if self.is_away:
             raise StoreUnavailable("away")
-        return None if known == self.version else BanSnapshot(self.version, 1000, tuple(self.bans))
+        if known == self.version:
+            return None
+        return BanSnapshot(self.version, 1000, tuple(self.bans), tuple(self.addresses))
 
     def close(self) -> None:
         pass
+
+
+class _Session:
+    def __init__(self, transport: object) -> None:
+        self.transport = transport
 
 
 class Stage:
@@ -130,11 +139,30 @@ class Stage:
         self.turns: list[list[Ban]] = [[]]
         self.policy = SimpleNamespace(bans=BanList())
         self.cluster = SimpleNamespace()
-        engine = SimpleNamespace(login_policy=self.policy)
-        node = SimpleNamespace(engine=engine, cluster=self.cluster, enforce_ban=self._enforce)
+        self.sessions: dict[Any, str] = {}  # to the addresses of their clients
+        self.ended: list[list[Any]] = [[]]  # by turn
+        engine = SimpleNamespace(login_policy=self.policy, registry=self.sessions)
+        node = SimpleNamespace(
+            engine=engine,
+            cluster=self.cluster,
+            enforce_ban=self._enforce,
+            enforce_address_ban=lambda session, _ban: self.ended[-1].append(session),
+        )
         runtime = InlineCallsRuntime()
         runtime.sleep = self._sleep  # type: ignore[method-assign]
-        self.enforcer = BanEnforcer(cast(Node, node), self.table, Clock(lambda: self.now), runtime)
+        self.enforcer = BanEnforcer(
+            cast(Node, node),
+            self.table,
+            Clock(lambda: self.now),
+            runtime,
+            lambda session: self.sessions[session],
+        )
+
+    def connect(self, address: str, *, is_lost: bool = False) -> Any:
+        """Add a session; return it."""
+        session = _Session(None if is_lost else self)
+        self.sessions[session] = address
+        return session
 
     @property
     def bans(self) -> BanList:
@@ -146,6 +174,7 @@ class Stage:
 
     async def _sleep(self, seconds: float) -> None:
         self.turns.append([])
+        self.ended.append([])
         await trio.lowlevel.checkpoint()
 
 
@@ -200,3 +229,86 @@ async def test_a_large_table_is_enforced_in_slices() -> None:
     await stage.enforcer.refresh()
     sizes: Sequence[int] = [len(turn) for turn in stage.turns if turn]
     assert sizes == [MAX_BANS_PER_TURN, MAX_BANS_PER_TURN, 1]
+
+
+# Addresses
+
+
+async def ban_addresses(redis_server: EmbeddedRedis, *addresses: str, **how: Any) -> int | None:
+    with PresenceReader(redis_server.url) as reader:
+        call = partial(ops.ban_addresses, redis_server.url, reader, addresses, by="op", force=True, **how)
+        return await trio.to_thread.run_sync(call)
+
+
+async def unban_addresses(redis_server: EmbeddedRedis, *addresses: str) -> dict[str, bool]:
+    with PresenceReader(redis_server.url) as reader:
+        call = partial(ops.unban_addresses, redis_server.url, reader, addresses, by="op")
+        return await trio.to_thread.run_sync(call)
+
+
+async def test_a_ban_of_an_address_ends_its_sessions_and_refuses_it_at_all_nodes_until_it_is_lifted(
+    redis_server: EmbeddedRedis,
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with serving(redis_server) as pair:
+            await until(lambda: all(map(pair.is_subscribed, (0, 1))))
+            phone = await pair.log_in(0)
+            assert await ban_addresses(redis_server, "127.0.0.0/24", reason="spam") is None
+            (goodbye,) = await phone.rest()
+            await until(lambda: all(known(pair)))
+            refusals = await answers(pair, "bob")
+            assert await unban_addresses(redis_server, "127.0.0.0/24", "192.0.2.1") == {
+                "127.0.0.0/24": True,
+                "192.0.2.1": False,
+            }
+            await until(lambda: not any(known(pair)))
+            allowed = await answers(pair, "ann")
+    assert (goodbye.payload["code"], goodbye.payload["message"]) == (Code.BANNED, "spam")
+    assert [each.payload["code"] for each in refusals] == [Code.BANNED] * 2
+    assert [each.kind for each in allowed] == [Kind.OK] * 2
+    (ended,) = [line for line in logs if line["event"] == "session banned"]
+    assert (ended["uid"], ended["address"]) == ("ann", "127.0.0.0/24")
+    for event in ("addresses banned", "addresses unbanned"):
+        lines = [line for line in logs if line["event"] == event]
+        assert [(line["by"], line["addresses"]) for line in lines] == [("op", ["127.0.0.0/24"])] * 2
+
+
+def address_ban(address: str, until_ms: int | None = None) -> StoredAddressBan:
+    return StoredAddressBan(address, until_ms, 0, "", "op")
+
+
+async def test_only_sessions_with_a_connection_from_a_banned_address_end() -> None:
+    stage = Stage()
+    banned = stage.connect("192.0.2.7")
+    stage.connect("198.51.100.1")
+    stage.connect("192.0.2.8", is_lost=True)
+    stage.table.addresses.append(address_ban("192.0.2.0/24", 3500))
+    await stage.enforcer.refresh()
+    assert [each for turn in stage.ended for each in turn] == [banned]
+    assert stage.bans.addresses == (AddressBan(network_of("192.0.2.0/24"), 52.5, ""),)
+    stage.now = 52.5
+    await stage.enforcer.refresh()
+    assert not stage.bans, "it has ended"
+
+
+async def test_sessions_are_searched_for_new_bans_only() -> None:
+    stage = Stage()
+    stage.table.addresses.append(address_ban("192.0.2.7"))
+    await stage.enforcer.refresh()
+    late = stage.connect("192.0.2.7")  # the login policy refuses it
+    stage.table.put(stored("ann"))
+    await stage.enforcer.refresh()
+    assert [each for turn in stage.ended for each in turn] == []
+    stage.table.put()
+    stage.table.addresses.append(address_ban("192.0.2.0/24"))
+    await stage.enforcer.refresh()
+    assert [each for turn in stage.ended for each in turn] == [late]
+
+
+async def test_many_sessions_are_searched_in_slices() -> None:
+    stage = Stage()
+    for _ in range(2 * MAX_SESSIONS_PER_TURN + 1):
+        stage.connect("192.0.2.7")
+    stage.table.addresses.append(address_ban("192.0.2.7"))
+    await stage.enforcer.refresh()
+    assert [len(turn) for turn in stage.ended if turn] == [MAX_SESSIONS_PER_TURN, MAX_SESSIONS_PER_TURN, 1]

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from presence.store import ban_table as store_bans
-from presence.store.ban_table import BanSnapshot, BanTable, StoredBan, TooManyBans
+from presence.store.ban_table import BanSnapshot, BanTable, StoredAddressBan, StoredBan, TooManyBans
 from presence.store.control_channel import ControlChannel, ControlMessage
 from presence.store.control_messages import BanNotice
 from presence.store.keys import Keys
@@ -163,3 +163,64 @@ def test_nodes_hear_of_a_change(bans: BanTable, server: Server) -> None:
         while len(received) < 2:
             received += channel.next()
         assert received == notices
+
+
+# Addresses
+
+
+def addresses(bans: BanTable) -> list[str]:
+    return sorted(each.address for each in read(bans).addresses)
+
+
+def test_a_ban_of_an_address_is_kept_with_its_end_and_who_made_it(bans: BanTable) -> None:
+    until_ms = bans.add_addresses(["192.0.2.0/24"], 60.0, "spam", "an operator")
+    assert until_ms is not None
+    table = read(bans)
+    assert table.addresses == (
+        StoredAddressBan("192.0.2.0/24", until_ms, until_ms - 60_000, "spam", "an operator"),
+    )
+    assert table.bans == ()
+    bans.add_addresses(["192.0.2.0/24"], None, "", "another")
+    (ban,) = read(bans).addresses
+    assert (ban.until_ms, ban.by) == (None, "another"), "it replaces the first"
+
+
+def test_exactly_the_named_addresses_are_lifted_and_no_users(bans: BanTable) -> None:
+    bans.add(["192.0.2.7"], None, None, "", "")  # a user of this name
+    bans.add_addresses(["192.0.2.7", "192.0.2.0/24", "2001:db8::/64"], None, "", "")
+    version = read(bans).version
+    assert bans.lift_addresses(["192.0.2.0/24", "198.51.100.1"]) == ["192.0.2.0/24"]
+    assert read(bans).version != version
+    assert addresses(bans) == ["192.0.2.7", "2001:db8::/64"]
+    bans.lift(["192.0.2.7"], None)
+    assert addresses(bans) == ["192.0.2.7", "2001:db8::/64"]
+    assert names(bans) == set()
+
+
+def test_users_and_addresses_share_the_bound(bans: BanTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_bans, "MAX_BANS", 3)
+    bans.add(["ann", "bob"], None, None, "", "")
+    bans.add_addresses(["192.0.2.7"], 0.001, "", "")
+    time.sleep(0.002)
+    bans.add_addresses(["192.0.2.8"], None, "", "")
+    with pytest.raises(TooManyBans):
+        bans.add_addresses(["192.0.2.9"], None, "", "")
+    assert addresses(bans) == ["192.0.2.8"]
+
+
+def test_a_ban_of_an_address_that_has_ended_is_not_read_and_the_next_lift_removes_it(
+    bans: BanTable, server: Server
+) -> None:
+    bans.add_addresses(["192.0.2.7"], 0.001, "", "")
+    time.sleep(0.002)
+    assert addresses(bans) == []
+    bans.lift(["nobody"], None)
+    assert not server.client.hexists(KEYS.bans, " 192.0.2.7")
+
+
+@pytest.mark.parametrize(
+    "field", [" 192.0.2.7/32", " 192.0.2.7/24", "  192.0.2.7", " 192.0.2", " " + 60 * "1"]
+)
+def test_a_damaged_ban_of_an_address_counts_as_absent(bans: BanTable, server: Server, field: str) -> None:
+    server.client.hset(KEYS.bans, field, '{"until_ms":null,"at_ms":1,"reason":"","by":""}')
+    assert addresses(bans) == []

@@ -1,5 +1,6 @@
 """Limits by address, user, rate and number: a client beyond one gets the reason; others are not affected."""
 
+import math
 import socket
 import struct
 
@@ -7,7 +8,9 @@ import pytest
 import trio
 
 from presence import protocol
+from presence.common.networks import network_of
 from presence.core.admission import AdmissionLimits, PacketRate
+from presence.core.ban_list import AddressBan, BanList
 from presence.core.changes import Op
 from presence.protocol import Code, Kind, Packet
 from presence.transports.limits import Limits
@@ -244,3 +247,70 @@ async def test_http_within_websocket_is_a_frame_that_is_too_large() -> None:
         client = await server.connect()
         await client.stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
         assert [packet.payload["code"] for packet in await client.rest()] == [Code.TOO_LARGE]
+
+
+# Banned addresses
+
+
+def ban_address(server: Harness, network: str) -> None:
+    server.engine.login_policy.bans = BanList(addresses=[AddressBan(network_of(network), math.inf, "spam")])
+
+
+@both
+async def test_a_connection_from_a_banned_address_is_refused_at_the_accept(kind: TransportKind) -> None:
+    async with serving(kind, admission=AdmissionLimits(address_connections=5)) as server:
+        ban_address(server, "127.0.0.0/31")
+        (refusal,) = await (await server.connect()).rest()
+        assert (refusal.kind, refusal.payload["code"], refusal.payload["message"]) == (
+            *(Kind.ERROR, Code.BANNED),
+            "spam",
+        )
+        other = await server.connect(source=OTHER)
+        assert (await other.login("other")).kind == Kind.OK
+        await server.remain(1)
+        assert server.engine.statistics().refused == {"banned": 1}
+        assert server.admission.statistics().address_connections_kept == 1
+
+
+async def test_over_tls_a_banned_address_costs_no_handshake() -> None:
+    async with serving("tls") as server:
+        ban_address(server, "127.0.0.1")
+        client = await server.dial()
+        assert await client.all_bytes() == b""
+        client.close()
+        await server.remain(0)
+        assert (server.counted.handshakes, server.counted.handshakes_failed) == (0, 0)
+        assert server.engine.statistics().refused == {"banned": 1}
+
+
+async def test_behind_a_proxy_the_address_of_the_client_is_banned_and_not_that_of_the_proxy() -> None:
+    async with serving("epoll", proxies="127.0.0.0/8") as server:
+        ban_address(server, "192.0.2.0/24")
+        banned = await server.connect(header=proxies.of_client("192.0.2.7"))
+        (refusal,) = await banned.rest()
+        assert refusal.payload["code"] == Code.BANNED
+        ban_address(server, "127.0.0.0/8")
+        other = await server.connect(header=proxies.of_client("192.0.2.7"))
+        assert (await other.login("other")).kind == Kind.OK
+
+
+@pytest.mark.parametrize(("address", "is_banned"), [("2001:db8::5", True), ("2001:db8:0:1::5", False)])
+async def test_a_ban_of_ipv6_is_of_whole_networks_of_64_bits(address: str, is_banned: bool) -> None:
+    async with serving("epoll", proxies="127.0.0.0/8") as server:
+        ban_address(server, "2001:db8::/64")
+        client = await server.connect(header=proxies.of_client(address))
+        await client.send(protocol.login("ann"))
+        answer = await client.receive()
+        assert answer is not None
+        assert (answer.payload.get("code") == Code.BANNED) is is_banned
+
+
+@both
+async def test_a_client_whose_address_is_banned_after_the_accept_cannot_log_in(kind: TransportKind) -> None:
+    async with serving(kind) as server:
+        client = await server.connect()
+        await server.remain(1)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        ban_address(server, "127.0.0.1")
+        answer = await client.login("ann")
+        assert (answer.kind, answer.payload["code"]) == (Kind.ERROR, Code.BANNED)

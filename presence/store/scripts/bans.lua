@@ -1,7 +1,8 @@
 -- Adds bans or lifts them, and now and then removes those that have ended.
 --
 -- KEYS
---   1 bans  hash: "<uid>" for all devices of a user, "<uid> <device>" for one ("<uid> " for the default one) -> JSON,
+--   1 bans  hash: "<uid>" for all devices of a user, "<uid> <device>" for one ("<uid> " for the default one), and
+--           " <network>", such as " 192.0.2.0/24", for addresses -> JSON,
 --           {"until_ms": ms of this server's clock, or null, "at_ms", "reason", "by"}; and " version", which is another
 --           after each change, also after one that follows a loss of data: a time in microseconds that rises
 -- ARGV
@@ -27,10 +28,11 @@ local function sweep()
   local all = redis.call('HGETALL', bans_key)
   for i = 1, #all, 2 do
     local field = all[i]
-    local user = string.match(field, '^[^ ]+')  -- none: the version
-    local until_ms = user and tonumber(string.match(all[i + 1], '^{"until_ms":(%d+),') or '')
+    local user = string.match(field, '^[^ ]+')  -- none: a network, or the version
+    local is_ban = field ~= ' version'
+    local until_ms = is_ban and tonumber(string.match(all[i + 1], '^{"until_ms":(%d+),') or '')
     local is_over = until_ms and until_ms <= now_ms
-    if is_over or (user and (lift[field] or lift[user .. '  '])) then
+    if is_over or (is_ban and (lift[field] or (user and lift[user .. '  ']))) then
       removed[#removed + 1], removed[field] = field, true
       if not is_over then lifted[#lifted + 1] = field end
     end
