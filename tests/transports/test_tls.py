@@ -5,6 +5,7 @@ import ctypes
 import socket
 import ssl
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from presence import protocol
 from presence.core.admission import AdmissionLimits
 from presence.protocol import Code, Kind
 from presence.transports.limits import Limits
+from presence.transports.tls import Certificate
 from presence.transports.tls_connection import RECORD_BYTES
 from tests.support.state_table import brief
 from tests.transports import certificates
@@ -154,6 +156,34 @@ async def test_both_tls_versions_are_supported(version: ssl.TLSVersion) -> None:
         await client.beat()
         await client.send(protocol.logout(id=2))
         assert [brief(each) for each in await client.rest()] == [(Kind.OK, 2, None)]
+
+
+@pytest.mark.parametrize("kind", ["tls", "tls stream", "wss"])
+async def test_a_returning_client_resumes_its_session_after_a_new_certificate(
+    kind: TransportKind, tmp_path: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    certificates.authority().configure_trust(context)
+    certificate = Certificate(*certificates.write(tmp_path))
+
+    def shown(session: ssl.SSLSession | None) -> tuple[bytes | None, bool | None, ssl.SSLSession | None]:
+        """Return the certificate, whether the session was resumed, and the next session."""
+        tcp = socket.create_connection(server.address, PATIENCE_S)
+        with context.wrap_socket(tcp, server_hostname=certificates.HOST, session=session) as tls:
+            tls.sendall(b"\xff\xff\xff\xff")  # an invalid frame, which is answered
+            tls.recv(1)
+            return tls.getpeercert(binary_form=True), tls.session_reused, tls.session
+
+    async with serving(kind, certificate=certificate) as server:
+        first, is_resumed, session = await trio.to_thread.run_sync(shown, None)
+        assert not is_resumed
+        certificates.write(tmp_path, number=1)
+        certificate.use(certificate.read())
+        assert (await trio.to_thread.run_sync(shown, session))[1]
+        second, is_resumed, _ = await trio.to_thread.run_sync(shown, None)
+        assert not is_resumed
+        assert second != first
+        assert (server.counted.handshakes, server.counted.handshakes_resumed) == (3, 1)
 
 
 # Records and frames
