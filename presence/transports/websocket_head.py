@@ -34,6 +34,7 @@ _STATUS_OF_CODES = {  # of refusals before the request was read
     Code.LOGIN_TIMEOUT: HTTPStatus.REQUEST_TIMEOUT,
     Code.PROTOCOL_ERROR: HTTPStatus.BAD_REQUEST,
     Code.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
+    Code.BANNED: HTTPStatus.FORBIDDEN,
 }
 
 Origins: TypeAlias = list[Origin | re.Pattern[str] | None]

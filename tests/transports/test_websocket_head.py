@@ -109,6 +109,7 @@ def test_origins(allowed: list[str], origin: str, is_accepted: bool) -> None:
         (Code.RATE_LIMITED, 0.2, b"429"),
         (Code.PROTOCOL_ERROR, None, b"400"),
         (Code.SERVER_DRAIN, None, b"503"),
+        (Code.BANNED, 60, b"403"),
     ],
 )
 def test_a_refusal_packet_becomes_http(code: Code, retry_after: float | None, status: bytes) -> None:
