@@ -41,6 +41,7 @@ from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
 from presence.store.redis_store import Deliveries
 from presence.store.watch_reads import StoredStates
+from presence.transports import trio_transport
 from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.epoll_transport import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
@@ -379,10 +380,9 @@ class Server:
             self._transport = epoll
             nursery.start_soon(epoll.run)
         else:
-            streams = StreamTransport(self.node.engine, limits, self.node.admission, tls)
+            streams = StreamTransport(self.node.engine, limits, self.node.admission, tls, websocket)
             self._transport = streams
-            sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listening.plain]
-            nursery.start_soon(streams.run, sockets)
+            nursery.start_soon(streams.run, trio_transport.listening(listening.plain))
 
     async def _report(self) -> None:
         while True:

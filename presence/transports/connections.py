@@ -52,7 +52,6 @@ from presence.transports.connection_states import (
 from presence.transports.limits import (
     DRAIN_TIMEOUT_S,
     MAX_DRAIN_BYTES,
-    MAX_GUEST_FRAMES,
     MAX_PACKET_BYTES,
     MIN_PROGRESS_BYTES,
     READ_BYTES,
@@ -321,21 +320,18 @@ class Connections:
             if connection.websocket is not None:
                 self._websocket_read(connection, connection.websocket)
 
-    def _websocket_read(self, connection: Connection, websocket: WebSocketConnectionState) -> None:
+    def _websocket_read(self, connection: Connection, layer: WebSocketConnectionState) -> None:
         """Count what was read, and have the rest read that is in the layer.
 
         Raises:
             InputRefused: the client sends too many WebSocket frames for what they carry.
         """
-        client = self.clients[connection.fd]
-        if isinstance(client, Session):
-            if (frames := websocket.take_idle_frames()) and (
-                refusal := self._engine.frames_received(client, frames)
-            ) is not None:
-                raise InputRefused(refusal)
-        elif websocket.frames > MAX_GUEST_FRAMES:
-            raise InputRefused(Refusal(Code.PROTOCOL_ERROR, "too many WebSocket frames before a login"))
-        if websocket.has_more:
+        client, websocket = self.clients[connection.fd], layer.websocket
+        if client is None or websocket is None:
+            return
+        if (refusal := websocket.excess(self._engine, client)) is not None:
+            raise InputRefused(refusal)
+        if layer.has_more:
             self.defer(connection)
 
     def queue_reply(self, fd: int, data: bytearray) -> None:

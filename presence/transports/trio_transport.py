@@ -1,7 +1,7 @@
 """Connections over any trio stream, with two tasks each: one reads, one writes.
 
-For TLS and plain TCP on systems without epoll, and for memory streams in tests. It keeps the same limits as
-the epoll transport and drives the same core.
+For plain TCP, TLS and WebSocket on systems without epoll, and for memory streams in tests. It keeps the same
+limits as the epoll transport and drives the same core.
 """
 
 import itertools
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
+from socket import socket
 
 import trio
 from trio.abc import HalfCloseableStream, Stream
@@ -37,6 +39,16 @@ from presence.transports.limits import (
 )
 from presence.transports.tls import TlsListening
 from presence.transports.transport_counters import TransportCounters
+from presence.transports.websocket import WebSocket
+from presence.transports.websocket_connection import PIECE_BYTES
+from presence.transports.websocket_head import (
+    HEAD_END,
+    MAX_HEAD_BYTES,
+    Origins,
+    WebSocketListening,
+    refused_as,
+    respond_to_part,
+)
 
 
 class _Connection:
@@ -49,9 +61,12 @@ class _Connection:
         counted_address: the address that it is counted by; "" if none.
         largest_packet: the size of the largest unsent packet.
         read_done: set when the reader has ended.
+        websocket: what turns its bytes into frames and back; None if they are frames.
     """
 
-    def __init__(self, handle: Handle, stream: Stream, address: str) -> None:
+    def __init__(
+        self, handle: Handle, stream: Stream, address: str, websocket: WebSocket | None = None
+    ) -> None:
         self.handle = handle
         self.stream = stream
         self.address = address
@@ -64,10 +79,25 @@ class _Connection:
         self.largest_packet = 0
         self.wake = trio.Event()
         self.is_closing = False
+        self.websocket = websocket
+        self.received = b""  # behind a request of WebSocket
 
-    def send(self, data: bytes | bytearray) -> None:
-        """Queue bytes for the writer."""
+    def send(self, frames: bytes | bytearray) -> int:
+        """Queue frames for the writer; return the bytes that they take."""
+        data = frames if self.websocket is None else self.websocket.encode(frames)
         self.unsent += data
+        self.wake.set()
+        return len(data)
+
+    def end(self, close_packet: bytes | bytearray = b"") -> None:
+        """Queue the last packet, and let the writer close the connection behind it."""
+        self.is_closing = True
+        if close_packet:
+            if self.websocket is not None:
+                self.websocket.note_last_packet(close_packet)
+            self.send(close_packet)
+        if self.websocket is not None:
+            self.unsent += self.websocket.end()
         self.wake.set()
 
 
@@ -78,10 +108,16 @@ class StreamTransport:
         engine: handles what is read.
         admission: decides whether one more connection is accepted.
         tls: listeners for TLS; None for none.
+        websocket: listeners for WebSocket, over TLS if there is `tls`; None for none.
     """
 
     def __init__(
-        self, engine: Engine, limits: Limits, admission: Admission, tls: TlsListening | None = None
+        self,
+        engine: Engine,
+        limits: Limits,
+        admission: Admission,
+        tls: TlsListening | None = None,
+        websocket: WebSocketListening | None = None,
     ) -> None:
         self._engine = engine
         self._limits = limits
@@ -92,6 +128,7 @@ class StreamTransport:
         self._connections: dict[Handle, _Connection] = {}
         self._accepting = trio.CancelScope()
         self._tls = tls
+        self._websocket = websocket
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve connections until cancelled, or until accepting was stopped and all have ended."""
@@ -101,10 +138,11 @@ class StreamTransport:
                     accept = partial(trio.serve_listeners, handler_nursery=connections)
                     if listeners:
                         accepting.start_soon(accept, self.serve, list(listeners))
-                    if self._tls is not None:
-                        listening = map(trio.socket.from_stdlib_socket, self._tls.listeners)
-                        tls_listeners = [trio.SocketListener(each) for each in listening]
-                        accepting.start_soon(accept, self._serve_tls, tls_listeners)
+                    if self._tls is not None and self._tls.listeners:
+                        accepting.start_soon(accept, self._serve_layers, listening(self._tls.listeners))
+                    if self._websocket is not None:
+                        upgrade = partial(self._serve_layers, origins=self._websocket.origins)
+                        accepting.start_soon(accept, upgrade, listening(self._websocket.listeners))
 
     async def stop_accepting(self) -> None:
         """Close the listeners; connections stay."""
@@ -113,18 +151,49 @@ class StreamTransport:
     def statistics(self) -> TransportCounters:
         return replace(self._counters)
 
-    async def _serve_tls(self, stream: trio.SocketStream) -> None:
+    async def _serve_layers(self, tcp_stream: trio.SocketStream, origins: Origins | None = None) -> None:
+        """Serve a connection over TLS, WebSocket or both; `origins`: None without WebSocket."""
         deadline = trio.current_time() + self._limits.login_timeout
+        stream: Stream | None = tcp_stream
         try:
-            address = sockets.peer_address(stream.socket)  # now: a reset in the handshake would lose it
-            if (tls_stream := await self._handshake(stream, deadline)) is not None:
-                await self.serve(tls_stream, deadline, address)
+            address = sockets.peer_address(tcp_stream.socket)  # now: a reset in the handshake would lose it
+            if self._tls is not None:
+                stream = await self._handshake(tcp_stream, deadline)
+            if stream is not None and origins is None:
+                await self.serve(stream, deadline, address)
+            elif stream is not None and origins is not None:
+                await self._upgrade(stream, origins, deadline, address)
             elif trio.current_time() >= deadline:
                 self._failures.login_timed_out(networks.limit_key(address))
         except Exception as error:
             self._failures.connection_failed(error)
         finally:
-            await trio.aclose_forcefully(stream)
+            await trio.aclose_forcefully(tcp_stream)
+
+    async def _upgrade(self, stream: Stream, origins: Origins, deadline: float, address: str) -> None:
+        """Answer a request of WebSocket, and serve the connection if it is accepted."""
+        head, answer = bytearray(), None
+        with trio.move_on_at(deadline) as timeout, suppress(trio.BrokenResourceError):
+            while answer is None and (data := await stream.receive_some(MAX_HEAD_BYTES)):
+                head += data
+                answer = respond_to_part(head, origins)
+        if timeout.cancelled_caught:
+            self._failures.login_timed_out(networks.limit_key(address))
+            answer = refused_as(LOGIN_TIMED_OUT)
+        if answer is None:
+            return
+        with trio.move_on_after(DRAIN_TIMEOUT_S), suppress(trio.BrokenResourceError):
+            await stream.send_all(answer.data)
+        if answer.status is HTTPStatus.SWITCHING_PROTOCOLS:
+            self._counters.upgrades += 1
+            self._counters.websocket_connections += 1
+            try:
+                websocket = WebSocket(is_json=answer.is_json)
+                await self.serve(stream, deadline, address, websocket, bytes(head.partition(HEAD_END)[2]))
+            finally:
+                self._counters.websocket_connections -= 1
+        elif not timeout.cancelled_caught:
+            self._failures.upgrade_refused(answer.status)
 
     async def _handshake(self, stream: Stream, deadline: float) -> "trio.SSLStream[Stream] | None":
         """Return the TLS stream; None if the handshake fails, times out, or too many are under way."""
@@ -151,7 +220,12 @@ class StreamTransport:
         return None
 
     async def serve(
-        self, stream: Stream, login_until: float | None = None, address: str | None = None
+        self,
+        stream: Stream,
+        login_until: float | None = None,
+        address: str | None = None,
+        websocket: WebSocket | None = None,
+        received: bytes = b"",
     ) -> None:
         """Serve one connection to its end; never raises for what the client does or a handler raises.
 
@@ -159,13 +233,16 @@ class StreamTransport:
             stream: is closed at the end.
             login_until: when the login times out, on trio's clock; None for a full time-out from now.
             address: of the client, as the kernel writes it; None: ask the kernel, if it is a TCP connection.
+            websocket: turns its bytes into frames and back; None: they are frames.
+            received: bytes that were read already.
         """
         if address is None:
             address = sockets.peer_address(stream.socket) if isinstance(stream, trio.SocketStream) else None
         if address == "" or not self._admission.room(self._counters.connections):  # "": reset already
             await trio.aclose_forcefully(stream)
             return
-        connection = _Connection(next(self._numbers), stream, networks.limit_key(address or ""))
+        connection = _Connection(next(self._numbers), stream, networks.limit_key(address or ""), websocket)
+        connection.received = received
         self._connections[connection.handle] = connection
         refusal = self._admit(connection)
         self._counters.accepted += 1
@@ -209,8 +286,7 @@ class StreamTransport:
 
     def send(self, handle: Handle, data: bytes) -> None:
         connection = self._connections[handle]
-        connection.largest_packet = max(connection.largest_packet, min(len(data), MAX_PACKET_BYTES))
-        self._send(connection, data)
+        self._send(connection, data, is_packet=True)
 
     def try_send(self, handle: Handle, data: bytes) -> bool:
         if self._connections[handle].unsent:
@@ -246,14 +322,19 @@ class StreamTransport:
     def connected(self, handle: Handle) -> ConnectionInfo:
         """Return what operators are shown of a logged-in connection."""
         connection = self._connections[handle]
-        return ConnectionInfo("stream", connection.address, len(connection.unsent))
+        transport = "stream" if connection.websocket is None else "ws"
+        return ConnectionInfo(transport, connection.address, len(connection.unsent))
 
     # Sending and closing
 
-    def _send(self, connection: _Connection, data: bytes | bytearray) -> None:
+    def _send(self, connection: _Connection, data: bytes | bytearray, *, is_packet: bool = False) -> None:
+        """Queue frames; the size of a single packet alone makes no slow reader of the client."""
         if connection.is_closing:
             return
-        connection.send(data)
+        size = connection.send(data)
+        if is_packet:
+            largest = size if len(data) <= MAX_PACKET_BYTES else MAX_PACKET_BYTES
+            connection.largest_packet = max(connection.largest_packet, largest)
         if len(connection.unsent) > self._limits.unsent_bytes + connection.largest_packet:
             self._close_slow_reader(connection)
 
@@ -261,9 +342,8 @@ class StreamTransport:
         """Ignore the input of a connection from now on; the last packet follows."""
         if connection.is_closing:
             return
-        connection.is_closing = True
         connection.client = None
-        connection.send(close_packet)
+        connection.end(close_packet)
         connection.read_scope.cancel()
 
     # The two tasks
@@ -277,29 +357,55 @@ class StreamTransport:
 
     async def _read(self, connection: _Connection) -> None:
         """Read until the client closes, or the connection is being closed."""
+        websocket = connection.websocket
         while (client := connection.client) is not None:
+            data, connection.received = connection.received, b""
             try:
-                data = await connection.stream.receive_some(READ_BYTES)
+                limit = READ_BYTES if websocket is None else PIECE_BYTES
+                data = data or bytes(await connection.stream.receive_some(limit))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 connection.client = None
                 self._engine.disconnected(client)
                 connection.lifetime.cancel()
                 return
             if not data:
-                connection.client = None
-                self._engine.disconnected(client)
-                connection.is_closing = True
-                connection.wake.set()
-                return
-            if connection.client is not None:
-                outcome = self._engine.received(client, bytes(data), MAX_PACKETS_PER_SLICE)
-                answer_http(outcome, bytes(data))
-                self._apply(connection, client, outcome)
-                while outcome.unfinished and connection.client is not None:
-                    await trio.lowlevel.checkpoint()
-                    if (client := connection.client) is not None:
-                        outcome = self._engine.resume(client, MAX_PACKETS_PER_SLICE)
-                        self._apply(connection, client, outcome)
+                self._input_ended(connection, client)
+            elif websocket is None:
+                await self._handle(connection, client, data)
+            else:
+                await self._handle(connection, client, websocket.receive(data))
+                self._after_messages(connection, websocket)
+
+    def _input_ended(self, connection: _Connection, client: Client) -> None:
+        connection.client = None
+        self._engine.disconnected(client)
+        connection.end()
+
+    def _after_messages(self, connection: _Connection, websocket: WebSocket) -> None:
+        """Send pongs, and close a connection whose client has closed it or broken a rule of WebSocket."""
+        output, websocket.output = websocket.output, b""
+        connection.unsent += output
+        connection.wake.set()
+        if (client := connection.client) is None:
+            return
+        if refusal := websocket.refusal or websocket.excess(self._engine, client):
+            self._begin_close(connection, self._engine.refuse_input(client, refusal))
+        elif websocket.has_ended:
+            self._input_ended(connection, client)
+
+    async def _handle(self, connection: _Connection, client: Client, data: bytes) -> None:
+        """Handle what was read, in slices."""
+        if connection.client is None or not data:
+            return
+        outcome = self._engine.received(client, data, MAX_PACKETS_PER_SLICE)
+        if connection.websocket is None:
+            answer_http(outcome, data)
+        self._apply(connection, client, outcome)
+        while outcome.unfinished and connection.client is not None:
+            await trio.lowlevel.checkpoint()
+            if (unfinished := connection.client) is not None:
+                outcome = self._engine.resume(unfinished, MAX_PACKETS_PER_SLICE)
+                self._apply(connection, unfinished, outcome)
 
     def _apply(self, connection: _Connection, client: Client, outcome: ReadOutcome) -> None:
         """Apply the effects of what was read."""
@@ -380,3 +486,8 @@ async def _say_goodbye(tls_stream: "trio.SSLStream[Stream]") -> Stream:
     with suppress(trio.BrokenResourceError):
         await tls_stream.unwrap()  # returns when the client has closed its side, too
     return tls_stream.transport_stream
+
+
+def listening(listeners: Sequence[socket]) -> list[trio.SocketListener]:
+    """Return sockets as trio's listeners."""
+    return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listeners]

@@ -20,7 +20,10 @@ from websockets.protocol import OPEN, SERVER, Protocol
 
 from presence import protocol
 from presence.core.authenticator import Refusal
+from presence.core.engine import Engine
+from presence.core.registry import Client, Session
 from presence.protocol import FRAME_LIMIT_BYTES, HEADER_BYTES, Code, Kind
+from presence.transports.limits import MAX_GUEST_FRAMES
 from presence.transports.websocket_head import SILENT
 from presence.transports.websocket_text import BadText, to_frame, to_text
 
@@ -41,7 +44,7 @@ class WebSocket:
         has_ended: whether nothing more is received: the client has closed, or broken a rule.
         refusal: what the client is told if it has broken a rule; None: it has not.
         frames: WebSocket frames received so far.
-        idle_frames: those of them that cannot hold a packet; the owner sets it back.
+        idle_frames: those of them that cannot hold a packet, and are not counted by `excess`.
     """
 
     __slots__ = (
@@ -119,6 +122,15 @@ class WebSocket:
     def _fail(self, close_code: int, problem: str) -> None:
         self.has_ended, self.refusal = True, Refusal(Code.PROTOCOL_ERROR, problem)
         self._close = _close_frame(close_code, problem)
+
+    def excess(self, engine: Engine, client: Client) -> Refusal | None:
+        """Count what was received since the last call; return a refusal if it is much for what it carries."""
+        if not isinstance(client, Session):
+            if self.frames <= MAX_GUEST_FRAMES:
+                return None
+            return Refusal(Code.PROTOCOL_ERROR, "too many WebSocket frames before a login")
+        idle, self.idle_frames = self.idle_frames, 0
+        return engine.frames_received(client, idle) if idle else None
 
     def encode(self, frames: bytes | bytearray) -> bytes:
         """Return whole frames as they are sent."""

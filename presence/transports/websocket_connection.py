@@ -22,12 +22,10 @@ from presence.transports.websocket import WebSocket
 from presence.transports.websocket_head import (
     HEAD_END,
     MAX_HEAD_BYTES,
-    NOT_HTTP,
     Answer,
     Origins,
-    refused,
     refused_as,
-    respond,
+    respond_to_part,
 )
 
 PIECE_BYTES: Final = 1024  # at most 170 frames, some 5 us each: half of a turn
@@ -55,15 +53,16 @@ class WebSocketConnectionState:
 
     Attributes:
         tls: as above; None also if the client does not speak TLS.
+        websocket: from an accepted request on.
     """
 
-    __slots__ = ("_fd", "_head", "_input", "_output", "_websocket", "tls")
+    __slots__ = ("_fd", "_head", "_input", "_output", "tls", "websocket")
 
     def __init__(self, fd: int, tls: TlsConnectionState | None) -> None:
         self._fd = fd
         self.tls = tls
         self._head: bytearray | None = bytearray()  # the received part of the request; None: it is answered
-        self._websocket: WebSocket | None = None  # from an accepted request on
+        self.websocket: WebSocket | None = None
         self._input = b""  # received and not parsed
         self._output = b""  # of the request's answer
 
@@ -79,20 +78,11 @@ class WebSocketConnectionState:
         if not (data := self._receive(MAX_HEAD_BYTES + 1 - len(head))):
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         head += data
-        end = head.find(HEAD_END)
-        if not head[:1].isupper():  # no method of HTTP begins so
-            answer = Answer(NOT_HTTP, HTTPStatus.BAD_REQUEST)
-        elif end >= 0:
-            answer = respond(head[: end + len(HEAD_END)], origins)
-        elif len(head) > MAX_HEAD_BYTES:
-            answer = refused(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a head has at most {MAX_HEAD_BYTES} bytes"
-            )
-        else:
+        if (answer := respond_to_part(head, origins)) is None:
             return None
         if answer.status is HTTPStatus.SWITCHING_PROTOCOLS:
-            self._websocket = WebSocket(is_json=answer.is_json)
-            self._input = bytes(head[end + len(HEAD_END) :])
+            self.websocket = WebSocket(is_json=answer.is_json)
+            self._input = bytes(head.partition(HEAD_END)[2])
         self._head, self._output = None, answer.data
         return answer
 
@@ -109,7 +99,7 @@ class WebSocketConnectionState:
             InputRefused: the client has broken a rule; frames before it were returned.
             OSError: the connection is broken.
         """
-        websocket, frames = self._websocket, b""
+        websocket, frames = self.websocket, b""
         if websocket is None:
             return b""
         enough = websocket.frames + MAX_FRAMES_PER_READ
@@ -139,19 +129,7 @@ class WebSocketConnectionState:
     @property
     def has_more(self) -> bool:
         """Whether something was received of which the kernel does not know, and a read would return it."""
-        return bool(self._input) or (self._websocket is not None and self._websocket.has_ended)
-
-    @property
-    def frames(self) -> int:
-        """WebSocket frames received so far."""
-        return 0 if self._websocket is None else self._websocket.frames
-
-    def take_idle_frames(self) -> int:
-        """Return how many WebSocket frames without a packet were received since the last call."""
-        if (websocket := self._websocket) is None:
-            return 0
-        frames, websocket.idle_frames = websocket.idle_frames, 0
-        return frames
+        return bool(self._input) or (self.websocket is not None and self.websocket.has_ended)
 
     # Sending
 
@@ -160,7 +138,7 @@ class WebSocketConnectionState:
         """Whether there is something to send without being asked for; see `take_output`."""
         return (
             bool(self._output)
-            or (self._websocket is not None and bool(self._websocket.output))
+            or (self.websocket is not None and bool(self.websocket.output))
             or (self.tls is not None and self.tls.has_output)
         )
 
@@ -171,9 +149,9 @@ class WebSocketConnectionState:
             OSError: the connection is broken.
         """
         output, self._output = self._output, b""
-        if self._websocket is not None:
-            output += self._websocket.output
-            self._websocket.output = b""
+        if self.websocket is not None:
+            output += self.websocket.output
+            self.websocket.output = b""
         own = b"" if self.tls is None else self.tls.take_output()
         return own + self._below(output)
 
@@ -183,20 +161,20 @@ class WebSocketConnectionState:
         Raises:
             OSError: the connection is broken.
         """
-        if self._websocket is not None:
-            return self._below(self._websocket.encode(frames))
+        if self.websocket is not None:
+            return self._below(self.websocket.encode(frames))
         if self._head is None:
             return b""  # the request was refused
         return self._below(refused_as(frames).data)
 
     def note_last_packet(self, frames: bytes | bytearray) -> None:
         """Let the close frame say what the last packet says."""
-        if self._websocket is not None:
-            self._websocket.note_last_packet(frames)
+        if self.websocket is not None:
+            self.websocket.note_last_packet(frames)
 
     def end(self) -> bytes | bytearray:
         """End the sending side; return the close frame, and the notification of TLS."""
-        close = b"" if self._websocket is None else self._websocket.end()
+        close = b"" if self.websocket is None else self.websocket.end()
         if self.tls is None:
             return close
         return self._below(close) + self.tls.end() if self.tls.ready else b""

@@ -93,6 +93,24 @@ def respond(head: bytes | bytearray, origins: Origins) -> Answer:
     return Answer(data, status, server.subprotocol != BINARY)
 
 
+def respond_to_part(head: bytearray, origins: Origins) -> Answer | None:
+    """Return the answer once the request is complete, or shows that it never will be; else None.
+
+    Args:
+        head: what has arrived: perhaps a part of the request, perhaps more than it.
+        origins: the allowed ones.
+    """
+    end = head.find(HEAD_END)
+    if not head[:1].isupper():  # no method of HTTP begins so
+        return Answer(NOT_HTTP, HTTPStatus.BAD_REQUEST)
+    if end >= 0:
+        return respond(head[: end + len(HEAD_END)], origins)
+    if len(head) > MAX_HEAD_BYTES:
+        problem = f"a head has at most {MAX_HEAD_BYTES} bytes"
+        return refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
+    return None
+
+
 def refused(status: HTTPStatus, problem: str, retry_after: float | None = None) -> Answer:
     """Return a refusal of a request, whether it was read or not."""
     body = f"{problem}\n".encode()

@@ -31,14 +31,14 @@ from presence.transports.epoll_transport import EpollTransport
 from presence.transports.limits import Limits
 from presence.transports.tls import HANDSHAKES, Certificate, TlsListening
 from presence.transports.transport_counters import TransportCounters
-from presence.transports.trio_transport import StreamTransport
+from presence.transports.trio_transport import StreamTransport, listening
 from presence.transports.websocket_head import WebSocketListening, origins_of
 from tests.support.waiting import until
 from tests.support.websocket_client import WebSocketStream
 from tests.transports import certificates
 
 # "tls", "ws" and "wss" are the epoll transport's
-TransportKind = Literal["epoll", "stream", "tls", "tls stream", "ws", "wss"]
+TransportKind = Literal["epoll", "stream", "tls", "tls stream", "ws", "wss", "ws stream", "wss stream"]
 both = pytest.mark.parametrize("kind", ["epoll", "stream"])
 every_kind = pytest.mark.parametrize("kind", ["epoll", "stream", "tls", "ws", "wss"])
 all_four = pytest.mark.parametrize("kind", ["epoll", "stream", "tls", "tls stream"])
@@ -333,14 +333,14 @@ async def serving(
         harness.address = listener.getsockname()
     async with trio.open_nursery() as nursery:
         harness.nursery = nursery
-        harness.secured, harness.is_websocket = kind in {"tls", "tls stream", "wss"}, kind in {"ws", "wss"}
+        harness.secured, harness.is_websocket = kind.startswith(("tls", "wss")), kind.startswith("ws")
         tls, websocket, plain = None, None, listeners
         if harness.is_websocket:
             websocket, plain = WebSocketListening(listeners, origins_of(origins)), []
         if harness.secured:
             secured = [] if harness.is_websocket else listeners
             tls, plain = TlsListening(secured, certificate or certificates.loaded(), handshakes), []
-        if kind not in {"stream", "tls stream"}:
+        if not kind.endswith("stream"):
             harness.transport = EpollTransport(
                 harness.engine,
                 plain,
@@ -354,10 +354,11 @@ async def serving(
             )
             nursery.start_soon(harness.transport.run)
         else:
-            harness.transport = StreamTransport(harness.engine, harness.limits, harness.admission, tls)
+            harness.transport = StreamTransport(
+                harness.engine, harness.limits, harness.admission, tls, websocket
+            )
             if listeners:
-                listening = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in plain]
-                nursery.start_soon(harness.transport.run, listening)
+                nursery.start_soon(harness.transport.run, listening(plain))
         nursery.start_soon(harness.ticker.run)
         try:
             yield harness

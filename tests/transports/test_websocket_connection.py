@@ -15,7 +15,7 @@ from presence.transports.websocket_head import MAX_HEAD_BYTES
 from tests.support.websocket_client import WebSocketStream, masked
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, serving
 
-websockets = pytest.mark.parametrize("kind", ["ws", "wss"])
+websockets = pytest.mark.parametrize("kind", ["ws", "wss", "ws stream", "wss stream"])
 
 
 def stream_of(client: Client) -> WebSocketStream:
