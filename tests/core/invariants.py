@@ -151,6 +151,9 @@ def _tables_hold_live_sessions_only(world: World) -> None:
     for expiry in (sessions._token_wheel, sessions._status_wheel):
         assert expiry._wheel._slot_of.keys() <= keys, "a deadline without a session"
         assert expiry._far.keys() <= expiry._wheel._slot_of.keys()
+    for session in world.engine.quiet.sessions | world.engine.quiet.holding:
+        assert session in registry, "a quiet session has ended"
+        assert session.transport is not None
     numbers = {session.number for session in registry}
     assert profiles._updates._full_at.keys() <= numbers
     assert profiles._returns_to.keys() <= numbers

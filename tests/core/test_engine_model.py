@@ -109,6 +109,7 @@ class Known:
     expires: float = math.inf  # when its token does
     brief_until: float = math.inf  # when its status ends, if that is `BRIEF`
     is_set_away: bool = False  # whether its client ever did that
+    is_quiet: bool = False
     lost: float | None = None
     lost_wheel: float = 0.0  # by the wheel
     lost_code: Code = Code.CLOSED
@@ -290,14 +291,24 @@ class CoreAgainstModel(RuleBasedStateMachine):
         self.observe()
 
     @SOMEBODY_IS_THERE
-    @rule(number=NUMBERS, status=STATUSES, timeout=TIMEOUTS, times=st.sampled_from([1, 1, 12]))
-    def update(self, number: int, status: str | None, timeout: float | None, times: int) -> None:
-        """Change the status and the idle time-out; beyond ten times it is refused."""
+    @rule(
+        number=NUMBERS,
+        status=STATUSES,
+        timeout=TIMEOUTS,
+        quiet=st.sampled_from([None, True, False]),
+        times=st.sampled_from([1, 1, 12]),
+    )
+    def update(
+        self, number: int, status: str | None, timeout: float | None, quiet: bool | None, times: int
+    ) -> None:
+        """Change the status, the idle time-out and quiet; beyond ten times it is refused."""
         if known := self.able(number):
             known.is_set_away |= status == "away"
-            packet = protocol.update(id=7, status=status, idle_timeout=timeout, meta={"n": times})
+            meta = {"n": times}
+            packet = protocol.update(id=7, status=status, idle_timeout=timeout, quiet=quiet, meta=meta)
             if self.send(known, protocol.encode(packet) * times, is_activity=True):
                 known.timeout = timeout or known.timeout
+                known.is_quiet = known.is_quiet if quiet is None else quiet
                 known.brief_until = math.inf if status else known.brief_until
 
     @SOMEBODY_IS_THERE
@@ -460,7 +471,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
             "kick": lambda: self.ended_by_order(number, Code.KICKED, is_current=True),
             "supersede": lambda: self.ended_by_order(number, Code.REPLACED, is_current=True),
             "renew": lambda: self.renew_token(number, 10, is_good=True),
-            "update": lambda: self.update(number, None, None, 1),
+            "update": lambda: self.update(number, None, None, True, 1),
             "log in": lambda: self.log_in("ada", None, None, 10, 0.0),
         }
         for _ in range(round(2 * T / SLOT)):
@@ -559,6 +570,8 @@ class CoreAgainstModel(RuleBasedStateMachine):
             session, known = self.world.session(key), self.live[key]
             assert (session.transport is None) == (known.lost is not None)
             assert bool(session.unhandled) == bool(known.rest)
+            is_quiet = session in self.world.engine.quiet.sessions
+            assert is_quiet == (known.is_quiet and known.lost is None)
         invariants.check(self.world, self.desk, self.records)
 
     def teardown(self) -> None:
