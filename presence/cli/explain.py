@@ -71,7 +71,7 @@ def _session(session: Mapping[str, Any]) -> Iterator[str]:
     yield f"    {link}; logged in {moment(session['login_ms'])}"
     yield (
         f"    last packet {moment(session['last_packet_ms'])}, {session['last_packet_age_s']:.3f} s ago; "
-        f"idle time-out {session['idle_timeout_s']:g} s"
+        f"idle time-out {session['idle_timeout_s']:g} s{', quiet' if session.get('quiet') else ''}"
     )
     yield f"    {_due(session)}"
     yield f"    {_shown(session)}"

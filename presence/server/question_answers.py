@@ -97,6 +97,7 @@ class QuestionAnswers:
             "token_expires_in_s": _seconds(at.token_ends_at, now),
             "unsent_bytes": connected.unsent_bytes if connected else None,
             "watches": self.watching.watches(session),
+            "quiet": session in self.engine.quiet.sessions,
             "vouched": self.engine.registration.is_registrable(session),
         }
         for name in ("meta", "private"):

@@ -27,7 +27,9 @@ def test_an_online_user_is_explained_in_text(
     redis_server: EmbeddedRedis, command: Command, client: Redis, hand: Hand
 ) -> None:
     hand.apply(login("ann", "s1"), login("ann", "s2", "phone"))
-    plain = session("n1", "s1", transport="plain", unsent_bytes=12, meta={"mood": "fine"}, watches=2)
+    plain = session(
+        "n1", "s1", transport="plain", unsent_bytes=12, meta={"mood": "fine"}, watches=2, quiet=True
+    )
     gone = {"link": "lost", "address": None, "transport": None, "unsent_bytes": None}
     due = {"due_in_s": 3.5, "slots_from_hand": 8, "slot": 67, "ends_as": {"code": 200, "reason": "closed"}}
     lost = session("n1", "s2", "phone", token_expires_in_s=600.0, away_in_s=60.0, **gone, **due)
@@ -45,7 +47,7 @@ def test_an_online_user_is_explained_in_text(
         f"  event: {entry['id']}  online, login (1), session s1 at node n1\n"
         "  default device at node n1, session s1\n"
         "    connected from 192.0.2.7, plain, 12 bytes unsent; logged in 2023-11-14 22:13:20.000 UTC\n"
-        "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s\n"
+        "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s, quiet\n"
         "    ends as idle_timeout (201) in 27.500 s: slot 115, 56 slots ahead\n"
         '    online, on record, watches 2 users, meta {"mood":"fine"}\n'
         "  phone at node n1, session s2\n"

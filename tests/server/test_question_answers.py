@@ -84,11 +84,13 @@ def test_report_has_all_fields_of_a_session(world: World) -> None:
         "token_expires_in_s": None,
         "unsent_bytes": 0,
         "watches": 0,
+        "quiet": False,
         "vouched": True,
     }
-    world.login(device="phone", meta={"mood": "fine"}, status="away")
+    world.login(device="phone", meta={"mood": "fine"}, status="away", quiet=True)
     _, phone = explain(world)["sessions"]
     assert (phone["device"], phone["status"], phone["meta"]) == ("phone", "away", {"mood": "fine"})
+    assert phone["quiet"]
     assert (phone["watches"], phone["unsent_bytes"]) == (3, 10)
 
 
