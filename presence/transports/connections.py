@@ -133,7 +133,7 @@ class Connections:
         sets: the epoll sets, by latency class.
         clients: the client of a connection, by descriptor; None while it is closing, and without one.
         latency_class: the set that watches a descriptor.
-        quiet_keepalives: consecutive keepalives that the next slower class would have served as well.
+        patient_keepalives: consecutive keepalives that the next slower class would have served as well.
         addresses: those that a proxy has named or that are counted, by descriptor.
         by_fd: the `Connection` of those that have one, by descriptor.
         replies: answers to send when the batch has been read, by descriptor.
@@ -151,7 +151,7 @@ class Connections:
         self.sets = [select.epoll() for _ in WATCHING_CLASSES]
         self.clients: list[Client | None] = []
         self.latency_class = bytearray()
-        self.quiet_keepalives = bytearray()
+        self.patient_keepalives = bytearray()
         self.addresses: dict[int, str] = {}
         self.by_fd: dict[int, Connection] = {}
         self.replies: dict[int, bytearray] = {}
@@ -167,7 +167,7 @@ class Connections:
         if (missing := fd + 1 - len(self.clients)) > 0:
             self.clients.extend([None] * missing)
             self.latency_class.extend(bytes([UNWATCHED]) * missing)
-            self.quiet_keepalives.extend(bytes(missing))
+            self.patient_keepalives.extend(bytes(missing))
         self.clients[fd] = guest
         connection = self.by_fd[fd] = Connection(fd)
         if listener.is_tls:
@@ -277,7 +277,7 @@ class Connections:
         has_unsent = connection is not None and connection.unsent is not None
         self.sets[latency_class].register(fd, self._mask(fd, READ | WRITE if has_unsent else READ))
         self.latency_class[fd] = latency_class
-        self.quiet_keepalives[fd] = 0
+        self.patient_keepalives[fd] = 0
 
     def count_by_latency_class(self) -> tuple[int, ...]:
         """Return the number of connections in each latency class; O(descriptors)."""

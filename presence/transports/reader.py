@@ -190,17 +190,17 @@ class ConnectionReader:
             for session in answered:
                 self._reclassify(session, SHORT)
             return
-        quiet_keepalives = connections.quiet_keepalives
+        patient_keepalives = connections.patient_keepalives
         if latency_class == SHORT:
             for session in answered:
                 if session.transport is not None:
-                    quiet_keepalives[session.handle] = 0
+                    patient_keepalives[session.handle] = 0
         for session in unanswered if latency_class == SHORT else unanswered + answered:
             if session.transport is None:
                 continue
             fd = session.handle
-            quiet_keepalives[fd] += 1
-            if quiet_keepalives[fd] >= DEMOTE_AFTER_KEEPALIVES:
+            patient_keepalives[fd] += 1
+            if patient_keepalives[fd] >= DEMOTE_AFTER_KEEPALIVES:
                 self._reclassify(session, latency_class.slower)
 
     def _reclassify(self, session: Session, latency_class: LatencyClass) -> None:
