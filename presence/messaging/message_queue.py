@@ -107,10 +107,11 @@ class MessageQueue:
                 self._due.append((now + RETRY_DELAY_S, to))
 
     def sent(self, pending: PendingMessage) -> None:
-        """Make room for another message; this one is still among the unanswered of its sender."""
+        """Make room for another message; this one, without its frame, still counts for its sender."""
         pending.is_sent = True
         self.items -= 1
         self.bytes -= len(pending.message.frame)
+        pending.message = pending.message._replace(frame=b"")
 
     def remove(self, pending: PendingMessage) -> None:
         pending.is_answered = True

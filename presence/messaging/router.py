@@ -36,7 +36,7 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
 from presence.core.service_requests import MessageRequest
-from presence.messaging.confirmations import Confirmations, Done
+from presence.messaging.confirmations import ConfirmationCounters, Confirmations, Done
 from presence.messaging.message_bus import (
     NUMBER_BITS,
     Confirm,
@@ -258,6 +258,9 @@ class MessageRouter:
                     early.append(report)
                 else:
                     self._confirmations.reported(*report)
+
+    def confirmation_counters(self) -> ConfirmationCounters:
+        return self._confirmations.statistics()
 
     def statistics(self) -> RouterStatistics:
         return replace(self._counters, waiting=self._queue.items)

@@ -107,6 +107,7 @@ class ServerStatistics:
             **self._node.report(),
             "transport": asdict(transport.statistics()) if transport is not None else {},
             "messages": asdict(self._router.statistics()),
+            "confirmations": asdict(self._router.confirmation_counters()),
             "watching": self._watching.report(),
             "answering": asdict(self._answer_queue.questions),
             "reports": asdict(self._answer_queue.reports),

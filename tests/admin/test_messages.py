@@ -71,7 +71,8 @@ async def test_an_answer_with_confirmations_waits_for_them(redis_server: Embedde
 
 
 BAD: list[tuple[Any, int, str]] = [
-    *(({**ONE, "confirm": bad}, 400, "bad_confirm") for bad in (0, -1, 30.5, "5", True, [])),
+    *(({**ONE, "confirm": bad}, 400, "bad_confirm") for bad in (0, -1, 30.5, True)),
+    *(({**ONE, "confirm": bad}, 400, "bad_confirm") for bad in ("5", "")),
     ({"from": "@shop", "messages": [{"to": "ann", "body": 1, "confirm": 31}]}, 400, "bad_confirm"),
     ({**ONE, "from": "the shop"}, 400, "bad_from"),
     ({"to": "ann", "body": 1}, 400, "bad_from"),

@@ -8,6 +8,7 @@ they are kept. The worst text takes four bytes a character: Python does so for a
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,8 @@ from presence.core.service_requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.followups.planned import FollowUps
 from presence.followups.script_calls import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
-from presence.messaging.message_bus import DeliveryReport, OutgoingMessage, ReplyAddress
+from presence.messaging.confirmations import MAX_WAITS, Confirmations
+from presence.messaging.message_bus import Confirm, DeliveryReport, OutgoingMessage, ReplyAddress
 from presence.messaging.message_queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Decoder
@@ -264,6 +266,29 @@ def pending_messages() -> float:
                 number += 1
 
 
+def awaited_confirmations() -> float:
+    """Return the bytes of messages from here and from elsewhere, each of which waits for a session."""
+    confirmations, queue = Confirmations(Faults()), MessageQueue(QueueBounds())
+    sender, recipient, node = session("ann")[0], session("bob")[0], "n" * 64
+    recipient.confirms = True
+    kept: list[Any] = []
+    with grown() as bytes_kept:
+        for number in range(ENTRIES):
+            address, to = ReplyAddress(f"{number:032x}", number), uid(number)
+            confirm = Confirm(29.5, 2**53 - number, node + str(number))
+            pending = PendingMessage(
+                sender, number, OutgoingMessage(to, b"x" * 16_000, address), 1e6 + number
+            )
+            queue.add(pending)
+            queue.sent(pending)
+            confirmations.expect([recipient], number, 1e6, 29.5, partial(kept.append, pending))
+            report = DeliveryReport(to, address, 64, 64, 59.9)
+            done = partial(kept.append, (confirm, report))
+            confirmations.expect([recipient], confirm.number, 1e6, 29.5, done)
+        assert confirmations.statistics().waits == 2 * ENTRIES
+        return bytes_kept() / (2 * ENTRIES) * MAX_WAITS
+
+
 def rate_limits() -> float:
     """Return the bytes of one of the nine tables, each of whose buckets has refused."""
     table = KeyedRateLimiter[str](1.0, 1.0)
@@ -395,6 +420,7 @@ BOUNDS: Final = {
     ),
     'passes, with `visibility = "claims"`': Bound("64 MB", 64 * MB, passes),
     "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
+    "messages that wait to be confirmed": Bound("16 MB", 16 * MB, awaited_confirmations),
     "changes that wait for Redis": Bound("52 MB", 0, None, OF_EVENTS),
     "rate limits of logins, requests, packets, fresh and bad tokens and passes": Bound(
         "30 MB", 30 * MB, rate_limits
