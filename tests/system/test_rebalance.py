@@ -27,21 +27,23 @@ RETURN_WITHIN_S: Final = 10.0
 class MovingClient(LoopClient):
     """A client that connects to the server that `choose` returns, and returns as the specification says."""
 
-    def __init__(self, loop: ClientLoop, uid: str, choose: Callable[[], Address]) -> None:
-        super().__init__(loop, uid)
+    def __init__(self, place: "Place", uid: str, choose: Callable[[], Address]) -> None:
+        super().__init__(place.loop, uid)
+        self.place = place
         self.reconnects = False  # by itself, below
         self.moves = 0
         self.is_over = False  # the servers stop
         self.login_ms: list[float] = []  # of each login, from the connect to the answer
-        self._choose = choose
+        self.choose = choose
         self._begun = 0.0
 
     def connect(self) -> None:
-        self.address, self._begun = self._choose(), time.monotonic()
+        self.address, self._begun = self.choose(), time.monotonic()
         super().connect()
 
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         self.login_ms.append(1000 * (now - self._begun))
+        self.place.logged_in[self.address] += 1
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         if self.is_over:
@@ -49,6 +51,7 @@ class MovingClient(LoopClient):
         assert payload is not None, "the connection broke"
         assert payload["code"] == Code.SERVER_DRAIN, payload
         self.moves += 1
+        self.place.logged_in[self.address] -= 1
         self.loop.call_at(now + payload["retry_after"] + random.uniform(0, 1), self.connect)
 
 
@@ -59,6 +62,7 @@ class Place:
         self.redis = stack.enter_context(LocalRedis())
         self.addresses: list[Address] = []
         self.clients: list[MovingClient] = []
+        self.logged_in: Counter[Address | None] = Counter()
         self._stack = stack
         for _ in range(2):
             self.add_server()
@@ -74,14 +78,13 @@ class Place:
         return random.choice(self.addresses)
 
     def _least(self) -> Address:
-        counts = Counter(each.address for each in self.clients if each.is_logged_in)
-        return min(self.addresses, key=lambda address: counts[address])
+        return min(self.addresses, key=self.logged_in.__getitem__)
 
     def log_in(self, clients: int) -> None:
-        self.clients = [MovingClient(self.loop, f"u{n}", self._any) for n in range(clients)]
+        self.clients = [MovingClient(self, f"u{n}", self._any) for n in range(clients)]
         self.thread.connect_all(self.clients, 500, LOGIN_WITHIN_S)
         for each in self.clients:
-            each._choose = self.choose
+            each.choose = self.choose
         self.thread.call(partial(self.loop.start_keepalives, 0.4 * IDLE_TIMEOUT_S))
         until(lambda: self.events() == clients)
         time.sleep(2)  # counts are renewed with the leases
@@ -95,8 +98,7 @@ class Place:
         return int(self.redis.client.xlen(Keys().events(0)))
 
     def counts(self) -> list[int]:
-        counts = Counter(each.address for each in self.clients if each.is_logged_in)
-        return [counts[address] for address in self.addresses]
+        return [self.logged_in[address] for address in self.addresses]
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "presence", "rebalance", "--redis", self.redis.url, *words]
