@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from types import ModuleType
 import pytest
 from structlog.testing import capture_logs
 
+from presence.cli import serve
 from presence.cli.main import main
 from presence.cli.serve import _log_changes
 from presence.config.loader import Settings, load
@@ -96,3 +98,31 @@ def test_settings_that_changed_at_a_hangup_are_named_without_their_values(
         _log_changes(load({}, {}).settings, lambda: load(now, {}))
     assert [line["log_level"] for line in lines] == ([level] if level else [])
     assert all(line.get("settings") == names and "s3cret" not in str(line) for line in lines)
+
+
+def test_the_quick_start_has_websocket_on_loopback_and_another_port_if_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as owner, capture_logs() as lines:
+        taken = owner.getsockname()[1]
+        monkeypatch.setattr(serve, "QUICK_START_WS_PORT", taken)
+        assert serve._with_quick_start(load({}, {})).ws_port == 0
+        assert [line["address"] for line in lines] == [f"127.0.0.1:{taken}"]
+    free = serve._with_quick_start(load({}, {}))
+    assert (free.websocket_host, free.ws_port) == ("127.0.0.1", taken)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"port": "0"},
+        {"host": "127.0.0.2"},
+        {"ws_port": "7777"},
+        {"proxy_from": "10.0.0.0/8"},
+        {"tls_cert": "c"},
+    ],
+    ids=lambda flags: next(iter(flags)),
+)
+def test_a_server_that_is_told_where_to_listen_has_no_websocket_unasked(flags: dict[str, object]) -> None:
+    loaded = load(flags, {})
+    assert serve._with_quick_start(loaded) == loaded.settings

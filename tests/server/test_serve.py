@@ -1,5 +1,6 @@
 """`presence serve` for its users: start, stop, and obstacles."""
 
+import json
 import os
 import signal
 import socket
@@ -8,9 +9,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Close
+from websockets.sync.client import connect
 
 from loadtest.servers import PresenceServer
 from presence import protocol
@@ -21,8 +26,10 @@ from presence.store.redis_client import open_client
 from tests.store.driving import write_former_data
 from tests.store.servers import Server as Redis
 from tests.support.events import of_type, read_events
+from tests.support.phone import TIMEOUT_S
 from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
+from tests.support.waiting import wait_for
 
 FAST = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0.3")
 
@@ -140,3 +147,21 @@ def test_second_signal_exits_immediately() -> None:
         finally:
             server.stop()
             redis.close()
+
+
+def test_websocket_on_every_worker_and_goodbyes_with_close_codes(redis_server: EmbeddedRedis) -> None:
+    with PresenceServer("--redis", redis_server.url, "--workers", "2", "--ws-port", "0") as server:
+        wait_for(lambda: len(server.logged("serving websocket")) == 2)
+        (port,) = {line["port"] for line in server.logged("serving websocket")}
+        with ExitStack() as stack:
+            clients = [stack.enter_context(connect(f"ws://127.0.0.1:{port}/any/path")) for _ in range(8)]
+            for number, client in enumerate(clients):
+                client.send(json.dumps([1, 1, {"uid": f"user-{number}"}]))
+                assert json.loads(client.recv(TIMEOUT_S))[0] == Kind.OK
+            server.process.send_signal(signal.SIGTERM)
+            for client in clients:
+                assert json.loads(client.recv(TIMEOUT_S))[2]["code"] == Code.SERVER_DRAIN
+                with pytest.raises(ConnectionClosed) as closed:
+                    client.recv(TIMEOUT_S)
+                assert closed.value.rcvd == Close(4400, "server_drain")
+        assert server.process.wait(TIMEOUT_S) == 0

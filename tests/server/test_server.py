@@ -34,6 +34,7 @@ from presence.store.embedded import EmbeddedRedis
 from presence.transports.limits import UNSENT_TIMEOUT_S
 from presence.transports.tls import HANDSHAKES
 from tests.support.waiting import until
+from tests.support.websocket_client import WebSocketStream
 from tests.transports import certificates
 from tests.transports.harness import Client
 
@@ -54,23 +55,35 @@ async def served(redis: EmbeddedRedis, **given: Any) -> AsyncIterator[tuple[Serv
 
 
 @pytest.mark.parametrize("kind", ["epoll", "stream"])
-async def test_plain_tcp_and_tls_are_served_together_on_every_transport(
+async def test_plain_tcp_tls_and_websocket_are_served_together_on_every_transport(
     redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if kind == "stream":
         monkeypatch.setattr("presence.server.server.select", SimpleNamespace())
     cert, key = certificates.write(tmp_path)
     with capture_logs() as lines:
-        async with served(redis_server, tls_port=0, tls_cert=cert, tls_key=key) as (server, address):
+        async with served(redis_server, tls_port=0, tls_cert=cert, tls_key=key, ws_port=0) as (
+            server,
+            address,
+        ):
             (port,) = [line["port"] for line in lines if line["event"] == "serving TLS"]
+            (ws_port,) = [line["port"] for line in lines if line["event"] == "serving websocket"]
             plain = await trio.open_tcp_stream(*address)
             secured = trio.SSLStream(
                 await trio.open_tcp_stream("127.0.0.1", port),
                 certificates.client_context(),
                 server_hostname=certificates.HOST,
             )
+            websocket = WebSocketStream(
+                trio.SSLStream(
+                    await trio.open_tcp_stream("127.0.0.1", ws_port),
+                    certificates.client_context(),
+                    server_hostname=certificates.HOST,
+                )
+            )
+            assert (await websocket.shake()).status_code == 101
             assert type(server._transport).__name__.lower().startswith(kind)
-            for n, stream in enumerate((plain, secured)):
+            for n, stream in enumerate((plain, secured, websocket)):
                 assert (await Client(stream).login(f"user-{n}")).kind == Kind.OK
                 await trio.aclose_forcefully(stream)
 

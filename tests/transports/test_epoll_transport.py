@@ -232,8 +232,10 @@ async def test_a_close_that_is_queued_does_not_reach_the_next_connection_of_its_
         ("epoll", (KEEPALIVE,)),
         ("tls", (KEEPALIVE[:4], KEEPALIVE[4:])),
         ("tls", (KEEPALIVE, protocol.encode(protocol.logout()))),
+        ("ws", (KEEPALIVE[:4], KEEPALIVE[4:])),
+        ("wss", (KEEPALIVE[:4], KEEPALIVE[4:], protocol.encode(protocol.logout()))),
     ],
-    ids=["plain", "a packet in two records", "a packet behind another"],
+    ids=["plain", "in two records", "behind another", "in two messages", "in two messages and another"],
 )
 async def test_a_poll_reads_everything_in_the_socket(kind: TransportKind, records: tuple[bytes, ...]) -> None:
     async with serving(kind, window_s=60.0) as server:

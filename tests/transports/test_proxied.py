@@ -24,7 +24,7 @@ PROXIES = "127.0.0.1, 127.0.1.0/24"
 STRANGER = "127.0.0.2"
 CLIENT = "203.0.113.7"
 LOGIN = protocol.encode(protocol.login("ada"))
-plain_and_secured = pytest.mark.parametrize("kind", ["epoll", "tls"])
+of_every_layer = pytest.mark.parametrize("kind", ["epoll", "tls", "ws", "wss"])
 # Written out after section 2.2: from 203.0.113.7, port 51234, to 198.51.100.2, port 443.
 WRITTEN_OUT = bytes.fromhex("0d0a0d0a000d0a515549540a 21 11 000c cb007107 c6336402 c822 01bb")
 
@@ -113,7 +113,7 @@ def address(server: Harness) -> str:
     return server.transport.connected(server.session("ada").handle).address
 
 
-@plain_and_secured
+@of_every_layer
 @pytest.mark.parametrize(
     ("head", "seen"),
     [
@@ -156,7 +156,7 @@ async def test_a_header_and_bytes_that_follow_it_are_separated(
             assert await client.tcp.receive_some(3) == answer
 
 
-@plain_and_secured
+@of_every_layer
 @pytest.mark.parametrize("garbage", [LOGIN, b"\x16\x03\x01", header(PROXY, TCP4, bytes(11))])
 async def test_a_proxy_without_a_header_is_closed_and_logged(kind: TransportKind, garbage: bytes) -> None:
     async with serving(kind, proxies=PROXIES) as server:
@@ -170,7 +170,7 @@ async def test_a_proxy_without_a_header_is_closed_and_logged(kind: TransportKind
         assert server.counted.connections == server.counted.awaiting_proxy_headers == 0
 
 
-@plain_and_secured
+@of_every_layer
 @pytest.mark.parametrize("sent_bytes", [0, 1, 16, 27])
 async def test_a_header_must_be_complete_within_the_login_timeout(
     kind: TransportKind, sent_bytes: int
