@@ -6,7 +6,7 @@ unanswered, then answered, over one of the two at a time, in turns; and logins o
 `alone` is TCP before any WebSocket client came. On a noisy machine trust the ratios. Exits with 1 if a figure
 is not valid, as for `benchmarks.keepalives`. Needs Linux.
 
-Tests: `tests/system/benchmarks/test_measures.py`.
+Tests: `tests/system/benchmarks/test_websocket.py`.
 """
 
 import argparse
@@ -116,8 +116,7 @@ def measure(given: argparse.Namespace, bar: Bar) -> Measurement:
     return found
 
 
-def main(words: list[str] | None = None) -> int:
-    usage.require_linux()
+def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.websocket", description=__doc__)
     add = parser.add_argument
     add("--connections", type=from_1, default=9_000, help="over TCP, and as many over WebSocket (9,000)")
@@ -126,7 +125,12 @@ def main(words: list[str] | None = None) -> int:
     add("--rounds", type=from_1, default=3)
     add("--logins", type=from_1, default=1_000)
     add("--json", action="store_true", help="presence.v1.json")
-    given = parser.parse_args(words)
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> int:
+    usage.require_linux()
+    given = parse(words)
     raise_file_limit()
     with Bar(60.0) as bar:
         found = measure(given, bar)
