@@ -5,6 +5,7 @@ import type { Connection, ConnectionEvents, Connector } from "./connector.js";
 const SUBPROTOCOL = "presence.v1"; // binary messages, which together are the stream of frames
 const SCHEMES: readonly string[] = ["ws:", "wss:"];
 const NORMAL_CLOSURE = 1000;
+const MESSAGE_MAX_BYTES = 16_384; // 4 fewer than a server accepts: the stream may be cut anywhere
 
 /** What this uses of a platform's WebSocket. */
 interface Socket {
@@ -52,7 +53,11 @@ export class WebSocketConnector implements Connector {
     };
     socket.onclose = (event) => events.closed(reasonOf(event));
     return {
-      write: (bytes) => socket.send(bytes),
+      write: (bytes) => {
+        for (let start = 0; start < bytes.length; start += MESSAGE_MAX_BYTES) {
+          socket.send(bytes.subarray(start, start + MESSAGE_MAX_BYTES));
+        }
+      },
       destroy: () => {
         socket.onopen = socket.onmessage = socket.onclose = null;
         socket.close();

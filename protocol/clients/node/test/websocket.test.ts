@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 
-import { encode, Kind, type Options, PresenceClient, WebSocketConnector } from "../src/index.js";
+import { type Connection, encode, Kind, type Options, PresenceClient, WebSocketConnector } from "../src/index.js";
 import { LOGIN_OK } from "./driver.js";
 
 class FakeSocket {
@@ -42,7 +42,7 @@ afterEach(() => {
   globals.WebSocket = real;
 });
 
-function opened(): { socket: FakeSocket; calls: unknown[][]; connection: { destroy(): void } } {
+function opened(): { socket: FakeSocket; calls: unknown[][]; connection: Connection } {
   const calls: unknown[][] = [];
   const connection = new WebSocketConnector("ws://localhost:7480").connect({
     opened: () => calls.push(["opened"]),
@@ -84,6 +84,14 @@ test("a device that is offline says so", () => {
   } finally {
     Object.defineProperty(globalThis, "navigator", before ?? { value: undefined, configurable: true });
   }
+});
+
+test("what is written at once goes in messages that a server accepts", () => {
+  const { socket, connection } = opened();
+  const bytes = Uint8Array.from({ length: 40_000 }, (_, place) => place % 251);
+  connection.write(bytes);
+  assert.deepEqual(socket.sent.map(({ length }) => length), [16_384, 16_384, 7232]);
+  assert.deepEqual(Buffer.concat(socket.sent), Buffer.from(bytes));
 });
 
 test("a message of text ends the connection", () => {
