@@ -25,14 +25,18 @@ _COLLECT_BREACHES = (
 class Browser:
     """A page in Chromium.
 
+    Args:
+        profile: folder of its profile.
+        flags: more of its command line.
+
     Attributes:
         driver: selenium's.
     """
 
-    def __init__(self, profile: Path) -> None:
+    def __init__(self, profile: Path, *flags: str) -> None:
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
-        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"):
+        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", *flags):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
@@ -111,9 +115,9 @@ class Browser:
 
 
 @contextlib.contextmanager
-def browsing(profile: Path) -> Iterator[Browser]:
+def browsing(profile: Path, *flags: str) -> Iterator[Browser]:
     """A browser for the length of a ``with`` block, with a profile of its own."""
-    browser = Browser(profile)
+    browser = Browser(profile, *flags)
     try:
         yield browser
     finally:

@@ -48,6 +48,10 @@ NOT_RUN: Table[str] = {
         ),
         "tests/system/docs/test_first_deployment.py runs the page",
     ),
+    "docs/apps.md": dict.fromkeys(
+        ("// `login` returns the payload", "const login = () =>"),
+        "tests/system/protocol/test_plain_javascript.py runs them in a browser",
+    ),
     "loadtest/README.md": {
         "python3 -m venv .venv": "installs; tests/system/deploy/test_release.py installs and runs the wheel",
         ".venv/bin/python -m presence.loadtest --headless --users 500": LOAD,
@@ -56,7 +60,8 @@ NOT_RUN: Table[str] = {
     },
     "protocol/clients/node/README.md": {
         "npm ci": "tests/system/protocol/test_node.py builds and tests it",
-        "import { PresenceClient": "TypeScript; tests/system/protocol/test_node.py compiles and runs it",
+        "import { PresenceClient, Recip": "tests/system/protocol/test_node.py compiles and runs it",
+        "import { PresenceClient, storedDevice": "tests/system/protocol/test_browser.py runs it",
     },
 }
 # What a program prints once it has worked, for it runs for ever.

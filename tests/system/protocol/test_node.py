@@ -182,6 +182,16 @@ client.connect().catch((error: unknown) => {
 """
 
 
+PAGE = """
+import { type Options, PresenceClient, storedDevice } from "presence-client/browser";
+
+const kept = new Map<string, string>();
+const storage = { getItem: (key: string) => kept.get(key) ?? null, setItem: kept.set.bind(kept) };
+const options: Options = { url: "wss://example.org", device: storedDevice(storage) };
+export const client = new PresenceClient(options);
+"""
+
+
 def test_the_package_installs_and_works_as_published(node_client: Path, tmp_path: Path) -> None:
     packed = run(node_client, "npm", "pack", "--json", "--pack-destination", str(tmp_path))
     assert packed.returncode == 0, packed.stderr
@@ -195,6 +205,7 @@ def test_the_package_installs_and_works_as_published(node_client: Path, tmp_path
     assert installed.returncode == 0, installed.stderr
     for name in ("app.mts", "app.cts"):  # as a module, and with require
         (app / name).write_text(APP)
+    (app / "app.page.mts").write_text(PAGE)
     modules = node_client / "node_modules"
     options = {"module": "NodeNext", "target": "ES2022", "strict": True, "exactOptionalPropertyTypes": True}
     options |= {"types": ["node"], "typeRoots": [str(modules / "@types")], "skipLibCheck": False}
@@ -207,8 +218,14 @@ def test_the_package_installs_and_works_as_published(node_client: Path, tmp_path
         "const required = createRequire(import.meta.url)('presence-client');\n"
         "console.log(PresenceClient === required.PresenceClient);\n"
     )
+    (app / "page.mjs").write_text(
+        "import * as page from 'presence-client';\n"
+        "import * as same from 'presence-client/browser';\n"
+        "console.log(page.PresenceClient === same.PresenceClient, page.TcpConnector);\n"
+    )
     outputs = [run(app, "node", name).stdout for name in ("app.mjs", "app.cjs", "both.mjs")]
-    assert outputs == ["true Unreachable: no way there\n"] * 2 + ["true\n"]
+    outputs.append(run(app, "node", "--conditions=browser", "page.mjs").stdout)
+    assert outputs == ["true Unreachable: no way there\n"] * 2 + ["true\n", "true undefined\n"]
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
