@@ -1,8 +1,9 @@
 """``python -m examples.chat_roster``: who is online, and messages, in the browser.
 
-Browsers speak no plain TCP. So the application, here FastAPI, holds one client of the presence server for
-each browser tab: a tab is a device of its user. When the WebSocket ends the client logs out, and the user is
-offline immediately unless another tab is open.
+The application, here FastAPI, stands between browsers and the presence server, and holds one client for
+each browser tab: a tab is a device of its user. (Without an application between them:
+`examples/web_roster`.) When the WebSocket ends the client logs out, and the user is offline immediately
+unless another tab is open.
 
 A real application knows from its own sign-in who the user is, and gives the client a token for that user.
 """

@@ -19,6 +19,9 @@ from presence.store.error_classes import CONNECTION_LOST
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="maximum duration (default 60)")
     parser.add_argument("--clients", type=int, default=500, help="number of clients (default 500)")
+    parser.add_argument(
+        "--web", action="store_true", help="open a page that shows who is online, and stay until Ctrl-C"
+    )
     add_settings(parser, (*READER_SETTINGS, "no_admin"))
 
 
@@ -46,6 +49,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
                 clients=args.clients,
                 console=console,
                 no_admin=settings.no_admin,
+                web=args.web,
             )
         except (EmbeddedError, FileLimitError) as error:
             print_error(error)

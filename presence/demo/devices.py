@@ -12,7 +12,13 @@ from presence.loadtest.options import NOTHING, Act
 from presence.subscriber.events import Gap, Item
 
 ACTIONS = ("all silent", "away", "logout")  # of devices: fall silent, close the connection, log out
+UID_PREFIX = "user"
 CLIENTS_PER_ACTION = 25  # one client in so many falls silent, one closes, one logs out
+
+
+def uid_of(number: int) -> str:
+    """Return the uid of a client; numbers start at 0."""
+    return f"{UID_PREFIX}-{number}"
 
 
 class DemoRun(Run):
@@ -20,6 +26,7 @@ class DemoRun(Run):
 
     Args:
         acts_within: the first and the last moment at which a device acts, monotonic seconds.
+        has_visitors: whether there are users of other names, with which this run has nothing to do.
 
     Attributes:
         acting: how many devices do each of `ACTIONS`.
@@ -34,10 +41,13 @@ class DemoRun(Run):
         clients: int,
         deadlines: EventDeadlines,
         acts_within: tuple[float, float],
+        *,
+        has_visitors: bool = False,
     ) -> None:
         super().__init__(
-            ClientLoop(address, sources=0), DeviceJudge(deadlines), "{}:{}".format(*address), "user"
+            ClientLoop(address, sources=0), DeviceJudge(deadlines), "{}:{}".format(*address), UID_PREFIX
         )
+        self._has_visitors = has_visitors
         self.clients = clients
         self.acting = max(1, clients // CLIENTS_PER_ACTION)
         names = ACTIONS * self.acting
@@ -55,6 +65,8 @@ class DemoRun(Run):
         """Judge an entry of the streams."""
         if isinstance(item, Gap):
             self.differences.append(f"events are missing: {item.reason} after {item.id}")
+            return
+        if self._has_visitors and not item.fields["uid"].startswith(f"{UID_PREFIX}-"):
             return
         # It is late if the server decided late, and not if Redis was unreachable since.
         decided = self.judge.clock.bounds(int(item.fields.get("at_ms", 0)))[1]

@@ -17,10 +17,12 @@ from presence.admin.launcher import AdminProcess, running_admin_process
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loader import Settings
-from presence.demo.devices import ACTIONS, DemoRun
+from presence.demo import web_roster
+from presence.demo.devices import ACTIONS, DemoRun, uid_of
 from presence.demo.view import print_line, show_summary
 from presence.loadtest.client_loop import ClientLoop
 from presence.loadtest.judge import EventDeadlines
+from presence.server.listeners import ListenAddress
 from presence.server.server import Server
 from presence.store.embedded import EmbeddedError, EmbeddedRedis
 from presence.store.shard_clients import forget_prefix
@@ -35,6 +37,7 @@ SETTLE_S = 1.5  # after the last expected event, to catch wrong ones
 LINE_INTERVAL_S = 5.0
 TURN_S = 0.01  # between two looks at the clients' connections
 WATCH_INTERVAL_S = 0.2  # between two looks at the processes of the demo and at what is due
+WATCHED_USERS = 60  # on the page: one in eight of them acts
 MIN_SECONDS = 25  # logins, an action, T, and time for the event
 MIN_CLIENTS = len(ACTIONS) + 1
 OFFLINE_TIMEOUT_S = IDLE_TIMEOUT_S + DEADLINES.tick_s + 2.0
@@ -48,11 +51,13 @@ def run(
     clients: int,
     console: Console,
     no_admin: bool = False,
+    web: bool = False,
 ) -> bool | None:
     """Run the demo; return whether the events match the clients' actions, None if interrupted.
 
     Its keys have a prefix of their own below `prefix`, and are deleted afterwards. The live page shows the
-    demo unless `no_admin`.
+    demo unless `no_admin`. With `web` a page in the browser follows some of its users, and everything
+    remains until it is interrupted.
 
     Raises:
         EmbeddedError: the embedded Redis has exited, and the events with it.
@@ -65,6 +70,7 @@ def run(
         idle_timeout=IDLE_TIMEOUT_S,
         tick=DEADLINES.tick_s,
         disconnect_grace=DEADLINES.grace_s,
+        ws_port=0 if web else None,
         no_admin=no_admin,
         log_format="console",
         log_level="warning",
@@ -76,7 +82,7 @@ def run(
         if not no_admin:
             admin_process = cleanup.enter_context(running_admin_process(settings, redis_url, asked_for=False))
         play = partial(_play, redis, settings, seconds=seconds, clients=clients)
-        return trio.run(partial(play, console=console, admin_process=admin_process))
+        return trio.run(partial(play, console=console, admin_process=admin_process, web=web))
 
 
 async def _play(
@@ -87,12 +93,13 @@ async def _play(
     clients: int,
     console: Console,
     admin_process: AdminProcess | None,
+    web: bool,
 ) -> bool | None:
     redis_url = redis if isinstance(redis, str) else redis.url
     stats_socket = admin_process.line() if admin_process else None
     server = Server(settings, redis_url, 2 * clients, Clock(), stats_socket=stats_socket)
     last_action_s = min(LAST_ACTION_S, seconds - OFFLINE_TIMEOUT_S - SETTLE_S)
-    is_interrupted = False
+    is_interrupted = is_shown = False
 
     async def stop_on_signal() -> None:
         nonlocal is_interrupted
@@ -112,21 +119,38 @@ async def _play(
         nursery.start_soon(watch_children)
         address = await nursery.start(server.serve)
         now = time.monotonic()
-        demo = DemoRun(address, clients, DEADLINES, (now + FIRST_ACTION_S, now + last_action_s))
+        acts_within = (now + FIRST_ACTION_S, now + last_action_s)
+        demo = DemoRun(address, clients, DEADLINES, acts_within, has_visitors=web)
         demo.start(LOGIN_SPAN_S)
         nursery.start_soon(_drive, demo.loop)
         nursery.start_soon(_read_events, redis_url, settings.prefix, demo)
         if admin_process is not None:
             print_line(console, f"live page: {admin_process.url}")
+        if server.websocket_address is not None:
+            watched = [uid_of(number) for number in range(min(clients, WATCHED_USERS))]
+            nursery.start_soon(_serve_page, server.websocket_address, watched, console)
         await _await_events(demo, server, console, now + last_action_s, now + seconds)
         demo.close()
+        if web:
+            show_summary(demo, console)
+            is_shown = True
+            print_line(console, "everyone stays until Ctrl-C")
+            await trio.sleep_forever()
         nursery.cancel_scope.cancel()
-    if is_interrupted:
+    if is_interrupted and not is_shown:
         return None
     if isinstance(redis, EmbeddedRedis) and redis.process.poll() is not None:
         raise EmbeddedError(f"the embedded Redis has exited: {redis.last_lines()}")
-    show_summary(demo, console)
+    if not is_shown:
+        show_summary(demo, console)
     return not demo.differences
+
+
+async def _serve_page(websocket: ListenAddress, watched: list[str], console: Console) -> None:
+    with web_roster.serving_page(websocket, watched) as url:
+        print_line(console, f"who is online: {url}")
+        web_roster.open_in_browser(url)
+        await trio.sleep_forever()
 
 
 async def _drive(loop: ClientLoop) -> None:

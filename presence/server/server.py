@@ -76,6 +76,7 @@ class Server:
     Attributes:
         node: the core of the server and its link to Redis.
         stopped: whether `stop` has drained it.
+        websocket_address: where it serves WebSocket, once it serves; None if it does not.
 
     Raises:
         CredentialsError: keys or certificate cannot be used.
@@ -120,6 +121,7 @@ class Server:
         self._answering_stats = trio.CancelScope()
         self._reload_requested = TrioRuntime().wake_event()
         self.stopped = False
+        self.websocket_address: listeners.ListenAddress | None = None
 
     def _build_node(self, max_connections: int, family: str) -> Node:
         stores = redis_setup.redis_stores(self._redis_url, self.settings)
@@ -255,7 +257,8 @@ class Server:
             log.info("serving", host=host, port=port, node=self.node.relay.node)
             if (secured := listening.secured_address) is not None:
                 log.info("serving TLS", host=secured.host, port=secured.port)
-            if (websocket := listening.websocket_address) is not None:
+            self.websocket_address = listening.websocket_address
+            if (websocket := self.websocket_address) is not None:
                 log.info("serving websocket", host=websocket.host, port=websocket.port)
             task_status.started((host, port))
 

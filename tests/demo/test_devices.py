@@ -85,3 +85,12 @@ def test_the_summary_is_a_table_on_a_terminal_and_lines_elsewhere(run: DemoRun, 
     (row,) = [each for each in lines if "offline idle_timeout" in each]
     assert ("┃" in headings, "│" in row) == (is_terminal, is_terminal)
     assert re.findall(r"[\w.]+", row)[:4] == ["offline", "idle_timeout", "1", "10.40"]
+
+
+def test_a_visitor_is_none_of_the_run_only_if_it_has_visitors(run: DemoRun) -> None:
+    visitor = online("guest-1")
+    assert differences(run, online(), offline(), visitor) == [f"{visitor.fields} is of none of the clients"]
+    deadlines = EventDeadlines(tick_s=1.0, grace_s=5.0, slack_s=0.5)
+    visited = DemoRun(("127.0.0.1", 1), 0, deadlines, (0.0, 0.0), has_visitors=True)
+    with visited.loop:
+        assert differences(visited, visitor) == []
