@@ -105,6 +105,9 @@ class _PhoneLines:
             found.append(view)
         return found
 
+    def acknowledged_bytes(self, handle: int) -> tuple[int, int] | None:
+        return None
+
     def disconnect(self, handle: int, _goodbye: bytes) -> None:
         raise AssertionError(f"phone {handle} was disconnected")
 

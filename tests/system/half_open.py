@@ -20,11 +20,11 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from benchmarks.scale.play import Reader
 from loadtest.outcome import percentile
@@ -35,6 +35,8 @@ from loadtest.usage import Stolen
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from presence.loadtest.server_address import reset_on_close
 from presence.protocol import Code
+
+T = TypeVar("T")
 
 BEAT_SHARE: Final = 0.4  # of T: how often clients send keepalives
 SLACK_S: Final = 0.2  # for the way from the tick to the stream
@@ -100,6 +102,10 @@ class Namespace:
     def sockets(self, count: int) -> list[socket.socket]:
         """Return new TCP sockets inside the namespace; open ones keep it alive."""
         return self._inside.submit(lambda: [_inside_socket() for _ in range(count)]).result()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Return what a function returns inside the namespace; a process that it starts stays there."""
+        return self._inside.submit(function).result()
 
     def cut(self) -> None:
         """Drop all packets, in both directions, without a FIN or reset."""
