@@ -1,6 +1,6 @@
 -- requires: effects shard peer_traces record_cache notices entries profile shown_state events changes sessions
 -- What comes from which part ("from"):
--- from effects: finish_former will
+-- from effects: finish_former privacy_in_use will
 -- from shard: count generation is_fenced meta_key node node_key node_prefix now_ms opened_under
 -- from shard: peer_traces_key refuse replication_id sessions_key
 -- from peer_traces: fence peer_traces set_peer_trace write_peer_traces
@@ -8,7 +8,7 @@
 -- from notices: notify
 -- from entries: add_entry carry_out_effects digits event_counts highest_id raise_floor read_watchers
 -- from profile: show_as
--- from shown_state: is_before show_own_way
+-- from shown_state: apply_privacy is_before
 -- from events: CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online privacy_of_offline
 -- from changes: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes drop_pending_logins
 -- from changes: end_without_record hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins
@@ -274,9 +274,10 @@ local function add_session(op, change, age_ms, idle_timeout_ms, profile)
         by = node, return_allowed = return_allowed})
     end
   end
+  local had_record = record
   record = put_session(change, record, entry, profile)
   -- a second session
-  if next(record.sessions, next(record.sessions)) then note_another_session(uid, entry.class) end
+  if had_record and next(record.sessions, next(record.sessions)) then note_another_session(uid, entry.class) end
   write_record(uid, record)
   set_owned(node, field, digits(generation) .. ' ' .. session)
 end
@@ -312,8 +313,8 @@ local function end_session(op, change, age_ms)
   elseif op == 'restore' then
     -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
     local ended = {session = session, node = node, generation = generation, login_ms = now_ms - age_ms}
-    local privacy, public = privacy_of_offline(uid), nil
-    if privacy then show_own_way(ended, privacy) end
+    local privacy, public = privacy_in_use and privacy_of_offline(uid) or nil, nil
+    if privacy then apply_privacy({ended}, privacy) end
     since_ms = tonumber(change.last_seen_ms) < tonumber(change.at_ms) and change.last_seen_ms or change.at_ms
     since_id, public = go_online({uid = uid, device = device, session = session, code = CODE_RETURNED, reason = 'returned',
       at_ms = since_ms}, privacy and ended, nil, privacy)

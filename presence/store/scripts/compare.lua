@@ -21,7 +21,9 @@ local LETTERS = {online = '-', away = 'a', busy = 'b', dnd = 'd', invisible = 'i
 -- "" if plain, by its own status; otherwise the letter of that, and the SHA-1 of each of its TEXTS, "-" where there is none.
 local function fingerprint(session)
   if is_plain_session(session) then return '' end
-  local parts, is_plain = {LETTERS[own_status(session)]}, own_status(session) == 'online'
+  local status = status_of(session)
+  if status == 'invisible' and RANKS[session.own] then status = session.own end
+  local parts, is_plain = {LETTERS[status]}, status == 'online'
   for i, name in ipairs(TEXTS) do
     parts[i + 1], is_plain = session[name] and redis.sha1hex(session[name]) or '-', is_plain and not session[name]
   end

@@ -124,7 +124,7 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
           and not (device == gone and login[4] < gone_entry.login_ms and is_fenced(id)) then
         entry.late_ms = lateness(login[4] - earliest_ms)
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
-        if record.privacy then show_own_way(entry, record.privacy) end
+        if record.privacy then apply_privacy({entry}, record.privacy) end
         if not entries[device] then devices[#devices + 1] = device end
         entries[device] = entry
       end

@@ -1,4 +1,4 @@
--- requires: effects shard record_cache entries event_texts profile shown_state
+-- requires: shard record_cache entries event_texts profile shown_state
 -- provides: CODE_LOGIN CODE_NODE_DOWN CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
 -- provides: privacy_of_offline
 -- Events of users. A *change* of a session causes them; it has the fields uid, device, session, code, reason, at_ms,
@@ -29,7 +29,7 @@ end
 -- Returns what an offline user hides; nil: nothing.
 local function privacy_of_offline(uid)
   local text = left[uid]
-  if text == nil and privacy_in_use then text = redis.call('HGET', left_key, uid) end
+  if text == nil then text = redis.call('HGET', left_key, uid) end
   return text and string.match(text, ' %+([il]+)$') or nil
 end
 

@@ -1,5 +1,5 @@
 -- requires: event_texts
--- provides: RANKS changed_privacy hides is_plain_session own_status said_status show_as show_the_same status_of text_or_nil
+-- provides: RANKS changed_privacy hides is_plain_session said_status show_as show_the_same status_of text_or_nil
 -- What a session shows. In a record `away` is true, or `status` is another one; without them it is online.
 --
 -- What a user hides, *privacy*, is `privacy` of the record: "i" the user is invisible, "l" others get no times of them. While
@@ -25,11 +25,6 @@ end
 
 local function status_of(session)
   return session.away == true and 'away' or RANKS[session.status] and session.status or 'online'
-end
-
--- Returns the status that a session has by itself.
-local function own_status(session)
-  return session.status == 'invisible' and RANKS[session.own] and session.own or status_of(session)
 end
 
 -- Whether a user hides something: "i" or "l".

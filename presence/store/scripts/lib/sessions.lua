@@ -2,15 +2,6 @@
 -- provides: put_session update_session
 -- Puts a session into the record of its user, and changes one that is there; collects the events.
 
--- Returns what a user hides who hides `known`, by the record, and whose session has this profile. Its node says in it what it
--- knows of that: Redis may have lost it. So nothing is taken back.
-local function with_claims(known, profile)
-  local claims = profile ~= '' and string.match(profile, '^[IL]+')
-  if not claims then return known end
-  local change = string.gsub(string.lower(claims), '.', '+%0')
-  return changed_privacy(known, change)
-end
-
 -- Tells the nodes of some sessions of a record what its user hides now; their notices come in the order of the changes.
 local function tell_nodes(uid, record, sessions)
   if record.privacy and not privacy_in_use then
@@ -31,9 +22,12 @@ local function put_session(change, record, entry, profile)
   local uid, device = change.uid, change.device
   local present = record and record.sessions[device]
   local known = record and record.privacy
-  if not record then known = privacy_of_offline(uid) end
-  local privacy = with_claims(known, profile)
-  if privacy then show_own_way(entry, privacy) end
+  if not record and privacy_in_use then known = privacy_of_offline(uid) end
+  local privacy = known
+  -- What its node knows of the user's privacy, see `show_as`, and Redis may have lost. So nothing is taken back.
+  local claims = profile ~= '' and string.match(profile, '^[IL]+')
+  if claims then privacy = changed_privacy(known, (string.gsub(string.lower(claims), '.', '+%0'))) end
+  if privacy then apply_privacy({entry}, privacy) end
   local left_id, left_ms
   if not record then left_id, left_ms = remains_of_record(uid) end
   if left_id then  -- unreadable: the user was online, and stays it
@@ -45,9 +39,8 @@ local function put_session(change, record, entry, profile)
     record = {id = id, since_ms = tonumber(change.at_ms), sessions = {[device] = entry}, public = public, privacy = privacy}
   else
     local before, hid_times = shown(record), hides(known, 'l')
-    if privacy ~= known then before = as_shown(before) end
+    if privacy ~= known then before, record.privacy = apply_privacy(record.sessions, privacy, before), privacy end
     record.sessions[device] = entry
-    if privacy ~= known then set_privacy(record, privacy) end
     if not present or present.session ~= entry.session or privacy ~= known or not show_the_same(present, entry) then
       emit_if_shown_changed(change, record, before, hid_times)
     end
@@ -67,15 +60,15 @@ local function update_session(change, idle_timeout_ms, profile, privacy_change)
   local present = record and record.sessions[change.device]
   if not present or present.session ~= change.session then return end
   local shown_before, hid_times = shown(record), hides(record.privacy, 'l')
-  if privacy_change and shown_before ~= present then shown_before = as_shown(shown_before) end
+  if privacy_change then
+    record.privacy = changed_privacy(record.privacy, privacy_change)
+    shown_before = apply_privacy(record.sessions, record.privacy, shown_before)
+    tell_nodes(change.uid, record, record.sessions)
+  end
   local profile_before = show_instead(present, profile)
   present.idle_timeout_ms = idle_timeout_ms
   if shown_before == present then shown_before = profile_before end  -- `present` has the other profile by now
-  if record.privacy then show_own_way(present, record.privacy) end
-  if privacy_change then
-    set_privacy(record, changed_privacy(record.privacy, privacy_change))
-    tell_nodes(change.uid, record, record.sessions)
-  end
+  if record.privacy then apply_privacy({present}, record.privacy) end
   emit_if_shown_changed(change, record, shown_before, hid_times)
   write_record(change.uid, record)
 end

@@ -1,5 +1,5 @@
 -- requires: event_texts profile
--- provides: as_shown devices_text is_before set_privacy show_instead shown show_own_way
+-- provides: apply_privacy devices_text is_before show_instead shown
 -- What a user shows to others: the status and `meta` of the session that takes precedence.
 --
 -- One invisible session makes its user invisible. Clients are shown such a user as offline since then or, who came as
@@ -58,39 +58,34 @@ local function shown(record)
   return session
 end
 
--- Gives a session of a user with this privacy the status that it shows; its own one stays in `own`.
-local function show_own_way(session, privacy)
-  local own = own_status(session)
-  session.away, session.status, session.own, forms[session] = nil, nil, nil, nil
-  if hides(privacy, 'i') then
-    session.status, session.own = 'invisible', own
-  elseif own == 'away' then
-    session.away = true
-  elseif own ~= 'online' then
-    session.status = own
+-- Gives sessions of a user with this privacy the status that they show; the own one of each stays in `own`. Returns a copy of
+-- `shown_before`, a session that may be among them, from before.
+local function apply_privacy(sessions, privacy, shown_before)
+  local before = {}
+  for name, value in pairs(shown_before or {}) do before[name] = value end
+  for _, session in pairs(sessions) do
+    local status = status_of(session)
+    local own = status == 'invisible' and RANKS[session.own] and session.own or status
+    session.away, session.status, session.own, forms[session] = nil, nil, nil, nil
+    if hides(privacy, 'i') then
+      session.status, session.own = 'invisible', own
+    elseif own == 'away' then
+      session.away = true
+    elseif own ~= 'online' then
+      session.status = own
+    end
   end
-end
-
--- Sets what the user of a record hides.
-local function set_privacy(record, privacy)
-  if hides(record.privacy, 'i') ~= hides(privacy, 'i') then
-    for _, session in pairs(record.sessions) do show_own_way(session, privacy) end
-  end
-  record.privacy = privacy
-end
-
--- Returns a copy of what a session shows now.
-local function as_shown(session)
-  local copy = {away = session.away, status = session.status}
-  for i = 1, #TEXTS do copy[TEXTS[i]] = session[TEXTS[i]] end
-  return copy
+  return before
 end
 
 -- Sets another profile of a session; returns a table with the one from before.
 local function show_instead(session, profile)
-  local before = as_shown(session)
+  local before = {away = session.away, status = session.status}
   session.away, session.status, session.own, forms[session] = nil, nil, nil, nil
-  for i = 1, #TEXTS do session[TEXTS[i]] = nil end
+  for i = 1, #TEXTS do
+    local name = TEXTS[i]
+    if session[name] ~= nil then before[name], session[name] = session[name], nil end
+  end
   show_as(session, profile)
   return before
 end
