@@ -277,8 +277,8 @@ GUARDS: Final = (
         (
             SourceChange(
                 "apply",
-                "if next(record.sessions, next(record.sessions)) then note_another",
-                "if op == 'login' and next(record.sessions, next(record.sessions)) then note_another",
+                "if had_record and next(record.sessions, next(record.sessions)) then note_another",
+                "if had_record and op == 'login' and next(record.sessions, next(record.sessions)) then note_another",
             ),
         ),
         seed=10928,
