@@ -25,6 +25,7 @@ STEP_S: Final = 5.0  # between two looks at the counts: clients are back within 
 STEP_LEASES: Final = 0.25  # a step is no shorter than two renewals of a lease, which bring the counts
 SPARE: Final = 1.25  # times the forecast, because clients choose at random
 SPARE_STEPS: Final = 3  # and more: for clients on their way, the first counts and the last
+MAX_IDLE_STEPS: Final = 2  # without a client sent away: none is left
 MAX_FORECAST_STEPS: Final = 5000  # seven hours: 20,000 clients of a node at one per second
 
 Counts = Mapping[str, int]
@@ -165,7 +166,8 @@ class Mover:
     def move(self, plan: Plan, report: Callable[[Standing], object] = lambda _: None) -> Standing:
         """Have nodes send clients away until their counts are even, or `Plan.longest_s` are over.
 
-        Nodes are stopped however it ends.
+        Or until no node has a client left that it may send away, because all have moved once. Nodes are
+        stopped however it ends.
 
         Args:
             plan: of a moment ago.
@@ -176,6 +178,7 @@ class Mover:
             UnderWay, Stopped: see there.
         """
         begun, ordered = time.monotonic(), set[str]()
+        sent_away, idle_steps = -1, 0
         ends_at = begun + plan.longest_s - plan.step_s  # the last step is for clients on their way
         try:
             while True:
@@ -186,7 +189,9 @@ class Mover:
                 done = self._standing(nodes, now - begun)
                 if ordered:
                     report(done)
-                if done.spread <= plan.tolerance / 2 or now >= ends_at:
+                idle_steps = idle_steps + 1 if done.sent_away == sent_away else 0
+                sent_away = done.sent_away
+                if done.spread <= plan.tolerance / 2 or now >= ends_at or idle_steps == MAX_IDLE_STEPS:
                     break
                 ordered |= self._order(done, plan)
                 self._access.pause(min(plan.step_s, ends_at - now))

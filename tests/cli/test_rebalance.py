@@ -31,6 +31,7 @@ class Nodes:
         self.orders: Counter[str] = Counter()
         self.commands: set[str] = set()
         self.deaf = False  # whether they ignore orders
+        self.movable = 10**6  # clients that they may send away
         self._client = client
         self._listeners: dict[str, Any] = {}
         self._choose = random.Random(7)
@@ -62,6 +63,8 @@ class Nodes:
         self.renew()
 
     def _send_away(self, node: str, clients: int, command: str) -> None:
+        clients = min(clients, self.movable)
+        self.movable -= clients
         mine = self.stats[node]
         mine |= {"rebalance": command, "sent_away": mine["sent_away"] + clients}
         mine["connections"] -= clients
@@ -161,6 +164,15 @@ def test_a_call_ends_when_its_time_is_over(
     status, out, _ = command("rebalance")
     assert status == 1
     assert out.splitlines()[-1].endswith(f"within {100 * spread(nodes):.1f} % of the mean")
+
+
+def test_a_call_ends_when_all_clients_have_moved(command: Command, nodes: Nodes) -> None:
+    nodes.put("new", 0)
+    nodes.movable = 500
+    status, out, err = command("rebalance")
+    assert status == 1
+    assert len(err.splitlines()) == 500 // 200 + 1 + rebalance.MAX_IDLE_STEPS
+    assert ": 500 clients sent away" in out.splitlines()[-1]
 
 
 def spread(nodes: Nodes) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -154,6 +155,34 @@ def check_a_third_server(clients: int, rate: float, balancer: str) -> None:
 @pytest.mark.parametrize("balancer", ["random", "least"])
 def test_clients_move_to_a_third_server(balancer: str) -> None:
     check_a_third_server(2400, 100, balancer)
+
+
+def test_a_call_is_refused_beside_another_and_can_be_stopped() -> None:
+    with ExitStack() as stack:
+        place = Place(stack, "least")
+        place.log_in(600)
+        place.add_server()
+        stack.callback(place.end)
+        time.sleep(2)
+        first = place.begin("--rate", "5")
+        until(lambda: place.logged_in[place.addresses[2]])
+        time.sleep(2)  # nodes say whom they obey when they renew their leases
+        status, _, err = place.run()
+        assert (status, "another is under way: " in err) == (1, True)
+        assert place.run("--stop")[1].startswith("stopped: ")
+        _, err = first.communicate(timeout=30)
+        assert (first.returncode, "no node obeys it any more" in err) == (1, True)
+        moved = sum(each.moves for each in place.clients)
+        second = place.begin("--rate", "5")
+        until(lambda: sum(each.moves for each in place.clients) > moved)
+        second.send_signal(signal.SIGINT)
+        second.communicate(timeout=30)
+        assert second.returncode == 1
+        until(lambda: sum(place.counts()) == 600, RETURN_WITHIN_S)
+        moved = sum(each.moves for each in place.clients)
+        time.sleep(3)
+        assert sum(each.moves for each in place.clients) == moved, "nodes have stopped"
+        assert place.events() == 600
 
 
 @pytest.mark.nightly
