@@ -278,7 +278,8 @@ GUARDS: Final = (
             SourceChange(
                 "apply",
                 "if had_record and next(record.sessions, next(record.sessions)) then note_another",
-                "if had_record and op == 'login' and next(record.sessions, next(record.sessions)) then note_another",
+                "if had_record and op == 'login'\n"
+                "    and next(record.sessions, next(record.sessions)) then note_another",
             ),
         ),
         seed=10928,
