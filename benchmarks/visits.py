@@ -278,7 +278,7 @@ _others: list[KeepaliveGenerator] = []  # of the process that has the other conn
 
 def connect_others(address: tuple[str, int], dialect: str, connections: int) -> None:
     """Log in other connections, in a process of their own."""
-    _others.append(KeepaliveGenerator(address, DIALECTS[dialect], 0.0))
+    _others.append(KeepaliveGenerator(address, DIALECTS[dialect], 0.0, "other"))
     _others[0].connect(connections)
 
 

@@ -12,7 +12,7 @@ from presence.admin.handlers import Handlers
 from presence.admin.launcher import STOP_TIMEOUT_S
 from presence.admin.page_files import PageFiles
 from presence.config.loader import ConfigError
-from presence.config.settings import Settings, admin_port
+from presence.config.settings import QUICK_START_WS_PORT, Settings, admin_port
 from presence.prefork.arbiter import STOP_MARGIN_S
 from tests.deploy.container_files import (
     COMPOSE,
@@ -52,7 +52,12 @@ def test_the_servers_of_compose_and_kubernetes_have_valid_settings_and_ask_for_t
 def test_the_ports_are_those_of_the_server() -> None:
     ours = Settings()
     (exposed,) = instructions("EXPOSE")
-    assert set(map(int, exposed.split())) == {ours.port, ours.tls_port, admin_port(ours.admin)}
+    assert set(map(int, exposed.split())) == {
+        ours.port,
+        QUICK_START_WS_PORT,
+        ours.tls_port,
+        admin_port(ours.admin),
+    }
     pod = settings(pod_variables())
     named = {each["name"]: each["containerPort"] for each in CONTAINER["ports"]}
     assert named == {"clients": pod.port, "operators": admin_port(pod.admin)}

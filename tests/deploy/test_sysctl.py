@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from presence.config.settings import Settings, admin_port
+from presence.config.settings import QUICK_START_WS_PORT, Settings, admin_port
 from presence.transports.sockets import BACKLOG
 from tests.deploy.units import DEPLOY, value
 
@@ -18,7 +18,7 @@ def test_the_values_are_those_of_the_server_and_its_unit() -> None:
     assert int(LINES["net.core.somaxconn"]) >= BACKLOG
     assert int(LINES["fs.nr_open"]) >= int(value("LimitNOFILE"))
     ours = Settings()
-    ports = {ours.port, ours.tls_port, admin_port(ours.admin)}
+    ports = {ours.port, QUICK_START_WS_PORT, ours.tls_port, admin_port(ours.admin)}
     assert set(map(int, LINES["net.ipv4.ip_local_reserved_ports"].split(","))) == ports
 
 

@@ -58,8 +58,9 @@ def test_a_friend_comes_and_goes(tmp_path: Path) -> None:
         wait_for(lambda: has_news(browser, "is offline: closed"))
         assert browser.complaints() == []
 
-        assert demo.stdout is not None
-        lines = list(iter(lambda: demo.stdout.readline().strip(), "everyone stays until Ctrl-C"))
+        output = demo.stdout
+        assert output is not None
+        lines = list(iter(lambda: output.readline().strip(), "everyone stays until Ctrl-C"))
         assert lines[-1] == "events match the clients", lines
         assert browser.text("connection") == "connected"
         demo.send_signal(signal.SIGINT)

@@ -160,7 +160,7 @@ def devices_of(tab: Tab, uid: str) -> list[str]:
 def test_it_watches_and_sends_messages(
     scheme: str, tab: Tab, node_client: Path, redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
-    flags = PATIENT
+    flags: tuple[str, ...] = PATIENT
     if scheme == "wss":
         cert, key = certificates.write(tmp_path)
         flags += ("--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
