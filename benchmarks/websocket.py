@@ -89,6 +89,7 @@ class Measurement:
 def measure(given: argparse.Namespace, bar: Bar) -> Measurement:
     port = free_port()
     command = [sys.executable, "-m", *SERVE, "--ws-port", str(port), "--login-rate", "20000"]
+    command += ["--idle-timeout", "3600"]  # some are silent while others are measured
     with ExitStack() as cleanup:
         server = cleanup.enter_context(running(Contender("presence", "", "presence", (), lambda *_: command)))
         address, dialect = (server.host, server.port), "json" if given.json else "websocket"
