@@ -100,14 +100,15 @@ def measure(given: argparse.Namespace, bar: Bar) -> Measurement:
         found = Measurement(server.pid, given)
         found.connect(TCP, tcp)
         for kind in (UNANSWERED, ANSWERED):
-            tcp.settle(kind, given.connections, SETTLE_RATE)
+            if kind == ANSWERED:  # `connect` has settled the others
+                tcp.settle(kind, given.connections, SETTLE_RATE)
             for _ in range(given.rounds):
                 found.send_keepalives(ALONE, kind, tcp)
         found.time_logins(ALONE, tcp)
         found.connect(WEBSOCKET, websocket)
         both = {TCP: tcp, WEBSOCKET: websocket}
         for kind in (UNANSWERED, ANSWERED):
-            for generator in both.values():
+            for generator in both.values() if kind == ANSWERED else [tcp]:
                 generator.settle(kind, given.connections, SETTLE_RATE)
             for _ in range(given.rounds):
                 for name, generator in both.items():

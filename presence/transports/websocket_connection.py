@@ -106,8 +106,10 @@ class WebSocketConnectionState:
         while not websocket.has_ended:
             try:
                 piece = self._next_piece()
-            except BlockingIOError:
-                break
+            except OSError:  # nothing more, or a loss that the next read reports, too
+                if frames:
+                    return frames
+                raise
             if not piece:
                 return frames
             frames += websocket.receive(piece)
