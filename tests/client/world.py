@@ -302,7 +302,9 @@ class World:
         self._next_message += 1
         body, retries = self._next_message, self.random.random() < 0.8
         to = self.random.choice(FRIENDS)
-        id = self._request(protocol.message(to, body), self.random.uniform(0.5, 20.0), retries=retries)
+        confirm = None if retries or body % 2 else 10.0
+        packet = protocol.message(to, body, confirm=confirm)
+        id = self._request(packet, (confirm or 0.0) + self.random.uniform(0.5, 20.0), retries=retries)
         if id is not None:
             self._bodies[id] = body
         self._note([])
