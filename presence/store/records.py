@@ -50,7 +50,9 @@ def number_of_shards(key: str, stored: object) -> int | None:
     return int(stored)
 
 
-def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
+def read_states(
+    clients: ShardClients, keys: Keys, uids: Iterable[str], *, for_clients: bool = False
+) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
     A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there are any, `meta`, `private`,
@@ -62,8 +64,9 @@ def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[
     known. Of one who is invisible, or was at the end, `public` is the state that clients are shown. Times are
     Unix milliseconds.
 
-    This takes one round trip, and a second one if any user is online. In a cluster it takes one per shard,
-    because a transaction cannot span shards.
+    This takes one round trip, and a second one if any user is online; `for_clients`: any who is not
+    invisible, because the time would tell an invisible user from one who is offline. In a cluster it takes
+    one per shard, because a transaction cannot span shards.
     """
     wanted = list(dict.fromkeys(uids))
     by_shard: dict[int, list[str]] = {}
@@ -83,7 +86,8 @@ def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[
         for uid, record, score, left in zip(members, *answers[shard], strict=True):
             pacer.note(len(record or b""))
             states[uid] = online_state(record) or offline_state(score, left)
-    _mark_unknown(clients, keys, states.values())
+    shown = [state for state in states.values() if not (for_clients and "public" in state)]
+    _mark_unknown(clients, keys, shown)
     return {uid: states[uid] for uid in wanted}
 
 

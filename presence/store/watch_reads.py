@@ -51,7 +51,9 @@ class StoredStates:
     def read(self, uids: Sequence[str], *, detail: bool = False) -> Mapping[str, WatchedState]:
         """Return the state of each user; in a cluster with a second try, because a shard may have moved."""
         try:
-            found = self._clients.read(lambda clients: read_states(clients, self._keys, uids))
+            found = self._clients.read(
+                lambda clients: read_states(clients, self._keys, uids, for_clients=True)
+            )
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
         forgotten_ms = forgotten_before_ms(self._retention_ms)

@@ -56,6 +56,20 @@ def test_a_user_invisible_for_long_is_shown_like_one_offline_for_long(
     assert all(forgotten[uid] == forgotten["nobody"] for uid in AWAY)
 
 
+@pytest.mark.parametrize(("uid", "leases"), [("off", 0), ("hidden", 0), ("gone", 0), ("seen", 1)])
+def test_a_query_asks_redis_the_same_of_an_invisible_user_as_of_one_who_is_offline(
+    server: Server, a: Hand, since_ms: int, uid: str, leases: int
+) -> None:
+    a.apply(login("seen", "s1"))
+    server.client.config_resetstat()
+    states = StoredStates(server.url, KEYS)
+    states.read([uid])
+    states.close()
+    calls = server.client.info("commandstats")
+    assert calls["cmdstat_hmget"]["calls"] == 2
+    assert calls["cmdstat_zmscore"]["calls"] == 1 + leases
+
+
 def test_large_records_are_read_with_turns_for_other_tasks(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,6 +228,27 @@ def test_the_package_installs_and_works_as_published(node_client: Path, tmp_path
     assert outputs == ["true Unreachable: no way there\n"] * 2 + ["true\n", "true undefined\n"]
 
 
+def test_what_a_user_hides_is_hidden_from_it(node_client: Path, redis_server: EmbeddedRedis) -> None:
+    hidden = {"sinceMs": None, "lastSeenMs": None, "id": None, "reason": None}
+    with (
+        running_server("--redis", redis_server.url, *FLAGS) as server,
+        NodeDevice(node_client, server.address, "ann") as ann,
+        NodeDevice(node_client, server.address, "bob") as bob,
+    ):
+        for device in (ann, bob):
+            device.told("connected", again=False)
+        ann.sees("bob")
+        ann.ask("watch", ["bob"])
+        bob.ask("update", {"hide": ["last_seen"]})
+        assert hidden.items() <= ann.told("presence", uid="bob", reason="updated")["state"].items()
+        bob.ask("update", {"status": "invisible", "scope": "user"})
+        ann.told("presence", uid="bob", status="offline", reason="logout")
+        assert hidden.items() <= ann.ask("query", ["bob"])["bob"].items()
+        assert ann.ask("message", "bob", "hi")["error"] == "RecipientOffline"
+        bob.ask("update", {"status": "online", "scope": "user", "hide": []})
+        assert ann.told("presence", uid="bob", status="online")["state"]["sinceMs"]
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, *FLAGS)
