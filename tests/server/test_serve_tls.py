@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import ssl
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from presence import protocol
 from presence.protocol import Kind
 from presence.store.embedded import EmbeddedRedis
+from presence.transports.accept_rotation import PERIOD_S
 from tests.support.phone import TIMEOUT_S, Phone
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
@@ -77,14 +79,25 @@ def test_sessions_are_resumed_by_every_worker_after_a_reload_and_by_a_replaced_w
 
         is_resumed, session = resumed(None)
         assert not is_resumed
-        assert all(resumed(session)[0] for _ in range(6)), "by each of two workers, in rotation"
+
+        def resumes_at_every_worker() -> bool:
+            """Log in six times over two periods of the accept rotation; whether each was resumed."""
+            answers = []
+            for _ in range(6):
+                answers.append(resumed(session)[0])
+                time.sleep(0.4 * PERIOD_S)
+            return all(answers)
+
+        assert resumes_at_every_worker()
         certificates.write(tmp_path, number=1)
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: len(server.logged("certificate renewed")) == 2)
-        assert all(resumed(session)[0] for _ in range(6))
+        assert resumes_at_every_worker()
         os.kill(server.logged("worker started")[0]["pid"], signal.SIGKILL)
         wait_for(lambda: len(server.logged("serving TLS")) == 3)
-        assert all(resumed(session)[0] for _ in range(6))
-    (remaining, replaced) = (line["transport"] for line in server.logged("stopped"))
-    assert remaining["handshakes_resumed"]
-    assert replaced["handshakes_resumed"] == replaced["handshakes"]
+        assert resumes_at_every_worker()
+    workers = [line["transport"] for line in server.logged("stopped")]
+    assert len(workers) == 2
+    assert all(worker["handshakes_resumed"] for worker in workers)
+    others = sum(worker["handshakes"] - worker["handshakes_resumed"] for worker in workers)
+    assert others <= 1, "that of the first connection"
