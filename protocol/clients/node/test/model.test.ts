@@ -17,7 +17,7 @@ import { World } from "./model.js";
 const STEPS_PER_WORLD = 250;
 const STEPS = Number(process.env["PRESENCE_MODEL_STEPS"] ?? 2500);
 const SEED = Number(process.env["PRESENCE_MODEL_SEED"] ?? 1);
-const SEEDS_TO_FIND_A_FAULT = 400; // the rarest faults show in one world of a hundred
+const SEEDS_TO_FIND_A_FAULT = 400; // the rarest faults show in one world of some hundreds
 
 /** Runs the world of a seed; returns what it has found, with the last steps before it. */
 async function problemOf(seed: number): Promise<string | null> {
