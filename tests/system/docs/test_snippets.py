@@ -88,11 +88,12 @@ FOR_EVER: Table[str] = {
 PRINTED: Table[list[str]] = {
     "docs/apps.md": {
         "socket.create_connection": ["[64, 1]", "offline", "recipient_offline", "[64, 4]", "[64, 5]"],
-        "send a push notification": [
+        "keep it, or send a push notification": [
             "eve is not there: keep it, or send a push notification",
             "handed to 1 of bob",
             "ann says hello",
         ],
+        "send_confirmed(": ["1 1 1 0"],
         "ca.pem": ["bob is offline"],
         '"status": "at lunch"': ["away at lunch"],
         "within a second": ["bob offline", "eve offline", "no change within a second"],
