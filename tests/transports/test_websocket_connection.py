@@ -222,8 +222,8 @@ async def test_a_login_timeout_counts_from_the_accept() -> None:
     ],
     ids=["too long", "no upgrade", "a packet over TCP", "TLS"],
 )
-async def test_what_is_no_request_gets_a_clear_answer(sent: bytes, answer: bytes, cause: str) -> None:
-    async with serving("ws") as server:
+async def test_what_is_no_request_gets_an_answer_and_the_end(sent: bytes, answer: bytes, cause: str) -> None:
+    async with serving("ws", Limits(login_timeout=60.0)) as server:
         client = await server.dial()
         await client.tcp.send_all(sent)
         assert answer in await client.all_bytes()
