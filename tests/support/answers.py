@@ -92,6 +92,7 @@ class AnsweringProxy:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.url = "redis://{}:{}".format(*self._listener.getsockname()[:2])
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
         self._thread.start()
 
@@ -120,24 +121,34 @@ class AnsweringProxy:
         return done.result(CALL_TIMEOUT_S)
 
     def _run(self) -> None:
-        self._loop.run_until_complete(asyncio.start_server(self._serve, sock=self._listener))
+        server = self._loop.run_until_complete(asyncio.start_server(self._accept, sock=self._listener))
         try:
             self._loop.run_forever()
         finally:
+            self._loop.remove_reader(self._listener)  # a closed server leaves open what it has just accepted
             self._loop.run_until_complete(self._end())
-            self._listener.close()
+            server.close()
             self._loop.close()
 
     async def _end(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(tasks)  # others are accepting: then theirs are among `_tasks`
+        for writer in self._writers:  # a task may be cancelled before it begins, or while it ends
+            writer.close()
         await asyncio.sleep(0)  # transports close their sockets
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             far_reader, far_writer = await asyncio.open_unix_connection(self._path)
+            self._writers.add(far_writer)
             connection = _Connection(self, writer, far_writer)
             ways = (connection.take_requests(reader), connection.take_replies(far_reader))
             tasks = [asyncio.ensure_future(each) for each in ways]
@@ -146,8 +157,12 @@ class AnsweringProxy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            far_writer.close()
+            self._close(far_writer)
+        self._close(writer)
+
+    def _close(self, writer: asyncio.StreamWriter) -> None:
         writer.close()
+        self._writers.discard(writer)
 
     def injected(self, command: bytes) -> str | None:
         """Return what to answer a command with; None: it is passed on."""
