@@ -152,7 +152,7 @@ def check_a_third_server(clients: int, rate: float, balancer: str) -> None:
         assert max(moves) == 1, "none is sent away twice"
 
 
-@pytest.mark.parametrize("balancer", ["random", "least"])
+@pytest.mark.parametrize("balancer", [pytest.param("random", marks=pytest.mark.nightly), "least"])
 def test_clients_move_to_a_third_server(balancer: str) -> None:
     check_a_third_server(2400, 100, balancer)
 

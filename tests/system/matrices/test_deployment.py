@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,7 +35,7 @@ from tests.support.credentials import SECRET, write_keys
 from tests.support.phone import Phone
 from tests.support.waiting import wait_for
 from tests.system.deploy.test_container import PROGRAMS, asked, contained
-from tests.system.deploy.test_haproxy import SOURCES, Haproxy, answer, dial
+from tests.system.deploy.test_haproxy import SOURCES, Haproxy, answer, dial, readyz
 from tests.system.deploy.test_redis import USERS, Configured, filled_in
 from tests.system.matrices.test_children import is_ready, is_redis
 from tests.transports import certificates
@@ -155,6 +156,7 @@ def test_haproxy_in_front_of_the_unit(tmp_path: Path, redis_server: EmbeddedRedi
     flags = ["--redis", redis_server.url, *ADMIN, "--proxy-from", ",".join(SOURCES.values())]
     flags += ["--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0"]
     with PresenceServer(*flags, before=locked_in()) as server:
+        wait_for(lambda: readyz(server)[0] == HTTPStatus.OK)  # or the proxy takes it out at first
         with contextlib.closing(Haproxy([server], tmp_path)) as proxy:
             wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1)
             with dial(proxy.plain, "127.0.0.5") as sock:

@@ -231,7 +231,8 @@ def test_it_returns_when_its_server_has_started_again(
     tab.sees("disconnected")
     with running_server(*flags):
         assert tab.sees("connected", 2)["again"]
-        assert devices_of(tab, "ann") == [tab.browser.run("return sessionStorage['presence.device']")]
+        device = tab.browser.run("return sessionStorage['presence.device']")
+        wait_for(lambda: devices_of(tab, "ann") == [device])  # Redis learns of a login within a moment
         assert tab.ask("watched")["bob"]["status"] == "offline"
     events = [each["type"] for each in read_events(redis_server.url)]
     assert "offline" not in events
