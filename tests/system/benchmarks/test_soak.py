@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from loadtest.processes import LOCUSTFILE
 
 
@@ -34,6 +36,7 @@ def test_three_thousand_visits_with_restarts_of_redis(tmp_path: Path) -> None:
     assert max(samples["values"]["presence_sessions"]) > 100
 
 
+@pytest.mark.nightly
 def test_a_minute_of_bad_networks() -> None:
     table = run("benchmarks.networks", "--phones", "2", "--minutes", "0.4", "--seed", "1")
     assert table.count("| office Wi-Fi |") == table.count("| train |") == 4

@@ -39,6 +39,7 @@ def test_each_message_has_one_outcome() -> None:
     assert report.metrics["moves"] > 0
 
 
+@pytest.mark.nightly
 def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
     plan = slow.SlowPlan(deaf=60, others=10, users=40, rate=40.0, seconds=4.0)
     report = slow.slow(plan, 7)

@@ -94,6 +94,7 @@ def test_an_application_may_have_a_protocol_of_its_own(release: Path, tmp_path: 
     subprocess.run(command, check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)})
 
 
+@pytest.mark.nightly
 def test_the_wheel_runs_a_load_test(release: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv" / "bin" / "python")
