@@ -190,9 +190,9 @@ def test_logins_go_on_through_it_while_redis_is_away(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         redis = stack.enter_context(embedded_redis())
         servers = [stack.enter_context(running_server("--redis", redis.url, *flags)) for _ in range(2)]
+        wait_for(lambda: all(readyz(each) == (200, "ready") for each in servers), TIMEOUT_S)
         proxy = stack.enter_context(contextlib.closing(Haproxy(servers, tmp_path)))
         stack.callback(redis.process.send_signal, signal.SIGCONT)
-        wait_for(lambda: all(readyz(each) == (200, "ready") for each in servers), TIMEOUT_S)
         redis.process.send_signal(signal.SIGSTOP)
         started, refused, granted, degraded_at = time.monotonic(), 0, 0, math.inf
         # From then on, for as long as checks that fail would take to turn both servers away.
