@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     add = parser.add_argument
     add("--dry-run", action="store_true", help="print the plan only")
-    add("--stop", action="store_true", help="stop the call that is under way, whoever made it")
+    add("--stop", action="store_true", help="stop the rebalance in progress, whoever started it")
     add(
         "--rate",
         type=float,

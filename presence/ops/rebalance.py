@@ -1,10 +1,10 @@
 """Moves clients from loaded nodes to others without an event: plan, orders and progress; calls block.
 
 A client that is sent away logs in through whatever spreads connections: a load balancer, several addresses of
-a name, the kernel. Nobody can say to which node, so a loaded node sends away what it has above the mean, and
-after each step of some seconds the counts decide again. A balancer that prefers the least loaded node fills
-it with exactly those; with one that chooses at random a share comes back to loaded nodes, and more have to go
-(`forecast`). No client is sent away twice, see `presence.server.rebalancer`.
+a name, the kernel. It cannot be sent to a certain node, so a loaded node sends away what it has above the
+mean, and after each step of some seconds the counts decide again. A balancer that prefers the least loaded
+node fills it with exactly those; with one that chooses at random a share comes back to loaded nodes, and more
+have to go (`forecast`). No client is sent away twice, see `presence.server.rebalancer`.
 """
 
 import math

@@ -199,7 +199,7 @@ class Backlog:
             change = self.log.changes[index]
             is_arriving = change.session in plan.arriving
             if change.op is Op.UPDATE:
-                if is_arriving or change.privacy:  # a registration takes nothing back
+                if is_arriving or change.privacy:  # a registration cannot make a user visible again
                     kept.append(index)
                 continue
             kept.append(index)

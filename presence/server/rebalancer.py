@@ -53,7 +53,7 @@ class Rebalancer:
         self._clock = clock
         self._runtime = runtime
         self._ordered = runtime.wake_event()
-        self._command = ""  # whose orders are obeyed; "": nobody's
+        self._command = ""  # the command whose orders are obeyed; "": none
         self._kept_until = -math.inf
         self._stopped = ""  # the last command that was stopped
         self._sent_before = 0  # `sent_away` when the command began

@@ -53,7 +53,7 @@ class WatchedState(NamedTuple):
     meta: str = ""  # JSON text set by the client; "" if none
     reason: str = ""  # of an offline user, the name of the code of the event; "" if not known
     devices: tuple[WatchedDevice, ...] | None = None  # None: they are not asked for
-    hides_times: bool = False  # nobody is shown since when, nor when last seen, nor what tells of it
+    hides_times: bool = False  # others get no times, and nothing that reveals them
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""

@@ -98,34 +98,22 @@ _token: Final = _name(768, frozenset())
 _pass: Final = _name(4096, frozenset())
 
 
-def _uids(value: Any) -> Iterator[int]:
-    if type(value) is not list:
-        yield MALFORMED
-        return
-    if len(value) > UIDS_MAX:
-        yield TOO_LARGE
-    for each in value:
-        yield from _uid(each)
+def _list_of(rule: Rule, at_most: int) -> Rule:
+    def rules(value: Any) -> Iterator[int]:
+        if type(value) is not list:
+            yield MALFORMED
+            return
+        if len(value) > at_most:
+            yield TOO_LARGE
+        for each in value:
+            yield from rule(each)
+
+    return rules
 
 
-def _names(value: Any) -> Iterator[int]:
-    if type(value) is not list:
-        yield MALFORMED
-        return
-    if len(value) > NAMES_MAX:
-        yield TOO_LARGE
-    for each in value:
-        yield from _class(each)
-
-
-def _numbers(value: Any) -> Iterator[int]:
-    if type(value) is not list:
-        yield MALFORMED
-        return
-    if len(value) > UIDS_MAX:
-        yield TOO_LARGE
-    for each in value:
-        yield from _uint(each)
+_uids: Final = _list_of(_uid, UIDS_MAX)
+_names: Final = _list_of(_class, NAMES_MAX)
+_numbers: Final = _list_of(_uint, UIDS_MAX)
 
 
 def _meta(value: Any) -> Iterator[int]:
