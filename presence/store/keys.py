@@ -180,6 +180,15 @@ class Keys:
         it."""
         return f"{self._channels}:{{{shard}}}:user:"
 
+    def changes_channel(self, shard: int) -> str:
+        """Pub/sub channel of all changes in how the shard's users are seen; a hint, not delivered reliably.
+
+        Each call of a script that adds entries to the stream publishes one message: MessagePack
+        `[previous, last, [uid, event, uid, event, ...]]`. `previous` and `last` are the ids of the last entry
+        before the call and after it; the events are as on the channels of users.
+        """
+        return f"{self._channels}:{{{shard}}}:changes"
+
     @property
     def _channels(self) -> str:
         return f"{self.prefix}:@{self.database}" if self.database else self.prefix

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import msgpack
+
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import Wait, Waker, ask_loop
 from presence.store.cluster_routes import Connect, Routes
@@ -28,11 +30,13 @@ from presence.watching.channel import (
     Pong,
     Replay,
     ServerChannel,
+    ShardChanges,
+    ShardJoined,
     ShardLost,
     Subscribed,
     Unsubscribed,
 )
-from presence.watching.user_states import EntryId, ShardSnapshot, read_hint
+from presence.watching.user_states import EntryId, ShardSnapshot, id_of, read_hint
 
 T = TypeVar("T")
 
@@ -102,6 +106,7 @@ class WatchConnection:
         self._retention_ms = retention_ms
         # Before the shard's number in the names of all channels, and after it.
         self._head, self._tail = (each.encode() for each in keys.watchers_channel(0).rsplit("0", 1))
+        self._whole: dict[bytes, int] = {}  # channels of all changes of a shard that was joined so
         self._client: Redis | None = None
         self._connection: Any = None  # redis-py's, whose types are loose
         self._unsent: deque[tuple[str, ...]] = deque()
@@ -125,12 +130,17 @@ class WatchConnection:
                 ask_loop(Wait(self._connection._sock, True, math.inf, self._waker))
         return heard
 
-    def join(self, shard: int) -> None:
+    def join(self, shard: int, *, whole: bool) -> None:
+        changes = self._keys.changes_channel(shard)
+        if whole:
+            self._whole[changes.encode()] = shard
         # Scripts publish for no user of a shard whose own channel has no subscriber.
-        self._send("SUBSCRIBE", self._keys.watchers_channel(shard))
+        self._send("SUBSCRIBE", changes if whole else self._keys.watchers_channel(shard))
 
     def leave(self, shard: int) -> None:
-        self._send("UNSUBSCRIBE", self._keys.watchers_channel(shard))
+        changes = self._keys.changes_channel(shard)
+        is_whole = self._whole.pop(changes.encode(), None) is not None
+        self._send("UNSUBSCRIBE", changes if is_whole else self._keys.watchers_channel(shard))
 
     def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
         for command, uids in (("UNSUBSCRIBE", unsubscribe), ("SUBSCRIBE", subscribe)):
@@ -167,6 +177,7 @@ class WatchConnection:
     def close(self) -> None:
         client, self._client, self._connection, self._failure = self._client, None, None, None
         self._unsent.clear()
+        self._whole.clear()
         if client is not None:
             client.connection_pool.disconnect(inuse_connections=True)
 
@@ -204,8 +215,11 @@ class WatchConnection:
 
     def _message_of(self, answer: Any) -> ChannelMessage | None:
         match answer:
-            case [b"message", _, text]:
-                return read_hint(text)
+            case [b"message", channel, text]:
+                shard = self._whole.get(channel)
+                return read_hint(text) if shard is None else _read_changes(shard, text)
+            case [b"subscribe", channel, _] if channel in self._whole:
+                return ShardJoined(self._whole[channel])
             case [b"subscribe", channel, _] if uid := self._uid_of(channel):
                 return Subscribed(uid)
             case [b"unsubscribe", channel, _] if uid := self._uid_of(channel):
@@ -216,9 +230,21 @@ class WatchConnection:
                 return None
 
     def _uid_of(self, channel: bytes) -> str:
-        """Return the user of a channel; "" for that of a shard."""
-        start = channel.index(self._tail, len(self._head)) + len(self._tail)
-        return channel[start:].decode()
+        """Return the user of a channel; "" for those of a shard."""
+        _, _, uid = channel[len(self._head) :].partition(self._tail)
+        return uid.decode()
+
+
+def _read_changes(shard: int, packed: bytes) -> ShardChanges | None:
+    """Return a message of the channel of all changes; None if no script published it."""
+    try:
+        previous, last, flat = msgpack.unpackb(packed, unicode_errors="backslashreplace")
+        changes = list(zip(flat[::2], flat[1::2], strict=True))
+        if not all(type(each) is str for each in flat):
+            return None
+        return ShardChanges(shard, id_of(previous), id_of(last), changes)
+    except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
+        return None
 
 
 def _failure_of(shard: int, error: RedisError | OSError) -> StoreUnavailable | StoreError:

@@ -23,13 +23,32 @@ class Unsubscribed(NamedTuple):
     uid: str
 
 
+class ShardJoined(NamedTuple):
+    """The subscription to all changes of a shard is active."""
+
+    shard: int
+
+
+class ShardChanges(NamedTuple):
+    """All changes of a shard's users by one call of a script.
+
+    Entries that this channel has not reported lie between two messages if `previous` is above `last` of the
+    earlier one: they have to be read from the stream.
+    """
+
+    shard: int
+    previous: EntryId  # the last entry of the stream before the call
+    last: EntryId  # that after the call; not above `previous` if the call wrote no entry that is left
+    changes: Sequence[tuple[str, str]]  # uid and event, in order; `read_hint` reads the event
+
+
 class Pong(NamedTuple):
     """Everything that the server published or confirmed before the `ping` of this number was received."""
 
     number: int
 
 
-ChannelMessage: TypeAlias = Subscribed | Unsubscribed | Pong | UserEvent
+ChannelMessage: TypeAlias = Subscribed | Unsubscribed | ShardJoined | ShardChanges | Pong | UserEvent
 
 
 class ShardLost(StoreUnavailable):
@@ -48,7 +67,7 @@ class Replay:
 
 
 class ServerChannel(Protocol):
-    """The channels of users of all shards of one server, over one connection, and reads over another.
+    """The channels of all shards of one server, or of their users, over one connection; reads over another.
 
     Methods run on the event loop, see `presence.common.loop_calls`. `receive` is called by one task, `open`
     and the reads by another, one at a time; `join`, `leave`, `update_subscriptions` and `ping` only queue
@@ -62,11 +81,17 @@ class ServerChannel(Protocol):
     def receive(self) -> list[ChannelMessage]:
         """Wait for messages without a time limit; return some that have arrived, in order."""
 
-    def join(self, shard: int) -> None:
-        """Make changes of the shard's users be published; subscriptions follow."""
+    def join(self, shard: int, *, whole: bool) -> None:
+        """Make changes of the shard's users be published.
+
+        Args:
+            shard: which has not joined, or has left.
+            whole: whether to subscribe to all changes of the shard, which `receive` confirms; otherwise
+                subscriptions to users follow.
+        """
 
     def leave(self, shard: int) -> None:
-        """End that."""
+        """End that. What was published before still arrives."""
 
     def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
         """Subscribe to and unsubscribe from users; `receive` confirms each."""

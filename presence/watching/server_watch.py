@@ -27,7 +27,14 @@ import trio
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
-from presence.watching.channel import ChannelMessage, Pong, ServerChannel, ShardLost
+from presence.watching.channel import (
+    ChannelMessage,
+    Pong,
+    ServerChannel,
+    ShardChanges,
+    ShardJoined,
+    ShardLost,
+)
 from presence.watching.shard_watch import ShardWatch
 from presence.watching.user_states import EntryId
 
@@ -134,7 +141,12 @@ class ServerWatch:
     def _handle(self, message: ChannelMessage) -> None:
         if isinstance(message, Pong):
             self._pong(message.number)
-        elif (watch := self._members.get(self._shard_of(message.uid))) is not None and watch.handle(message):
+            return
+        shard = (
+            message.shard if isinstance(message, ShardJoined | ShardChanges) else self._shard_of(message.uid)
+        )
+        watch = self._members.get(shard)
+        if watch is not None and watch.handle(message):
             self.ring(watch)
 
     def _pong(self, number: int) -> None:
@@ -155,7 +167,7 @@ class ServerWatch:
         self._arriving.remove(watch)
         self._members[watch.number] = watch
         self._unchecked.append(watch.number)
-        self._channel.join(watch.number)
+        self._channel.join(watch.number, whole=False)
         watch.joined(trio.current_time())
         self.ring(watch)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import msgpack
 import pytest
 import trio
 import trio.testing
@@ -12,7 +13,15 @@ from presence.core.profiles import Profile
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
 from presence.store.watch_connection import WatchServers
-from presence.watching.channel import ChannelMessage, Pong, ShardLost, Subscribed, Unsubscribed
+from presence.watching.channel import (
+    ChannelMessage,
+    Pong,
+    ShardChanges,
+    ShardJoined,
+    ShardLost,
+    Subscribed,
+    Unsubscribed,
+)
 from presence.watching.user_states import UserEvent, WatchedState, id_text
 from tests.store.driving import NOW_MS, Hand, end, login, update
 from tests.store.servers import Server
@@ -205,4 +214,29 @@ async def test_any_prefix_is_supported(server: Server, keys: Keys) -> None:
     with open_client(server.url) as client:
         client.publish(keys.user_channel("jürgen"), '{"id":"1-0","type":"offline","uid":"jürgen","at_ms":1}')
     assert entries(await channel.hear(1)) == [("jürgen", "offline")]
+    channel.close()
+
+
+async def test_all_changes_of_a_shard_arrive_as_messages_of_whole_calls(server: Server) -> None:
+    keys = Keys("a:{0}:user:b")
+    channel = ShardChannel(server.url, keys)
+    await channel.open(whole=True)
+    assert await channel.hear(1) == [ShardJoined(0)]
+    hint = '{"id":"2-0","type":"offline","uid":"jürgen","at_ms":1}'
+    with open_client(server.url) as client:
+        for message in (
+            b"",
+            msgpack.packb(["1-0", "2-0", ["ann"]]),
+            msgpack.packb(["1-0", "2", [b"ann", 1]]),
+        ):
+            client.publish(keys.changes_channel(0), message)
+        client.publish(keys.changes_channel(0), msgpack.packb(["1-0", "2-0", ["jürgen", hint]]))
+    assert await channel.hear(1) == [ShardChanges(0, (1, 0), (2, 0), [("jürgen", hint)])]
+    channel.channel.leave(0)
+    channel.channel.join(0, whole=False)
+    await channel.subscribe("jürgen")
+    assert server.client.pubsub_numsub(keys.changes_channel(0), keys.watchers_channel(0)) == [
+        (keys.changes_channel(0).encode(), 0),
+        (keys.watchers_channel(0).encode(), 1),
+    ]
     channel.close()

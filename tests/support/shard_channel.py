@@ -22,11 +22,11 @@ class ShardChannel:
         self.call = LoopCaller().call
         self.channel: ServerChannel
 
-    async def open(self) -> None:
+    async def open(self, *, whole: bool = False) -> None:
         found = await self.call(lambda: self._servers.locate([self._shard], anew=True))
         self.channel = self._servers.channel(found[self._shard])
         await self.call(self.channel.open)
-        self.channel.join(self._shard)
+        self.channel.join(self._shard, whole=whole)
 
     async def receive(self) -> list[ChannelMessage]:
         with trio.fail_after(PATIENCE_S):

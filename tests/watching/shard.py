@@ -117,7 +117,7 @@ class MemoryChannel:
         self.shard.wire.clear()
         return [] if self.is_mute else messages
 
-    def join(self, shard: int) -> None:
+    def join(self, shard: int, *, whole: bool) -> None:
         pass
 
     def leave(self, shard: int) -> None:

@@ -38,7 +38,7 @@ class SharedChannel(MemoryChannel):
         super().close()
         self.joined.clear()
 
-    def join(self, shard: int) -> None:
+    def join(self, shard: int, *, whole: bool) -> None:
         self.joined.add(shard)
 
     def leave(self, shard: int) -> None:
