@@ -1,4 +1,4 @@
-"""The watches between sessions and users, and their number limits. Pure.
+"""The watches between sessions and users. Pure.
 
 A watch counts from the change number at which it was answered: a watch answered after a change includes that
 change already. An entry costs some 200 bytes, both directions together.
@@ -9,32 +9,6 @@ Tests: `tests/watching/test_watch_service.py`, `tests/watching/test_push_queue.p
 from collections.abc import Iterable
 
 from presence.core.registry import Session
-
-
-class WatchQuota:
-    """The number of watches that the connections of a worker may have; `used` counts those of the pool.
-
-    A watch costs memory here and, through the subscription to its user, in Redis. So each connection has a
-    few of its own, reserved for it, and further ones come out of one pool for all connections.
-    """
-
-    def __init__(self, own: int, pool: int) -> None:
-        self._own = own
-        self._pool = pool
-        self._beyond: dict[Session, int] = {}
-        self.used = 0
-
-    def allows(self, session: Session, watches: int) -> bool:
-        """Whether a session may have so many watches in total."""
-        beyond = watches - self._own
-        return beyond <= 0 or self.used - self._beyond.get(session, 0) + beyond <= self._pool
-
-    def set_count(self, session: Session, watches: int) -> None:
-        """Set the total number of watches of a session."""
-        beyond = max(0, watches - self._own)
-        self.used += beyond - self._beyond.pop(session, 0)
-        if beyond:
-            self._beyond[session] = beyond
 
 
 class Watches:

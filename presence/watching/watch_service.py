@@ -42,7 +42,8 @@ from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries, States
 from presence.watching.shard_placement import WatchedShards
 from presence.watching.user_states import WatchedState
-from presence.watching.watch_index import Watches, WatchQuota
+from presence.watching.watch_index import Watches
+from presence.watching.watch_quota import WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0
 PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch

@@ -55,7 +55,8 @@ from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries
 from presence.watching.shard_view import ShardView
 from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
-from presence.watching.watch_index import Watches, WatchQuota
+from presence.watching.watch_index import Watches
+from presence.watching.watch_quota import WatchQuota
 from tests.docs.pages import pages
 from tests.store.driving import Hand, end, login
 from tests.support.worlds import World
