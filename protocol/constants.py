@@ -36,6 +36,8 @@ class Code(IntEnum):
     AWAY = 3
     BACK = 4
     UPDATED = 5
+    WATCHED = 6
+    REMOVED = 7
     LOGOUT = 100
     BACKGROUND = 101
     CLOSED = 200

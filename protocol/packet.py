@@ -114,17 +114,22 @@ def watch(
     id: int | None = None,
     detail: bool | None = None,
     visibility_pass: str | None = None,
+    roster: bool | None = None,
 ) -> Packet:
     """Request the states of some users, and each later change; a pass lets the client see more users.
 
-    With ``detail`` the states have devices, from then on in all changes that this connection is sent.
+    With ``detail`` the states have devices, from then on in all changes that this connection is sent. With
+    ``roster`` the users in the roster of the session's user are watched, too, and changes of it followed.
     """
-    return _packet(Kind.WATCH, id, **{"uids": list(uids), "detail": detail, "pass": visibility_pass})
+    payload = {"uids": list(uids), "detail": detail, "pass": visibility_pass, "roster": roster}
+    return _packet(Kind.WATCH, id, **payload)
 
 
-def unwatch(uids: Iterable[str] | None = None, *, id: int | None = None) -> Packet:
-    """Stop watching some users, or all of them if ``uids`` is None."""
-    return _packet(Kind.UNWATCH, id, uids=None if uids is None else list(uids))
+def unwatch(
+    uids: Iterable[str] | None = None, *, id: int | None = None, roster: bool | None = None
+) -> Packet:
+    """Stop watching some users, all of them if ``uids`` is None; with ``roster`` those of the roster, too."""
+    return _packet(Kind.UNWATCH, id, uids=None if uids is None else list(uids), roster=roster)
 
 
 def update(

@@ -319,8 +319,9 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "uids": _UIDS,
         "detail": Field("boolean", _check_bool),
         "pass": Field("pass", _token(PASS_MAX_BYTES)),
+        "roster": Field("boolean", _check_bool),
     },
-    Kind.UNWATCH: {"uids": _UIDS._replace(required=False)},
+    Kind.UNWATCH: {"uids": _UIDS._replace(required=False), "roster": Field("boolean", _check_bool)},
     Kind.UPDATE: {
         "meta": _META,
         "private": _META,
@@ -345,6 +346,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "scope": _STRING._replace(required=False),
         "hide": _HIDE,
         "presence": Field("map of uids to states", _check_states),
+        "roster": _UINT,
     },
     Kind.ERROR: {
         "code": _UINT._replace(required=True),

@@ -206,7 +206,7 @@ _RULES: Final[dict[str, Rule]] = {
     "body": _any,
     "device": _device,
     "class": _class,
-    **dict.fromkeys(("detail", "quiet", "confirms"), _bool),
+    **dict.fromkeys(("detail", "quiet", "confirms", "roster"), _bool),
     "confirm": _wait,
     "confirmed": _numbers,
     "devices": _devices,
@@ -247,12 +247,12 @@ _PAYLOADS: Final = {
     3: _payload("confirmed"),
     4: _payload("reason=why"),
     5: _payload("uids! detail"),
-    6: _payload("uids! detail pass"),
-    7: _payload("uids"),
+    6: _payload("uids! detail pass roster"),
+    7: _payload("uids roster"),
     8: _payload("meta private token status until_ms scope hide idle_timeout quiet"),
     64: _payload(
         "session idle_timeout keepalive time_ms v delivered confirmed=count by_app=count unconfirmed=count"
-        " scope=words hide presence"
+        " scope=words hide presence roster=count"
     ),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta devices"),

@@ -26,6 +26,8 @@ export const Code = {
   AWAY: 3,
   BACK: 4,
   UPDATED: 5,
+  WATCHED: 6,
+  REMOVED: 7,
   LOGOUT: 100,
   BACKGROUND: 101,
   CLOSED: 200,

@@ -272,8 +272,8 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
   [Kind.KEEPALIVE, { confirmed: uints }],
   [Kind.LOGOUT, { reason: oneOf("logout", "background") }],
   [Kind.QUERY, { uids: { check: uids }, detail: boolean }],
-  [Kind.WATCH, { uids: { check: uids }, detail: boolean, pass: visibilityPass }],
-  [Kind.UNWATCH, { uids }],
+  [Kind.WATCH, { uids: { check: uids }, detail: boolean, pass: visibilityPass, roster: boolean }],
+  [Kind.UNWATCH, { uids, roster: boolean }],
   [
     Kind.UPDATE,
     {
@@ -303,6 +303,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       by_app: uint,
       unconfirmed: uint,
       presence: states,
+      roster: uint,
     },
   ],
   [
