@@ -1,10 +1,5 @@
-"""Load generators: processes with a loop of clients each, and the fleet that commands them."""
+"""The clients of a load generator, and the fleet of generators."""
 
-import contextlib
-import gc
-import itertools
-import math
-import multiprocessing
 import random
 import secrets
 import time
@@ -12,21 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
-from multiprocessing.connection import Connection
 from operator import add
 from typing import Any
 
+from benchmarks.loop_processes import LoopProcesses, sources_of
 from benchmarks.scale.verdict import LastPacket
-from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
-from presence.loadtest.server_address import raise_file_limit, source_addresses
+from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, backoff_s
 from presence.protocol import KEEPALIVE
 
 SLOTS_PER_S = (
     3000  # of all generators, at the first interval: more cost wakes, fewer make bursts of keepalives
 )
-CONNECTIONS_PER_SOURCE = 4000  # address, of one generator
-ORDER_TIMEOUT_S = 60.0  # a generator's thread never waits for long; one that was stopped never answers
-END_TIMEOUT_S = 20.0
 
 
 @dataclass
@@ -192,18 +183,7 @@ class OrderedLoop(ClientLoop):
         ]
 
 
-def _serve(pipe: Connection, *arguments: Any) -> None:
-    """Run the clients and the commands, until the pipe ends: the process of a generator."""
-    raise_file_limit()
-    generator = OrderedLoop(*arguments)
-    gc.disable()  # nothing here makes cycles, and a collection would make keepalives late
-    with LoopThread(generator) as thread, contextlib.suppress(EOFError):
-        while True:
-            name, given = pipe.recv()
-            pipe.send(thread.call(lambda: getattr(generator, name)(**given)))  # noqa: B023 - done by now
-
-
-class Fleet:
+class Fleet(LoopProcesses):
     """All generators.
 
     Args:
@@ -212,55 +192,19 @@ class Fleet:
     """
 
     def __init__(self, servers: Sequence[tuple[str, int]], connections: int, processes: int) -> None:
-        self.size, self.connections = processes, connections
-        # All are forked from one process that has loaded the modules, and share the memory of that.
-        name, context = secrets.token_hex(3), multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
-        per_process = math.ceil(connections / processes / CONNECTIONS_PER_SOURCE)
-        sources = source_addresses(servers[0][0], per_process * processes)
-        self._processes, self._pipes = [], []
-        for number in range(processes):
-            share = connections * (number + 1) // processes - connections * number // processes
-            pipe, theirs = context.Pipe()
-            addresses = [*itertools.islice(sources, per_process)]
-            slot_s = processes / SLOTS_PER_S
-            arguments = (theirs, servers, f"{name}-{number}", share, addresses, slot_s)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-            self._pipes.append(pipe)
-
-    def call_all(self, order: str, **arguments: Any) -> list[Any]:
-        """Run a command in all generators; return their answers.
-
-        Raises:
-            SystemExit: one of them has ended or does not answer.
-        """
-        for number in range(self.size):
-            self._send(number, order, arguments)
-        give_up_at = time.monotonic() + ORDER_TIMEOUT_S
-        return [self._answer(number, order, give_up_at) for number in range(self.size)]
-
-    def _send(self, number: int, order: str, arguments: Mapping[str, Any]) -> None:
-        try:
-            self._pipes[number].send((order, arguments))
-        except OSError:
-            raise SystemExit(self._gone(number, "ended", order)) from None
-
-    def _answer(self, number: int, order: str, give_up_at: float) -> Any:
-        try:
-            if not self._pipes[number].poll(max(0.0, give_up_at - time.monotonic())):
-                raise SystemExit(self._gone(number, "does not answer", order))
-            return self._pipes[number].recv()
-        except (EOFError, OSError):
-            raise SystemExit(self._gone(number, "ended", order)) from None
-
-    def _gone(self, number: int, what: str, order: str) -> str:
-        process, share = self._processes[number], self.connections // self.size
-        return (
-            f"load generator {number + 1} of {self.size} (pid {process.pid}) {what} at the order {order}: "
-            f"its {share:,} clients cannot be judged"
+        self.connections = connections
+        name, slot_s = secrets.token_hex(3), processes / SLOTS_PER_S
+        shares = [
+            connections * (number + 1) // processes - connections * number // processes
+            for number in range(processes)
+        ]
+        sources = sources_of(servers[0][0], shares)
+        super().__init__(
+            OrderedLoop,
+            [
+                (servers, f"{name}-{number}", share, sources[number], slot_s)
+                for number, share in enumerate(shares)
+            ],
         )
 
     def status(self, *, in_full: bool = False) -> FleetStatus:
@@ -268,11 +212,3 @@ class Fleet:
 
     def last_packets(self) -> list[LastPacket]:
         return [truth for answer in self.call_all("last_packets") for truth in answer]
-
-    def close(self) -> None:
-        for pipe in self._pipes:
-            pipe.close()
-        give_up_at = time.monotonic() + END_TIMEOUT_S
-        for process in self._processes:
-            process.join(max(0.0, give_up_at - time.monotonic()))
-            process.kill()

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks import loop_processes
 from benchmarks.scale import fleet
 from loadtest.processes import LOCUSTFILE
 
@@ -61,8 +62,8 @@ def test_those_who_stay_are_not_offline(tmp_path: Path) -> None:
 def test_a_generator_that_is_gone_ends_the_run_by_its_name(
     monkeypatch: pytest.MonkeyPatch, harm: signal.Signals, words: str
 ) -> None:
-    monkeypatch.setattr(fleet, "ORDER_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(fleet, "END_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(loop_processes, "ORDER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(loop_processes, "END_TIMEOUT_S", 1.0)
     with contextlib.closing(fleet.Fleet([("127.0.0.1", 1)], 10, 2)) as generators:
         generators.status()
         harmed = psutil.Process(generators._processes[1].pid)
