@@ -279,7 +279,7 @@ class LoopClient:
             end = body + int.from_bytes(unread[start:body], "big")
             if end > len(unread):
                 break
-            self._handle_packet(unread[body:end], now)
+            self.handle_packet(unread[body:end], now)
             if self.fd != fd:
                 return
             start = end
@@ -300,7 +300,8 @@ class LoopClient:
     def _write(self, data: bytes | bytearray) -> int:
         return os.write(self.fd, data) if self._tls is None else self._tls.send(data)
 
-    def _handle_packet(self, body: bytes, now: float) -> None:
+    def handle_packet(self, body: bytes, now: float) -> None:
+        """Handle a packet, whose frame had this body, by its kind."""
         self.loop.packets += 1
         if self.loop.packets % PACKETS_PER_CHECK == 0:
             protocol.decode(body)
