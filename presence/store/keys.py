@@ -183,9 +183,7 @@ class Keys:
     def changes_channel(self, shard: int) -> str:
         """Pub/sub channel of all changes in how the shard's users are seen; a hint, not delivered reliably.
 
-        Each call of a script that adds entries to the stream publishes one message: MessagePack
-        `[previous, last, [uid, event, uid, event, ...]]`. `previous` and `last` are the ids of the last entry
-        before the call and after it; the events are as on the channels of users.
+        Each call of a script that adds entries to the stream publishes one message; see `lib/entries.lua`.
         """
         return f"{self._channels}:{{{shard}}}:changes"
 

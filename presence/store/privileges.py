@@ -125,7 +125,12 @@ def _transaction(client: Redis, missing: set[str]) -> Iterator[Any]:
 
 def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequence[str]) -> set[str]:
     """Return the ACL rules missing for commands, and for writing each of some keys."""
-    channels = [keys.online_channel, keys.control_channel("x"), keys.watchers_channel(0)]
+    channels = [
+        keys.online_channel,
+        keys.control_channel("x"),
+        keys.watchers_channel(0),
+        keys.changes_channel(0),
+    ]
     asked = [(word, _worded(command, ours[0], channels[0])) for word, command in words.items()]
     asked += [("hset", _worded(SERVER["hset"], key, "")) for key in ours[1:]]
     asked += [("subscribe", ["SUBSCRIBE", channel]) for channel in channels[1:]]

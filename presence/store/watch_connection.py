@@ -238,11 +238,10 @@ class WatchConnection:
 def _read_changes(shard: int, packed: bytes) -> ShardChanges | None:
     """Return a message of the channel of all changes; None if no script published it."""
     try:
-        previous, last, flat = msgpack.unpackb(packed, unicode_errors="backslashreplace")
-        changes = list(zip(flat[::2], flat[1::2], strict=True))
-        if not all(type(each) is str for each in flat):
-            return None
-        return ShardChanges(shard, id_of(previous), id_of(last), changes)
+        previous, last, flat = msgpack.unpackb(packed, raw=True)
+        uids = [uid.decode(errors="backslashreplace") for uid in flat[::2]]
+        changes = list(zip(uids, flat[1::2], strict=True))
+        return ShardChanges(shard, id_of(previous.decode()), id_of(last.decode()), changes)
     except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
         return None
 

@@ -39,7 +39,7 @@ class ShardChanges(NamedTuple):
     shard: int
     previous: EntryId  # the last entry of the stream before the call
     last: EntryId  # that after the call; not above `previous` if the call wrote no entry that is left
-    changes: Sequence[tuple[str, str]]  # uid and event, in order; `read_hint` reads the event
+    changes: Sequence[tuple[str, bytes]]  # uids and packed events, in order, see `read_change`
 
 
 class Pong(NamedTuple):

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgpack
+
 from presence.common import meta_json
 from presence.protocol import Code
 
@@ -142,6 +144,19 @@ def read_hint(text: str | bytes) -> UserEvent | None:
         return read_entry(fields["id"], fields)
     except (ValueError, KeyError, TypeError, RecursionError):  # any client that may publish can send anything
         return None
+
+
+def read_change(uid: str, packed: bytes) -> UserEvent | None:
+    """Return the event in a message of all changes of a shard; None if its kind is unknown."""
+    try:
+        entry_id, kind, reason, status, status_ms, *rest = msgpack.unpackb(
+            packed, unicode_errors="backslashreplace"
+        )
+        fields = dict(zip(rest[::2], rest[1::2], strict=True))
+    except (ValueError, TypeError, msgpack.UnpackException):  # any client that may publish can send anything
+        return None
+    fields.update(uid=uid, type=kind, reason=reason, status=status, status_ms=status_ms)
+    return read_entry(entry_id, fields)
 
 
 def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:

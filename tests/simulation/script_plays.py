@@ -29,6 +29,7 @@ CHANNELS: Final = tuple(
         KEYS.online_channel,
         *(KEYS.control_channel(node) for node in NODES if node != "c"),
         KEYS.watchers_channel(0),
+        KEYS.changes_channel(0),
         *(KEYS.user_channel(uid) for uid in UIDS[::2]),
     )
 )

@@ -222,16 +222,19 @@ async def test_all_changes_of_a_shard_arrive_as_messages_of_whole_calls(server: 
     channel = ShardChannel(server.url, keys)
     await channel.open(whole=True)
     assert await channel.hear(1) == [ShardJoined(0)]
-    hint = '{"id":"2-0","type":"offline","uid":"jürgen","at_ms":1}'
+    foreign: list[object] = [
+        1,
+        ["1-0"],
+        ["1-0", "2-0", ["ann"]],
+        ["1-0", "x", []],
+        ["1-0", 2, []],
+        ["1-0", "2-0", [1, b""]],
+    ]
     with open_client(server.url) as client:
-        for message in (
-            b"",
-            msgpack.packb(["1-0", "2-0", ["ann"]]),
-            msgpack.packb(["1-0", "2", [b"ann", 1]]),
-        ):
+        for message in (b"", b"\xc1", *map(msgpack.packb, foreign)):
             client.publish(keys.changes_channel(0), message)
-        client.publish(keys.changes_channel(0), msgpack.packb(["1-0", "2-0", ["jürgen", hint]]))
-    assert await channel.hear(1) == [ShardChanges(0, (1, 0), (2, 0), [("jürgen", hint)])]
+        client.publish(keys.changes_channel(0), msgpack.packb(["1-0", "2-0", ["jürgen", b"\x90"]]))
+    assert await channel.hear(1) == [ShardChanges(0, (1, 0), (2, 0), [("jürgen", b"\x90")])]
     channel.channel.leave(0)
     channel.channel.join(0, whole=False)
     await channel.subscribe("jürgen")

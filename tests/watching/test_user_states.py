@@ -2,9 +2,18 @@
 
 import json
 
+import msgpack
 import pytest
 
-from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState, id_of, read_entry, read_hint
+from presence.watching.user_states import (
+    UserEvent,
+    WatchedDevice,
+    WatchedState,
+    id_of,
+    read_change,
+    read_entry,
+    read_hint,
+)
 
 COMMON = {"uid": "ann", "since_ms": "5", "last_seen_ms": "6", "at_ms": "7", "reason": "login"}
 
@@ -48,6 +57,31 @@ HINT = {"id": "1-1", "type": "offline", "uid": "ann", "since_ms": 5, "last_seen_
 )
 def test_unknown_entries_are_ignored(text: bytes) -> None:
     assert read_hint(text) is None
+
+
+CHANGE = ["9-1", "offline", "logout", "offline", "7", "since_ms", "5", "last_seen_ms", "6", "at_ms", "7"]
+
+
+def test_a_change_of_a_shard_gives_the_state_of_a_user() -> None:
+    state = WatchedState("offline", 7, 6, "9-1", reason="logout", devices=())
+    assert read_change("ann", msgpack.packb(CHANGE)) == UserEvent("ann", (9, 1), state, "logout")
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 5_000,
+        *map(
+            msgpack.packb, (CHANGE[:4], CHANGE[:-1], [7, *CHANGE[1:]], [*CHANGE[:-1], []], [*CHANGE, {}, 1])
+        ),
+        msgpack.packb(["9-1", "gap", *CHANGE[2:]]),
+        1,
+    ],
+)
+def test_unknown_changes_are_ignored(packed: bytes) -> None:
+    assert read_change("ann", packed) is None
 
 
 @pytest.mark.parametrize("text", ["[", '{"a":' + "[" * 200_000])

@@ -2,8 +2,10 @@
 -- provides: add_entry carry_out_effects digits event_counts highest_id publish raise_floor read_watchers top_ms
 -- Entries of the stream, and their publication.
 
--- Prefix of the channels of users: of the same database as the channel of online events, with the shard's tag.
-local user_prefix = string.sub(online_channel, 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}') .. ':user:'
+-- Prefix of the channels of users, and the channel of all changes of the shard: of the same database as the channel of
+-- online events, with the shard's tag.
+local shard_channels = string.sub(online_channel, 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}')
+local user_prefix, changes_channel = shard_channels .. ':user:', shard_channels .. ':changes'
 
 local known_digits = {}  -- items of a batch share many times
 local function digits(number)
@@ -19,6 +21,21 @@ local highest_id = ''  -- of the entries of this call
 
 local top_ms, top_n  -- the parts of the highest entry id, with the entries that this call will add
 local top_prefix
+local top_ms_before, top_n_before  -- the same without them; if no node watches the whole shard, this may be too low
+
+-- How many connections listen to the channels of all events, to the prefix of users' channels, and to all changes.
+local listeners
+local function read_listeners()
+  local found = redis.call('PUBSUB', 'NUMSUB', online_channel, offline_channel, user_prefix, changes_channel)
+  listeners = {[online_channel] = found[2], [offline_channel] = found[4], [user_prefix] = found[6],
+    [changes_channel] = found[8]}
+  return listeners
+end
+
+-- Whether a node watches the whole shard: its clients watch many users, so it subscribes to all changes.
+local function is_shard_watched()
+  return (listeners or read_listeners())[changes_channel] > 0
+end
 
 local function raise_top(id)
   local ms, n = string.match(id, '^(%d+)-(%d+)$')
@@ -30,27 +47,33 @@ end
 -- Makes ids of entries continue above one that a node has seen, whatever the clock and data of this server.
 local function raise_floor(wanted)
   raise_top(last_id())
-  local ms, n = top_ms, top_n
+  top_ms_before, top_n_before = top_ms, top_n
   raise_top(wanted)
-  if top_ms == ms and top_n == n then return end
+  if top_ms == top_ms_before and top_n == top_n_before then return end
   will('XADD', events_key, wanted, 'v', 1, 'type', 'floor')
   will('XDEL', events_key, wanted)
   will('HSET', meta_key, 'floor', wanted)
 end
 
--- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
+-- Reads the highest id of the stream, or any lower one that the clock has passed.
 --
 -- The last id of the stream is read from all its information, which takes as long as some transitions. Where this user may
 -- read backwards, it is enough to ask for an entry that the clock has not passed; `floor` of `meta` has an id that the
--- stream has reached without such an entry.
-local function take_id()
-  if not top_ms and redis.acl_check_cmd and redis.acl_check_cmd('XREVRANGE', events_key) then
+-- stream has reached without such an entry. Nodes that watch the whole shard are told its last entry: for them it is read.
+local function read_top()
+  if redis.acl_check_cmd and redis.acl_check_cmd('XREVRANGE', events_key) then
     raise_top(floor or '')
-    local later = redis.call('XREVRANGE', events_key, '+', digits(now_ms), 'COUNT', '1')[1]
+    local later = redis.call('XREVRANGE', events_key, '+', is_shard_watched() and '-' or digits(now_ms), 'COUNT', '1')[1]
     if later then raise_top(later[1]) end
-  elseif not top_ms then
+  else
     raise_top(last_id())
   end
+  top_ms_before, top_n_before = top_ms, top_n
+end
+
+-- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
+local function take_id()
+  if not top_ms then read_top() end
   if top_ms < now_ms then
     top_ms, top_n, top_prefix = now_ms, 0, nil
   elseif top_n < EXACT - 1 then
@@ -90,14 +113,6 @@ local function add_entry(type, code, ...)
   return highest_id, command
 end
 
--- How many connections listen to the channels of all events, and to the prefix of users' channels.
-local listeners
-local function read_listeners()
-  local found = redis.call('PUBSUB', 'NUMSUB', online_channel, offline_channel, user_prefix)
-  listeners = {[online_channel] = found[2], [offline_channel] = found[4], [user_prefix] = found[6]}
-  return listeners
-end
-
 -- Whether a channel may have subscribers. This server does not know those at replicas and at other nodes of a cluster.
 local may_have_others
 local function has_subscribers(channel)
@@ -134,14 +149,24 @@ local function is_watched(uid)
   return watched[uid]
 end
 
--- Collects the publication of an entry about a user, as JSON, to the channels that have subscribers: that of all events of
--- the type, unless it is nil, and that of the user, which is also told their status and its start. It costs as much as
--- writing the entry.
+local changes, change_count = {}, 0  -- for the channel of all changes, see `publish_changes`
+local SINCE = 17  -- from the id of an entry about a user to the name of its first time, in its command
+
+-- Collects the publication of an entry about a user to the channels that have subscribers. That of all events of the type,
+-- unless it is nil, and that of the user get it as JSON, the latter with the user's status and its start; it costs as much
+-- as writing the entry. That of all changes gets MessagePack, for a quarter of the time: [id, type, reason, status, its
+-- start, name, value...], with the fields from the times on.
 local function publish(uid, id, command, channel, status, status_ms)
+  local id_at = command[3] == 'MAXLEN' and 6 or 3
+  if is_shard_watched() then
+    changes[change_count + 1], changes[change_count + 2] = uid,
+      cmsgpack.pack({id, command[id_at + 4], command[id_at + 10], status, status_ms, unpack(command, id_at + SINCE)})
+    change_count = change_count + 2
+  end
   channel = channel and has_subscribers(channel) and channel
   if not (channel or is_watched(uid)) then return end
   local entry = {id = id}
-  for i = command[3] == 'MAXLEN' and 7 or 4, #command, 2 do
+  for i = id_at + 1, #command, 2 do
     local name, value = command[i], command[i + 1]
     entry[name] = (name == 'v' or name == 'code' or string.sub(name, -3) == '_ms') and tonumber(value) or value
   end
@@ -150,6 +175,17 @@ local function publish(uid, id, command, channel, status, status_ms)
     entry.status, entry.status_ms = status, tonumber(status_ms)
     will('PUBLISH', user_prefix .. uid, cjson.encode(entry))
   end
+end
+
+-- Tells nodes that watch the whole shard what this call has written, in one message: MessagePack [id of the last entry before
+-- the call, id of the last one of the call, [uid, entry as in `publish`...]]. The ids form a chain, in which nodes see that they
+-- have missed entries: of a call that was cut short, of a server whose scripts publish no such messages or whose Redis user
+-- may not, or in a message that was lost. So this is no effect: it comes after all of them, a refusal is ignored, and it is
+-- never repeated.
+local function publish_changes()
+  if not top_ms or (top_ms == top_ms_before and top_n == top_n_before) or not is_shard_watched() then return end
+  redis.pcall('PUBLISH', changes_channel, cmsgpack.pack({digits(top_ms_before) .. '-' .. digits(top_n_before),
+    digits(top_ms) .. '-' .. digits(top_n), changes}))
 end
 
 -- Carries out all effects; returns an error reply if one was refused.
@@ -161,5 +197,6 @@ local function carry_out_effects()
     redis.call('HSET', meta_key, 'floor', deleted)
     return redis.error_reply('REPEAT this call: entry ' .. deleted .. ' was deleted from ' .. events_key)
   end
+  if not problem then publish_changes() end
   return problem
 end
