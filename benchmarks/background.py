@@ -32,6 +32,7 @@ from presence.core.slots import SlotClock
 from presence.core.stall_guard import StallGuard
 from presence.watching.push_queue import PushQueue
 from presence.watching.user_states import UserEvent, WatchedState, id_text
+from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 
 RADIO_TAIL_S: Final = 10.0  # for about so long a phone's radio stays awake after a packet
@@ -137,7 +138,7 @@ class _BackgroundServer:
             disconnect_grace=5.0,
             flap_damping=FlapDamping(5.0),
         )
-        self.watches = Watches()
+        self.watches = Watches(UserTable())
         self.states: dict[str, WatchedState] = {}
         self.pushes = PushQueue(self.watches, Faults(), self.states.get, self.engine.quiet)
         self.engine.request_handler = self
@@ -223,7 +224,7 @@ def play(plan: BackgroundPlan, habit: Habit) -> BackgroundResult:
     users = [f"user-{number}" for number in range(plan.phones)]
     for number, session in enumerate(sessions):  # each is watched by as many as each watches
         watched = [users[(number + step) % len(users)] for step in range(min(plan.watched, len(users)))]
-        server.watches.add(session, watched, 0)
+        server.watches.add(session, watched)
     interval_s, end_s = KEEPALIVE_SHARE * habit.idle_timeout, 3600 * plan.hours
     beats = deque(sorted((random.uniform(0, interval_s), number) for number in range(plan.phones)))
     count = round(len(users) * plan.changes_per_hour * plan.hours)
@@ -250,7 +251,7 @@ def play(plan: BackgroundPlan, habit: Habit) -> BackgroundResult:
     states = {uid: (state.status, state.id) for uid, state in server.states.items()}
     wrong = checked = 0
     for session, view in zip(sessions, phones.views(), strict=False):
-        truth = {uid: states[uid] for uid in server.watches.watched_by(session) & states.keys()}
+        truth = {uid: states[uid] for uid in states.keys() & server.watches.watched_by(session)}
         checked += len(truth)
         wrong += len(dict(view.items() ^ truth.items()))
     hours = plan.phones * plan.hours

@@ -16,7 +16,7 @@ sends a packet: they are *held*. They also go out when it takes bytes that were 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from sys import getsizeof
@@ -72,7 +72,7 @@ class _Change:
     """A queued change."""
 
     uid: str
-    number: int  # see `Watches`
+    number: int  # of changes, it is the so many-th
     reason: str
     is_of_device: bool  # only devices have changed
     size_bytes: int = 0  # memory, if it has packets; 0: it is late, to be encoded at its turn
@@ -89,8 +89,6 @@ def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
 
 class PushQueue:
     """Sends changes to watchers; a connection that cannot be written to is closed.
-
-    A watch answered now covers all changes up to `number`, that of the latest change.
 
     Args:
         watches: who watches whom.
@@ -117,13 +115,16 @@ class PushQueue:
         self._last: dict[str, _Change] = {}  # the queued change of each user
         # With the watchers still to send to, last first.
         self._current: tuple[_Change, list[Session]] | None = None
+        self._number = 0  # of the latest change
+        # Of users with queued changes, the sessions that were told a state later than one of these, and the
+        # number of the latest change then: it and those before it are no news for them.
+        self._told: dict[str, dict[Session, int]] = {}
         self._deferred: dict[Session, dict[str, bytes]] = {}
         self._released: dict[Session, None] = {}  # sessions whose deferred changes go out next, in order
         self._filled = trio.Event()
         self._queued_bytes = 0  # memory of the queued changes with packets
         self._deferred_bytes = 0  # of packets
         self._statistics = PushStatistics()
-        self.number = 0
         self.with_devices: set[Session] = set()
 
     def push(self, change: UserEvent) -> None:
@@ -134,13 +135,13 @@ class PushQueue:
         if change.is_of_device and not self.with_devices:
             return
         self._statistics.changes += 1
-        self.number += 1
+        self._number += 1
         queued = self._last.get(uid)
         is_full = len(self._queue) >= MAX_QUEUED_CHANGES or self._queued_bytes >= MAX_QUEUED_BYTES
         if queued is not None and (is_full or not queued.size_bytes):
             self._replace(queued, change)
             return
-        queued = _Change(uid, self.number, change.reason, change.is_of_device)
+        queued = _Change(uid, self._number, change.reason, change.is_of_device)
         if is_full:
             self._statistics.late += 1
         else:
@@ -158,7 +159,7 @@ class PushQueue:
         self._statistics.replaced += 1
         self._statistics.late += queued.size_bytes > 0
         self._queued_bytes -= queued.size_bytes
-        queued.frame, queued.detailed, queued.size_bytes, queued.number = b"", b"", 0, self.number
+        queued.frame, queued.detailed, queued.size_bytes, queued.number = b"", b"", 0, self._number
         if queued.is_of_device or not change.is_of_device:
             queued.reason, queued.is_of_device = change.reason, change.is_of_device
 
@@ -194,14 +195,18 @@ class PushQueue:
     def send_slice(self) -> None:
         gathered: dict[Session, _Frames] = {}
         left = MAX_PACKETS_PER_SLICE
+        listed_before = self._current
         while left > 0 and (current := self._next()) is not None:
             change, sessions = current
             turn = sessions[-left:]
             del sessions[-left:]
             left -= max(1, len(turn))
+            told = self._told.get(change.uid)
             for session in turn:
                 # The session may have ended, or its watch been answered anew, since it was listed.
-                if self._watches.is_due(session, change.uid, change.number):
+                if current is listed_before and not self._watches.has(session, change.uid):
+                    continue
+                if told is None or told.get(session, 0) < change.number:
                     frame = change.detailed if session in self.with_devices else b""
                     frame = frame or change.frame
                     if frame:
@@ -213,6 +218,8 @@ class PushQueue:
 
     def _next(self) -> tuple[_Change, list[Session]] | None:
         if self._current is None or not self._current[1]:
+            if self._current is not None and self._current[0].uid not in self._last:
+                self._told.pop(self._current[0].uid, None)
             self._current = None
             if self._queue:
                 change = self._queue.popleft()
@@ -222,7 +229,7 @@ class PushQueue:
                 state = None if change.size_bytes else self._latest(change.uid)
                 if state is not None:
                     self._encode(change, state)
-                self._current = change, self._watches.watchers(change.uid, change.number)
+                self._current = change, self._watches.watchers(change.uid)
         return self._current
 
     def _send_to(self, session: Session, frames: _Frames) -> None:
@@ -302,10 +309,20 @@ class PushQueue:
         state = self._latest(uid)
         if state is None:
             return b""
-        self._watches.told(session, uid, self.number)  # or a change that is still queued would follow it
+        self._note_told(session, uid)  # or a change that is still queued would follow it
         if session not in self.with_devices:
             state = state._replace(devices=None)
         return self._frame(uid, state, state.reason or reason_for(state))
+
+    def answered(self, session: Session, uids: Collection[str]) -> None:
+        """Note that a session is told the states of users now: changes until now are no news for it."""
+        self.discard(session, uids)
+        for uid in uids:
+            self._note_told(session, uid)
+
+    def _note_told(self, session: Session, uid: str) -> None:
+        if uid in self._last or (self._current is not None and self._current[0].uid == uid):
+            self._told.setdefault(uid, {})[session] = self._number
 
     def discard(self, session: Session, uids: Iterable[str] | None = None) -> None:
         """Discard deferred changes of these users; None for all users."""

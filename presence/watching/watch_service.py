@@ -42,6 +42,7 @@ from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries, States
 from presence.watching.shard_placement import WatchedShards
 from presence.watching.user_states import WatchedState
+from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from presence.watching.watch_quota import WatchQuota
 
@@ -86,7 +87,7 @@ class Watching:
         self._max_watches = max_watches
         self._max_shared_watches = max_shared_watches
         self._device_events = device_events
-        self._watches = Watches()
+        self._watches = Watches(UserTable())
         self._pending = PendingWatches()
         self._pushes = PushQueue(self._watches, self._faults, self._latest, quiet or QuietSessions())
         self._visibility = visibility
@@ -142,7 +143,7 @@ class Watching:
 
     def watches(self, session: Session) -> int:
         """Return the number of users that a session watches."""
-        return len(self._watches.watched_by(session))
+        return self._watches.count(session)
 
     def all_sent(self, session: Session) -> None:
         self._pushes.all_sent(session)
@@ -201,11 +202,12 @@ class Watching:
             self._refused += 1
             refuse_busy(session, request.id, "too many requests wait")
             return
-        watched = self._watches.watched_by(session) | self._pending.wanted_by(session)
-        count = len(watched.union(uids))
+        wanted = self._pending.wanted_by(session)
+        count = self._watches.count(session, wanted.union(uids))
         if count > self._max_watches:
             self._refused += 1
-            message = f"a connection may watch {self._max_watches} users; this one watches {len(watched)}"
+            watched = self._watches.count(session, wanted)
+            message = f"a connection may watch {self._max_watches} users; this one watches {watched}"
             send_error(session, request.id, Code.TOO_LARGE, message)
             return
         if not self._quota.allows(session, count):
@@ -260,8 +262,8 @@ class Watching:
         if watch.detail:
             self._pushes.with_devices.add(session)
         with self._faults.contained("watch", partial(self._faults.disconnect, session)):
-            self._pushes.discard(session, wanted)
-            self._watches.add(session, wanted, self._pushes.number)
+            self._pushes.answered(session, wanted)
+            self._watches.add(session, wanted)
             send(session, packet)
         self._release(session, watch.unwatched)
 
@@ -286,8 +288,7 @@ class Watching:
     def _release(self, session: Session, uids: Iterable[str]) -> None:
         """Release users that a session does not watch, or no longer."""
         if session.transport is not None:
-            watched, pending = self._watches.watched_by(session), self._pending.wanted_by(session)
-            self._quota.set_count(session, len(watched | pending if pending else watched))
+            self._quota.set_count(session, self._watches.count(session, self._pending.wanted_by(session)))
         self._drop_unwanted(uids)
 
     # Shards

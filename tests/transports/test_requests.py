@@ -24,6 +24,7 @@ from presence.transports.limits import (
     Limits,
 )
 from presence.watching.push_queue import PushQueue
+from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from tests.support.desks import NotingDesk
 from tests.support.state_table import brief
@@ -127,12 +128,12 @@ async def test_what_is_held_follows_the_answer(
     kind: TransportKind, packet: Packet, answer: Kind | None
 ) -> None:
     async with asking(kind) as (server, desk, client, session):
-        watches, quiet = Watches(), server.engine.quiet
+        watches, quiet = Watches(UserTable()), server.engine.quiet
         pushes = PushQueue(watches, Faults(), lambda _uid: None, quiet)
         desk.release_held = pushes.release  # type: ignore[method-assign]
         desk.refill = pushes.all_sent
         server.nursery.start_soon(pushes.run)
-        watches.add(session, ["bob"], 0)
+        watches.add(session, ["bob"])
         await client.send(protocol.update(quiet=True, id=1))
         assert [each.id for each in await client.take(1)] == [1]
         pushes.push(entry("bob", 3))

@@ -9,6 +9,7 @@ from presence.core.registry import Session
 from presence.watching import push_queue as module
 from presence.watching.push_queue import PushQueue
 from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState
+from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from tests.watching.fakes import Line, device_entry, entry, session
 
@@ -17,7 +18,7 @@ class Watchers:
     """Some watchers of ann and bob."""
 
     def __init__(self, count: int = 1) -> None:
-        self.watches = Watches()
+        self.watches = Watches(UserTable())
         self.ended: list[Session] = []
         self.latest: dict[str, WatchedState] = {}
         self.quiet = QuietSessions()
@@ -28,7 +29,7 @@ class Watchers:
             watcher, line = session(f"watcher-{number}")
             self.sessions.append(watcher)
             self.lines.append(line)
-            self.watches.add(watcher, ["ann", "bob"], 0)
+            self.watches.add(watcher, ["ann", "bob"])
 
     def change(self, uid: str, number: int, status: str = "online") -> None:
         self.push(entry(uid, number, status))
@@ -88,7 +89,7 @@ def test_a_watcher_who_leaves_or_is_answered_between_slices_gets_no_push(
     desk.pushes.send_slice()
     late = next(number for number in range(2) if not desk.lines[number].offers)
     if is_answered:
-        desk.watches.add(desk.sessions[late], ["ann"], desk.pushes.number)
+        desk.pushes.answered(desk.sessions[late], ["ann"])
     else:
         desk.watches.remove(desk.sessions[late])
     desk.pushes.send_slice()
@@ -167,7 +168,7 @@ def test_queued_packets_are_bounded_by_their_bytes() -> None:
     desk = Watchers()
     desk.pushes.with_devices.add(desk.sessions[0])
     names = [f"u{number}" for number in range(2_000)]
-    desk.watches.add(desk.sessions[0], names, 0)
+    desk.watches.add(desk.sessions[0], names)
     for uid in names:
         desk.push(many_devices(uid, 7))
     statistics = desk.pushes.statistics()
@@ -311,7 +312,7 @@ def test_held_packets_are_bounded_by_their_bytes_and_counted() -> None:
     desk = quiet_desk()
     desk.pushes.with_devices.add(desk.sessions[0])
     names = [f"u{number}" for number in range(2_000)]
-    desk.watches.add(desk.sessions[0], names, 0)
+    desk.watches.add(desk.sessions[0], names)
     for uid in names:
         desk.push(many_devices(uid, 7))
         desk.pushes.send_slice()

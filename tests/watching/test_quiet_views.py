@@ -12,6 +12,7 @@ from presence.core.registry import Session
 from presence.watching import push_queue as module
 from presence.watching.push_queue import PushQueue
 from presence.watching.user_states import WatchedState
+from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from tests.watching.fakes import Line, entry, session
 
@@ -47,7 +48,7 @@ class Churn:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.watches, self.quiet = Watches(), QuietSessions()
+        self.watches, self.quiet = Watches(UserTable()), QuietSessions()
         self.latest: dict[str, WatchedState] = {}
         self.pushes = PushQueue(self.watches, Faults(), self.latest.get, self.quiet)
         self.watchers = [Watcher(*session(f"watcher-{number}")) for number in range(WATCHERS)]
@@ -79,8 +80,8 @@ class Churn:
     def watch(self, each: Watcher) -> None:
         uids = self.random.sample(USERS, 3)
         each.read()
-        self.pushes.discard(each.session, uids)
-        self.watches.add(each.session, uids, self.pushes.number)
+        self.pushes.answered(each.session, uids)
+        self.watches.add(each.session, uids)
         each.view.update({uid: self.latest[uid].id if uid in self.latest else None for uid in uids})
 
     def unwatch(self, each: Watcher) -> None:

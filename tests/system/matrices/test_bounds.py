@@ -55,6 +55,7 @@ from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries
 from presence.watching.shard_view import ShardView
 from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
+from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from presence.watching.watch_quota import WatchQuota
 from tests.docs.pages import pages
@@ -131,7 +132,7 @@ def an_incomplete_packet() -> float:
 
 def watches() -> float:
     """Return the bytes of a watch: in both directions, and what is known of its user."""
-    watched, view = Watches(), ShardView(40.0)
+    watched, view = Watches(UserTable()), ShardView(40.0)
     quota = WatchQuota(0, ENTRIES)
     watchers = [session(f"w{number}")[0] for number in range(ENTRIES // UIDS_PER_REQUEST)]
     view.connected()
@@ -152,7 +153,7 @@ def watches() -> float:
                 for each, name in enumerate(uids, first)
             }
             view.apply_snapshot(ShardSnapshot(states, (10**12, 0)), 1.0)
-            watched.add(watcher, uids, number)
+            watched.add(watcher, uids)
             quota.set_count(watcher, len(uids))
         return bytes_kept() / ENTRIES
 
@@ -201,7 +202,7 @@ def _pending_queries(users: int) -> float:
 
 def queued_pushes() -> float:
     """Return the bytes of a full queue, and of as many packets as connections may wait for."""
-    watches, watcher = Watches(), session()[0]
+    watches, watcher = Watches(UserTable()), session()[0]
     queue = PushQueue(watches, Faults(lambda _session: None), lambda _uid: None, QuietSessions())
     queue.with_devices.add(watcher)
     devices = tuple(WatchedDevice(device(number), "online", number, "", "") for number in range(4))
@@ -209,7 +210,7 @@ def queued_pushes() -> float:
         patch.setattr(push_queue, "MAX_QUEUED_BYTES", push_queue.MAX_QUEUED_BYTES // SHARE)
         for number in range(push_queue.MAX_QUEUED_CHANGES):
             change = entry(uid(number), number)
-            watches.add(watcher, [change.uid], 0)
+            watches.add(watcher, [change.uid])
             queue.push(change._replace(state=change.state._replace(devices=devices)))
             if queue.statistics().late:
                 watches.remove(watcher)
