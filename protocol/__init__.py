@@ -38,6 +38,7 @@ from presence.protocol.errors import EncodeError, ProtocolError
 from presence.protocol.packet import (
     NO_PAYLOAD,
     Packet,
+    changes,
     confirmation,
     deliver,
     error,
@@ -61,6 +62,7 @@ from presence.protocol.packet_effects import (
     ServerAnswer,
     is_activity,
 )
+from presence.protocol.rows import Row, from_row, to_row
 from presence.protocol.schema import check_payload
 
 __all__ = [
@@ -93,7 +95,9 @@ __all__ = [
     "Packet",
     "ProtocolError",
     "Reaction",
+    "Row",
     "ServerAnswer",
+    "changes",
     "check_payload",
     "confirmation",
     "decode",
@@ -102,6 +106,7 @@ __all__ = [
     "encode_unchecked",
     "error",
     "frame_end",
+    "from_row",
     "goodbye",
     "is_activity",
     "keepalive",
@@ -112,6 +117,7 @@ __all__ = [
     "ok",
     "presence",
     "query",
+    "to_row",
     "unwatch",
     "update",
     "watch",

@@ -26,6 +26,7 @@ class Kind(IntEnum):
     PRESENCE = 66
     DELIVER = 67
     GOODBYE = 68
+    CHANGES = 69
 
 
 class Code(IntEnum):

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from presence.protocol.constants import Code, Kind
+from presence.protocol.rows import Row
 
 NO_PAYLOAD: Final[Mapping[str, Any]] = MappingProxyType({})  # shared by all packets without a payload
 
@@ -50,6 +51,7 @@ def login(
     device_class: str | None = None,
     v: int | None = None,
     confirms: bool | None = None,
+    batch: bool | None = None,
 ) -> Packet:
     """Begin a session, by default one that is ``"online"``; see `presence.protocol.constants.STATUSES`.
 
@@ -57,7 +59,7 @@ def login(
     milliseconds, ends the status; with the ``scope`` ``"user"`` the status belongs to the user and not to the
     session; ``hide`` names what others are not shown of the user; ``quiet`` has changes of watched users wait
     for the client's next packet; ``device_class`` says what the device is: ``"phone"``, ``"web"``;
-    ``confirms``: whether the client confirms messages.
+    ``confirms``: whether the client confirms messages; ``batch``: whether it takes rows.
     """
     return _packet(
         Kind.LOGIN,
@@ -75,6 +77,7 @@ def login(
         quiet=quiet,
         v=v,
         confirms=confirms,
+        batch=batch,
         **{"class": device_class},
     )
 
@@ -179,6 +182,11 @@ def error(id: int | None, code: Code, message: str, retry_after: float | None = 
 def presence(uid: str, state: Mapping[str, Any], reason: str) -> Packet:
     """Notify a watcher of a user's state: a map with ``status``, ``since_ms``, ``last_seen_ms``, ``id``."""
     return Packet(Kind.PRESENCE, None, {"uid": uid, **state, "reason": reason})
+
+
+def changes(rows: Iterable[Row]) -> Packet:
+    """Notify a watcher that takes rows of users' states, the oldest change first; see `to_row`."""
+    return Packet(Kind.CHANGES, None, {"changes": list(rows)})
 
 
 def deliver(sender: str, body: Any, at_ms: int, confirm: int | None = None) -> Packet:

@@ -8,7 +8,7 @@ Tests: `tests/protocol/test_vectors.py`, `tests/protocol/test_spec.py`.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
 import msgpack
@@ -37,6 +37,7 @@ Check = Callable[[object], Complaint | None]
 
 # C0, DEL and C1 controls, every Unicode white space, and the braces of Redis hash tags.
 _FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\s{}]")
+_UINT_MAX: Final = 2**64 - 1
 
 
 def _wrong(what: str) -> Complaint:
@@ -277,6 +278,62 @@ def _check_states(value: object) -> Complaint | None:
     return None
 
 
+def _check_code(value: object) -> Complaint | None:
+    if type(value) is str or (type(value) is int and value >= 0):
+        return None
+    return _wrong("must be an unsigned integer or a string")
+
+
+def _check_int(value: object) -> Complaint | None:
+    return None if type(value) is int else _wrong("must be an integer")
+
+
+_ROW: Final[Sequence[tuple[str, Check]]] = (
+    ("uid", _check_uid),
+    ("status", _or_nil(_check_string)),
+    ("code", _or_nil(_check_code)),
+    ("ms", _or_nil(_check_uint)),
+    ("n", _or_nil(_check_uint)),
+    ("since", _or_nil(_check_int)),
+    ("seen", _or_nil(_check_int)),
+    ("meta", _or_nil(_check_meta)),
+    ("devices", _or_nil(_check_devices)),
+)
+
+
+def _row_complaint(row: object, *, has_code: bool) -> Complaint | None:
+    if type(row) is str:
+        row = [row]
+    if type(row) is not list or not row:
+        return _wrong("has a row that is neither a uid nor an array with one")
+    for (name, check), value in zip(_ROW, row, strict=False):
+        if complaint := check(value):
+            return complaint[0], f"has a row whose {name} {complaint[1]}"
+    code, ms, n, since, seen = [*row, *(None,) * len(_ROW)][2:7]
+    if has_code and code is None:
+        return _wrong("has a row without a code")
+    if (ms is None) != (n is None):
+        return _wrong("has a row with half of an id")
+    since_ms = 0 if since is None else (ms or 0) + since
+    if not (0 <= since_ms <= _UINT_MAX and 0 <= since_ms - (seen or 0) <= _UINT_MAX):
+        return _wrong("has a row with a time that is no unsigned integer")
+    return None
+
+
+def _rows(what: str, *, has_code: bool) -> Check:
+    def check(value: object) -> Complaint | None:
+        if type(value) is not list:
+            return _wrong(f"must be a list of {what}")
+        if len(value) > UIDS_MAX:
+            return _too_large(f"holds more than {UIDS_MAX} rows")
+        for row in value:
+            if complaint := _row_complaint(row, has_code=has_code):
+                return complaint
+        return None
+
+    return check
+
+
 _UID: Final = Field("uid", _check_uid, required=True)
 _UIDS: Final = Field("list of uids", _check_uids, required=True)
 _META: Final = Field("meta", _check_meta)
@@ -306,6 +363,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "quiet": Field("boolean", _check_bool),
         "v": _UINT,
         "confirms": Field("boolean", _check_bool),
+        "batch": Field("boolean", _check_bool),
     },
     Kind.MESSAGE: {
         "to": _UID,
@@ -346,6 +404,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "scope": _STRING._replace(required=False),
         "hide": _HIDE,
         "presence": Field("map of uids to states", _check_states),
+        "states": Field("list of rows", _rows("rows", has_code=False)),
         "roster": _UINT,
     },
     Kind.ERROR: {
@@ -368,6 +427,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "retry_after": _RETRY_AFTER,
         "message": _STRING._replace(required=False),
     },
+    Kind.CHANGES: {"changes": Field("list of changes", _rows("changes", has_code=True), required=True)},
 }
 
 

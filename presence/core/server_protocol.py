@@ -23,7 +23,7 @@ _KEEPALIVE_BODY = protocol.KEEPALIVE[HEADER_BYTES:]
 _PROFILE_KEYS = frozenset({"status", "meta", "private", "hide"})
 _HIDDEN_AS = {"last_seen": NO_LAST_SEEN}  # `HIDES` of the protocol
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE)
+_SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE, Kind.CHANGES)
 _MISPLACED = {  # kinds that a logged-in client must not send
     Kind.LOGIN: "this connection has logged in already",
     **dict.fromkeys(_SERVER_KINDS, "packets of this kind come from the server only"),

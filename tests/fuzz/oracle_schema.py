@@ -197,6 +197,47 @@ def _devices(value: Any) -> Iterator[int]:
             yield MALFORMED
 
 
+def _code(value: Any) -> Iterator[int]:
+    if type(value) is not str:
+        yield from _uint(value)
+
+
+def _row(value: Any) -> Iterator[int]:
+    row = [value] if type(value) is str else value
+    if type(row) is not list or not row:
+        yield MALFORMED
+        return
+    found = {name: each for name, each in zip(_ROW, row, strict=False) if each is not None}
+    yield from _keys(found, {name: _RULES[rule] for name, rule in _ROW.items()}, {"uid"})
+    numbers = [found.get(name, 0) for name in ("ms", "since", "seen")]
+    if ("ms" in found) != ("n" in found):
+        yield MALFORMED
+    if all(type(each) is int for each in numbers):
+        ms, since, seen = numbers
+        times = [ms + since] if "since" in found else [0]
+        if "seen" in found:
+            times.append(times[0] - seen)
+        if not all(each in range(2**64) for each in times):
+            yield MALFORMED
+
+
+def _change(value: Any) -> Iterator[int]:
+    yield from _row(value)
+    if type(value) is str or (type(value) is list and (len(value) < 3 or value[2] is None)):
+        yield MALFORMED
+
+
+_ROW: Final = {
+    "uid": "uid",
+    "status": "shown",
+    "code": "number_or_name",
+    "ms": "time_ms",
+    "n": "count",
+    "since": "int",
+    "seen": "int",
+    "meta": "meta",
+    "devices": "devices",
+}
 _RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("uid", "to", "from"), _uid),
     **dict.fromkeys(("session", "reason", "message", "shown", "words"), _text),
@@ -206,18 +247,22 @@ _RULES: Final[dict[str, Rule]] = {
     "body": _any,
     "device": _device,
     "class": _class,
-    **dict.fromkeys(("detail", "quiet", "confirms", "roster"), _bool),
+    **dict.fromkeys(("detail", "quiet", "confirms", "roster", "batch"), _bool),
+    "changes": _list_of(_change, UIDS_MAX),
     "confirm": _wait,
     "confirmed": _numbers,
     "devices": _devices,
     "hide": _names,
     "id": _or_nil(_text),
+    "int": _only(int),
     "meta": _meta,
     "private": _meta,
+    "number_or_name": _code,
     "presence": _states,
     "reconnect": _bool,
     "retry_after": _at_least_0,
     "scope": _word("session", "user"),
+    "states": _list_of(_row, UIDS_MAX),
     "status": _word("online", "away", "busy", "dnd", "invisible"),
     "token": _token,
     "pass": _pass,
@@ -241,7 +286,7 @@ _STATE: Final = _payload("status=shown! since_ms last_seen_ms id meta reason dev
 _DEVICE: Final = _payload("device=words! status=shown! since_ms=begun! class=words meta")
 _PAYLOADS: Final = {
     1: _payload(
-        "uid! device class token idle_timeout meta private status until_ms scope hide quiet v confirms"
+        "uid! device class token idle_timeout meta private status until_ms scope hide quiet v confirms batch"
     ),
     2: _payload("to! body! confirm"),
     3: _payload("confirmed"),
@@ -252,12 +297,13 @@ _PAYLOADS: Final = {
     8: _payload("meta private token status until_ms scope hide idle_timeout quiet"),
     64: _payload(
         "session idle_timeout keepalive time_ms v delivered confirmed=count by_app=count unconfirmed=count"
-        " scope=words hide presence roster=count"
+        " scope=words hide presence states roster=count"
     ),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta devices"),
     67: _payload("from! body! at_ms! confirm=count"),
     68: _payload("code! reason! reconnect! retry_after message"),
+    69: _payload("changes!"),
 }
 
 

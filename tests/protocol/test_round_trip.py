@@ -34,6 +34,13 @@ STATES = st.fixed_dictionaries(
     {"status": st.sampled_from(["online", "away", "offline", "unknown"])},
     optional={"since_ms": UINTS, "last_seen_ms": st.none() | UINTS, "id": TEXT, "meta": META},
 )
+CHANGES = st.builds(
+    lambda uid, code, ids, meta: [uid, "online", code, *ids, meta],
+    UIDS,
+    CODES.map(int) | TEXT,
+    st.tuples(UINTS, UINTS, st.none() | st.just(0), st.none()) | st.just([None] * 4),
+    st.none() | META,
+)
 UID_LISTS = st.lists(UIDS, max_size=20)
 
 PACKETS = {
@@ -57,12 +64,18 @@ PACKETS = {
         protocol.update, id=IDS, meta=st.none() | META, status=st.sampled_from([None, "away", "online"])
     ),
     Kind.OK: st.builds(
-        protocol.ok, IDS, presence=st.dictionaries(UIDS, STATES, max_size=4), delivered=UINTS, time_ms=UINTS
+        protocol.ok,
+        IDS,
+        presence=st.dictionaries(UIDS, STATES, max_size=4),
+        delivered=UINTS,
+        time_ms=UINTS,
+        states=st.lists(UIDS | CHANGES, max_size=4),
     ),
     Kind.ERROR: st.builds(protocol.error, IDS, CODES, TEXT, st.none() | SECONDS),
     Kind.PRESENCE: st.builds(protocol.presence, UIDS, STATES, TEXT),
     Kind.DELIVER: st.builds(protocol.deliver, UIDS, VALUES, UINTS),
     Kind.GOODBYE: st.builds(protocol.goodbye, CODES, st.none() | TEXT, st.none() | SECONDS),
+    Kind.CHANGES: st.builds(protocol.changes, st.lists(CHANGES, max_size=4)),
 }
 UNKNOWN = st.builds(
     Packet, UINTS.filter(lambda kind: kind not in {*Kind}), IDS, st.dictionaries(TEXT, VALUES, max_size=4)

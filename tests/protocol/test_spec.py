@@ -35,7 +35,7 @@ CODES = """
 """
 KINDS = """
 1 login · 2 message · 3 keepalive · 4 logout · 5 query · 6 watch · 7 unwatch · 8 update ·
-64 ok · 65 error · 66 presence · 67 deliver · 68 goodbye
+64 ok · 65 error · 66 presence · 67 deliver · 68 goodbye · 69 changes
 """
 
 
@@ -125,8 +125,17 @@ def test_printed_frame_limits_equal_the_constants() -> None:
 def test_printed_type_limits_equal_the_constants() -> None:
     rules = {row[0]: row[1] for row in _rows(_section("Types"))}
     printed = {
-        name: int(re.findall(r"\d+", rules[name].split(" bytes")[0].split(" uids")[0])[-1])
-        for name in ("uid", "device", "class", "token", "meta", "list of uids", "map of uids to states")
+        name: int(re.findall(r"\d+", rules[name].split(" bytes")[0].split(" uids")[0].split(" [")[0])[-1])
+        for name in (
+            "uid",
+            "device",
+            "class",
+            "token",
+            "meta",
+            "list of uids",
+            "map of uids to states",
+            "list of rows",
+        )
     }
     assert printed == {
         "uid": limits.UID_MAX_BYTES,
@@ -136,6 +145,7 @@ def test_printed_type_limits_equal_the_constants() -> None:
         "meta": limits.META_MAX_BYTES,
         "list of uids": limits.UIDS_MAX,
         "map of uids to states": limits.UIDS_MAX,
+        "list of rows": limits.UIDS_MAX,
     }
     assert f"at most {limits.META_TEXT_MAX_BYTES} bytes as JSON text" in rules["meta"]
     assert f"at most {limits.DEPTH_MAX} deep" in _section("Types")

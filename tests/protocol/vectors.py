@@ -35,6 +35,13 @@ class Bad(NamedTuple):
     id: int | None
 
 
+class StateOfRow(NamedTuple):
+    name: str
+    row: Any
+    uid: str
+    state: dict[str, Any]
+
+
 def _plain(value: Any) -> Any:
     match value:
         case {"$bin": digits, **rest} if not rest:
@@ -48,7 +55,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _load() -> tuple[list[Good], list[Bad]]:
+def _load() -> tuple[list[Good], list[Bad], list[StateOfRow]]:
     vectors = json.loads((files("presence.protocol") / "vectors.json").read_text("utf-8"))
     good = [
         Good(
@@ -71,10 +78,10 @@ def _load() -> tuple[list[Good], list[Bad]]:
         )
         for each in vectors["bad"]
     ]
-    return good, bad
+    return good, bad, [StateOfRow(**_plain(each)) for each in vectors["rows"]]
 
 
-GOOD, BAD = _load()
+GOOD, BAD, ROWS = _load()
 
 
 def exact(packet: Packet) -> str:

@@ -48,6 +48,7 @@ _FRAMES: dict[Kind | Other, list[bytes]] = {
     Kind.PRESENCE: [protocol.encode(protocol.presence("bob", _STATE, "login"))],
     Kind.DELIVER: [protocol.encode(protocol.deliver("bob", "hi", 1))],
     Kind.GOODBYE: [protocol.encode(protocol.goodbye(Code.KICKED))],
+    Kind.CHANGES: [protocol.encode(protocol.changes([["bob", "online", 1]]))],
     Other.UNKNOWN: [protocol.encode(Packet(9, ID)), protocol.encode(Packet(1000, ID, {"any": "thing"}))],
     Other.INVALID: [bytes.fromhex("00000005 93014d81a1"), bytes.fromhex("00000004 93024d80")],
     Other.MALFORMED: [b"\0\0\0\0", b"\xff\xff\xff\xff", bytes.fromhex("00000001 c0")],

@@ -17,6 +17,7 @@ export const Kind = {
   PRESENCE: 66,
   DELIVER: 67,
   GOODBYE: 68,
+  CHANGES: 69,
 } as const;
 
 /** Reason codes of errors, goodbyes and presence packets. A server may know more. */

@@ -36,6 +36,7 @@ interface Required {
 
 type Fields = Readonly<Record<string, Check | Required>>;
 
+const UINT_MAX = 2n ** 64n - 1n;
 // C0, DEL and C1 controls, Unicode white space, and braces. (`\s` would also match U+FEFF.)
 const FORBIDDEN = /[\x00-\x1f\x7f-\x9f\p{White_Space}{}]/u;
 
@@ -245,6 +246,71 @@ const states: Check = (value, name) => {
   }
 };
 
+const integer: Check = (value, name) => {
+  if (!isInteger(value)) {
+    throw invalid(name, "must be an integer");
+  }
+};
+
+const codeOrName: Check = (value, name) => {
+  if (typeof value !== "string" && !isUint(value)) {
+    throw invalid(name, "must be an unsigned integer or a string");
+  }
+};
+
+const ROW: readonly (readonly [string, Check])[] = [
+  ["uid", uid],
+  ["status", orNil(string)],
+  ["code", orNil(codeOrName)],
+  ["ms", orNil(uint)],
+  ["n", orNil(uint)],
+  ["since", orNil(integer)],
+  ["seen", orNil(integer)],
+  ["meta", orNil(meta)],
+  ["devices", orNil(devices)],
+];
+
+function row(value: Raw, name: string, hasCode: boolean): void {
+  const elements = typeof value === "string" ? [value] : value;
+  if (!Array.isArray(elements) || elements.length === 0) {
+    throw invalid(name, "has a row that is neither a uid nor an array with one");
+  }
+  ROW.forEach(([element, check], at) => {
+    if (at < elements.length) {
+      check(elements[at] as Raw, `${element} of a row of ${name}`);
+    }
+  });
+  const [, , code = null, ms = null, n = null, since = null, seen = null] = elements;
+  if (hasCode && code === null) {
+    throw invalid(name, "has a row without a code");
+  }
+  if ((ms === null) !== (n === null)) {
+    throw invalid(name, "has a row with half of an id");
+  }
+  const sinceMs = since === null ? 0n : asBigInt(ms) + asBigInt(since);
+  const lastSeenMs = sinceMs - asBigInt(seen);
+  if (sinceMs < 0n || lastSeenMs < 0n || sinceMs > UINT_MAX || lastSeenMs > UINT_MAX) {
+    throw invalid(name, "has a row with a time that is no unsigned integer");
+  }
+}
+
+/** Returns the exact value of an integer; nil counts as 0. */
+function asBigInt(value: Raw): bigint {
+  return BigInt((value ?? 0) as number | bigint);
+}
+
+function rows(what: string, hasCode: boolean): Check {
+  return (value, name) => {
+    if (!Array.isArray(value)) {
+      throw invalid(name, `must be a list of ${what}`);
+    }
+    if (value.length > UIDS_MAX) {
+      throw tooLarge(name, `holds more than ${UIDS_MAX} rows`);
+    }
+    value.forEach((each) => row(each, name, hasCode));
+  };
+}
+
 const status = oneOf("online", "away", "busy", "dnd", "invisible");
 const scope = oneOf("session", "user");
 
@@ -266,6 +332,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       quiet: boolean,
       v: uint,
       confirms: boolean,
+      batch: boolean,
     },
   ],
   [Kind.MESSAGE, { to: { check: uid }, body: { check: any }, confirm }],
@@ -303,6 +370,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       by_app: uint,
       unconfirmed: uint,
       presence: states,
+      states: rows("rows", false),
       roster: uint,
     },
   ],
@@ -322,6 +390,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       message: string,
     },
   ],
+  [Kind.CHANGES, { changes: { check: rows("changes", true) } }],
 ]);
 
 /**
@@ -337,9 +406,11 @@ export function checkPayload(kind: number | bigint, payload: RawMap): void {
 }
 
 export function isUint(value: Raw): value is number | bigint {
-  return typeof value === "bigint"
-    ? value >= 0n
-    : typeof value === "number" && Number.isInteger(value) && value >= 0;
+  return isInteger(value) && value >= 0;
+}
+
+function isInteger(value: Raw): value is number | bigint {
+  return typeof value === "bigint" || (typeof value === "number" && Number.isInteger(value));
 }
 
 function asNumber(value: Raw): number | null {
