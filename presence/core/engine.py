@@ -206,7 +206,7 @@ class Engine:
             self.on_refusal(grant.code, guest.address, login.uid)
             return
         new = grant.session
-        new.confirms = login.confirms
+        new.features = login.features
         new.shows, new.status_ends_at = self._status_end(login.shows, now)
         new.facts = facts_of_login(
             guest.address, login.device_class, records_addresses=self.records_addresses

@@ -12,6 +12,7 @@ Tests: `tests/core/test_sessions.py`, `tests/core/test_engine_model.py`.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from presence.common.clock import Clock
@@ -65,6 +66,18 @@ class Transport(Protocol):
         """Return the certificate that the client presented and TLS has verified, as DER; None without one."""
 
 
+class ClientFeatures(NamedTuple):
+    """What a client has said at its login that it handles."""
+
+    confirms: bool = False  # it confirms messages
+    batch: bool = False  # it takes rows: states as arrays, many changes in one packet
+
+
+# All there are, shared by the sessions: a further feature costs a session no memory.
+FEATURES: Final = {each: each for each in map(ClientFeatures._make, product((False, True), repeat=2))}
+NO_FEATURES: Final = FEATURES[ClientFeatures()]
+
+
 @dataclass(slots=True, eq=False)
 class Guest:
     """A connection that has not logged in."""
@@ -91,7 +104,7 @@ class Session:
     # What was read and is not handled: an unfinished frame, behind packets that are left for another turn.
     unhandled: bytes = b""
     end_code: Code = Code.IDLE_TIMEOUT  # reason of its end when it expires
-    confirms: bool = False  # whether the client confirms messages
+    features: ClientFeatures = NO_FEATURES
 
     def detach(self) -> None:
         """Forget the connection, because it is lost or about to be closed."""
@@ -122,7 +135,7 @@ class NewSession:
     shows: ProfileChange = UNCHANGED  # what differs from a plain profile
     facts: LoginFacts = NO_FACTS
     status_ends_at: float | None = None  # when the status in `shows` ends; None: never
-    confirms: bool = False  # whether the client confirms messages
+    features: ClientFeatures = NO_FEATURES
 
 
 class LoginResult(NamedTuple):
@@ -188,7 +201,7 @@ class Registry:
         session = Session(
             guest.transport, guest.handle, key, self._numbers, new.idle_timeout, new.arrived, now
         )
-        session.confirms = new.confirms
+        session.features = new.features
         superseded = self._sessions.get(key)
         self._sessions[key] = session
         if superseded is not None:

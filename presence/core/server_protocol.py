@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from presence import protocol
 from presence.common import meta_json
 from presence.core.profiles import INVISIBLE, NO_LAST_SEEN, UNCHANGED, ProfileChange
-from presence.core.registry import Client, Guest, Session
+from presence.core.registry import FEATURES, Client, ClientFeatures, Guest, Session
 from presence.core.service_requests import REQUEST_KINDS, ConfirmationRequest, Request, parse_request
 from presence.protocol import HEADER_BYTES, Code, Kind, Packet, ProtocolError
 
@@ -41,7 +41,7 @@ class Login(NamedTuple):
     shows: ProfileChange
     device_class: str  # "" if the login names none
     quiet: bool  # see `presence.core.quiet_sessions`
-    confirms: bool  # whether the client confirms messages
+    features: ClientFeatures
     granted: Mapping[str, Any]  # keys of the answer
 
 
@@ -186,7 +186,7 @@ def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
         _shows(packet.payload),
         get("class", ""),
         get("quiet", False),
-        get("confirms", False),
+        FEATURES[ClientFeatures(get("confirms", False), get("batch", False))],
         _granted(packet.payload),
     )
 

@@ -174,9 +174,9 @@ class Confirmations:
     def _prepare(self, wait: _Wait, session: Session, number: int) -> None:
         """Note what confirms the message of a wait; end the wait if nothing can."""
         sent = None
-        if session.transport is not None and not session.confirms:
+        if session.transport is not None and not session.features.confirms:
             sent = session.transport.acknowledged_bytes(session.handle)
-        if session.transport is not None and session.confirms:
+        if session.transport is not None and session.features.confirms:
             wait.key = session.number, number
             self._by_key[wait.key] = wait
         elif sent is not None:

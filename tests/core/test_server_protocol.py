@@ -128,10 +128,15 @@ def test_a_confirmation_behind_which_the_connection_ends_still_counts(world: Wor
     assert desk.requests == [ConfirmationRequest(None, [3, 4])]
 
 
-@pytest.mark.parametrize(("given", "confirms"), [(None, False), (False, False), (True, True)])
-def test_a_session_confirms_if_its_login_says_so(world: World, given: bool | None, confirms: bool) -> None:
-    world.login(confirms=given)
-    assert world.session().confirms == confirms
+@pytest.mark.parametrize("name", ["confirms", "batch"])
+@pytest.mark.parametrize(("given", "expected"), [(None, False), (False, False), (True, True)])
+def test_a_session_has_a_feature_if_its_login_says_so(
+    world: World, name: str, given: bool | None, expected: bool
+) -> None:
+    world.login(**{name: given})
+    features = world.session().features
+    assert getattr(features, name) == expected
+    assert sum(features) == expected
 
 
 # Several frames in one read, and frames in pieces

@@ -10,7 +10,7 @@ from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
-from presence.core.registry import Guest, Handle, NewSession, Registry, Session
+from presence.core.registry import ClientFeatures, Guest, Handle, NewSession, Registry, Session
 from presence.core.service_requests import MessageRequest
 from presence.messaging.message_bus import DeliveryReport, OutgoingMessage, RouteResult
 from presence.messaging.message_queue import QueueBounds
@@ -147,7 +147,9 @@ class RouterHarness:
         """Return a session; Redis does not know of it."""
         guest = Guest(self.wire, self.handle_of(uid, device))
         now = self.clock.now()
-        new = NewSession((uid, device) if device else uid, 30.0, now, confirms=confirms)
+        new = NewSession(
+            (uid, device) if device else uid, 30.0, now, features=ClientFeatures(confirms=confirms)
+        )
         return self.registry.login(guest, new, now).session
 
     def handle_of(self, uid: str, device: str = "") -> Handle:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from presence.common.faults import Faults
-from presence.core.registry import Session
+from presence.core.registry import ClientFeatures, Session
 from presence.messaging.confirmations import (
     FIRST_PAUSE_S,
     MAX_LOOKS_PER_TURN,
@@ -37,7 +37,8 @@ class Desk:
         """Return a session of which the kernel tells so much; None: nothing."""
         self._sessions += 1
         number = self._sessions
-        session = Session(self.wire, number, f"user{number}", number, 30.0, BEGUN, BEGUN, confirms=confirms)
+        session = Session(self.wire, number, f"user{number}", number, 30.0, BEGUN, BEGUN)
+        session.features = ClientFeatures(confirms=confirms)
         if acknowledged is not None:
             self.wire.acknowledged[number] = acknowledged
         return session

@@ -27,6 +27,7 @@ from presence.core import visibility
 from presence.core.authenticator import Granted, Sight
 from presence.core.ban_list import Ban, BanList
 from presence.core.quiet_sessions import QuietSessions
+from presence.core.registry import ClientFeatures
 from presence.core.service_requests import QueryRequest
 from presence.core.visibility import Visibility
 from presence.followups.planned import FollowUps
@@ -272,7 +273,7 @@ def awaited_confirmations() -> float:
     """Return the bytes of messages from here and from elsewhere, each of which waits for a session."""
     confirmations, queue = Confirmations(Faults()), MessageQueue(QueueBounds())
     sender, recipient, node = session("ann")[0], session("bob")[0], "n" * 64
-    recipient.confirms = True
+    recipient.features = ClientFeatures(confirms=True)
     kept: list[Any] = []
     with grown() as bytes_kept:
         for number in range(ENTRIES):
