@@ -20,6 +20,7 @@ REMOVED: Final = {
     "unsent_timeout": "is 10 s",
     "tls_handshakes": "is 2,000",
     "token_check_share": "is 0.5",
+    "max_shared_watches": "follows from watch_memory (MB for each worker)",
     "admin_message_rate": "is 200 per second",
 }
 

@@ -339,10 +339,11 @@ class Settings:
         bounds=(0, _DAY_S),
     )
     max_watches: int = _presence(1000, "users that one connection may watch", bounds=(1, 10**6))
-    max_shared_watches: int = _presence(
-        500_000,
-        "total watches per worker, not counting the first 10 of each connection",
-        bounds=(0, 10**8),
+    watch_memory: int = _presence(
+        256,
+        "memory per worker for watches; when it is used up, a connection may watch 10 users",
+        unit="MB",
+        bounds=(0, 10**6),
     )
 
     redis: str | None = _redis(

@@ -32,6 +32,7 @@ OPERATORS_BYTES: Final = 55_000_000  # the admin process
 SESSION_BYTES: Final = 600 + 4096
 TLS_SESSION_BYTES: Final = 16_300 + 4096
 FEWEST_CONNECTIONS: Final = 1_000  # fewer are not worth a server
+LEAST_WATCH_MB: Final = 8  # per worker: less is not worth a setting
 FEW_CONNECTIONS: Final = 10_000  # per worker: fewer suggest a forgotten limit
 
 
@@ -52,10 +53,15 @@ class Port(NamedTuple):
 
 
 class MemoryNeeds(NamedTuple):
-    """Bytes for sessions, and the most that the outbox takes while Redis is unreachable."""
+    """Bytes for sessions, and the most that watches, and the outbox while Redis is unreachable, take."""
 
     sessions: int
+    watches: int
     outbox: int
+
+    @property
+    def total(self) -> int:
+        return self.sessions + self.watches + self.outbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +245,11 @@ def needed_memory(settings: Settings, connections: ConnectionCounts) -> MemoryNe
     if not settings.no_admin:
         processes += OPERATORS_BYTES
     outbox = OUTBOX_BYTES_PER_ITEM * outbox_items(connections.per_worker)
-    return MemoryNeeds(processes + connections.total * _session_bytes(settings), outbox * settings.workers)
+    return MemoryNeeds(
+        processes + connections.total * _session_bytes(settings),
+        settings.watch_memory * 1_000_000 * settings.workers,
+        outbox * settings.workers,
+    )
 
 
 def _session_bytes(settings: Settings) -> int:
@@ -247,18 +257,22 @@ def _session_bytes(settings: Settings) -> int:
 
 
 def memory(settings: Settings, machine: MachineFacts, connections: ConnectionCounts) -> CheckResult:
-    """Check the memory for all sessions, and for the outbox while Redis is unreachable."""
+    """Check the memory for all sessions, for watches, and for the outbox while Redis is unreachable."""
     need, have = needed_memory(settings, connections), machine.memory_bytes
     words = (
         f"{megabytes(need.sessions)} with {count(connections.total)} connections, "
+        f"up to {megabytes(need.watches)} for watches, "
         f"and up to {megabytes(need.outbox)} while Redis is unreachable"
     )
-    if need.sessions + need.outbox <= have:
+    if need.total <= have:
         return ok("memory", words, megabytes(have))
-    too_many = (need.sessions + need.outbox - have) // (_session_bytes(settings) * settings.workers) + 1
+    too_many = (need.total - have) // (_session_bytes(settings) * settings.workers) + 1
     fewer = connections.per_worker - too_many
+    left = (have - need.sessions - need.outbox) // (1_000_000 * settings.workers)
     fix = "more memory (MemoryMax= in the unit, if that is the limit)"
-    if fewer >= FEWEST_CONNECTIONS:
+    if left >= LEAST_WATCH_MB:
+        fix = f"watch_memory = {left}, or {fix}"
+    elif fewer >= FEWEST_CONNECTIONS:
         fix = f"max_connections = {fewer}, or {fix}"
     report = fail if need.sessions > have and connections.is_asked else warn
     return report("memory", words, megabytes(have), fix)

@@ -100,7 +100,7 @@ def watching(url: str, node: Node, states: StoredStates) -> Watching:
         WatchServers(url, keys, detail=settings.device_events, retention_ms=retention_ms(settings)),
         states,
         max_watches=settings.max_watches,
-        max_shared_watches=settings.max_shared_watches,
+        memory_bytes=settings.watch_memory * 1_000_000,
         absence_s=settings.lease + settings.idle_timeout,
         device_events=settings.device_events,
         visibility=node.engine.visibility,

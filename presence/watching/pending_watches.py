@@ -94,12 +94,13 @@ class PendingWatches:
 
     Attributes:
         bytes: the memory of all pending watches.
+        users: how many users they ask for in total; one who is in several counts for each.
     """
 
     def __init__(self) -> None:
         self._by_uid: dict[str, dict[PendingWatch, None]] = {}  # in order
         self._by_session: dict[Session, list[PendingWatch]] = {}
-        self._count = self.bytes = 0
+        self._count = self.bytes = self.users = 0
 
     def __len__(self) -> int:
         return self._count
@@ -123,6 +124,7 @@ class PendingWatches:
         self._by_session.setdefault(watch.session, []).append(watch)
         self._count += 1
         self.bytes += watch.size_bytes
+        self.users += len(watch.uids)
         for uid in watch.uids:
             self._by_uid.setdefault(uid, {})[watch] = None
 
@@ -162,6 +164,7 @@ class PendingWatches:
         watch.is_over = True
         self._count -= 1
         self.bytes -= watch.size_bytes
+        self.users -= len(watch.uids)
         mine = self._by_session[watch.session]
         mine.remove(watch)
         if not mine:

@@ -44,14 +44,14 @@ from presence.watching.shard_placement import WatchedShards
 from presence.watching.user_states import WatchedState
 from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
-from presence.watching.watch_quota import WatchQuota
+from presence.watching.watch_quota import WatchQuota, bytes_of_watches
 
 WATCH_TIMEOUT_S: Final = 5.0
 PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
 BURST_FACTOR: Final = 4  # users that a user's connections may ask about in a burst, as the same multiple,
 USERS_PER_S: Final = 500.0  # and per second in the long run,
 REQUEST_COST: Final = 5  # where a request itself costs as much as so many users
-OWN_WATCHES: Final = 10  # of each connection, however many all have together
+OWN_WATCHES: Final = 10  # of each connection, whatever all watches take together
 PASS_CHECK_INTERVAL_S: Final = 0.5
 MAX_PASSES_PER_TURN: Final = 64
 FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
@@ -61,10 +61,11 @@ class Watching:
     """Serves requests of clients about other users.
 
     `shard_of` gives the shard of a user; `servers` are those that have the shards. One session may watch
-    `max_watches` users, all together `max_shared_watches` beyond the `OWN_WATCHES` of each. `absence_s`: see
-    `ShardView`. `device_events`: whether clients can watch devices; if not, a watch with `detail` is like any
-    other. `visibility`: whom each client may see; None: all users. `quiet`: sessions that get changes with
-    their next packet. Errors in the handling of one request or connection are contained.
+    `max_watches` users; all together may take `memory_bytes`, and each `OWN_WATCHES` in any case, see
+    `WatchQuota`. `absence_s`: see `ShardView`. `device_events`: whether clients can watch devices; if not, a
+    watch with `detail` is like any other. `visibility`: whom each client may see; None: all users. `quiet`:
+    sessions that get changes with their next packet. Errors in the handling of one request or connection are
+    contained.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Watching:
         states: States,
         *,
         max_watches: int,
-        max_shared_watches: int,
+        memory_bytes: int,
         absence_s: float,
         device_events: bool = False,
         visibility: Visibility | None = None,
@@ -85,7 +86,6 @@ class Watching:
         self._runtime = runtime or TrioRuntime()
         self._faults = faults or Faults()
         self._max_watches = max_watches
-        self._max_shared_watches = max_shared_watches
         self._device_events = device_events
         self._watches = Watches(UserTable())
         self._pending = PendingWatches()
@@ -107,7 +107,7 @@ class Watching:
         self._budget: KeyedRateLimiter[str] = KeyedRateLimiter(  # by uid: a reconnect renews no share
             USERS_PER_S, BURST_FACTOR * max(max_watches, UIDS_MAX)
         )
-        self._quota = WatchQuota(OWN_WATCHES, max_shared_watches)
+        self._quota = WatchQuota(OWN_WATCHES, memory_bytes)
         self.askers: set[Session] = set()
         self._taken = self._refused = self._full = self._timed_out = 0
 
@@ -158,7 +158,7 @@ class Watching:
         self._pending.hide(session, self._visibility.hidden(session, self._pending.asked_by(session)))
         hidden = self._visibility.hidden(session, self._watches.watched_by(session))
         self._pushes.discard(session, hidden)
-        self._release(session, self._watches.remove(session, hidden))
+        self._drop_unwanted(self._watches.remove(session, hidden))
         frames = (presence(uid, HIDDEN_STATE.shown(), Code.NOT_ALLOWED.reason) for uid in hidden)
         send(session, b"".join(map(encode, frames)))
 
@@ -179,7 +179,6 @@ class Watching:
         self._pushes.discard(session)
         self._pushes.with_devices.discard(session)
         self._budget.tidy(trio.current_time(), MAX_TIDIED_PER_LOSS)
-        self._quota.set_count(session, 0)
         unwanted = self._watches.remove(session)
         for watch in self._pending.remove_session(session):
             self._timeouts.discard(watch)
@@ -203,19 +202,21 @@ class Watching:
             refuse_busy(session, request.id, "too many requests wait")
             return
         wanted = self._pending.wanted_by(session)
-        count = self._watches.count(session, wanted.union(uids))
+        watched, count = self._watches.count(session, wanted), self._watches.count(session, wanted.union(uids))
         if count > self._max_watches:
             self._refused += 1
-            watched = self._watches.count(session, wanted)
             message = f"a connection may watch {self._max_watches} users; this one watches {watched}"
             send_error(session, request.id, Code.TOO_LARGE, message)
             return
-        if not self._quota.allows(session, count):
+        added = count - watched
+        if added and not self._quota.allows(count, self._memory_bytes(uids, added)):
             self._full += 1
-            message = f"all connections together watch all that fit here; {OWN_WATCHES} are each one's own"
+            message = (
+                f"no memory is left here for more than {OWN_WATCHES} watches of a connection: "
+                "watch fewer users, or try again later"
+            )
             refuse_busy(session, request.id, message, FULL_RETRY_S)
             return
-        self._quota.set_count(session, count)
         missing = [uid for uid in uids if not self._is_known(uid)]
         detail = request.detail and self._device_events
         watch = PendingWatch(session, request.id, uids, set(missing), size, hidden, detail)
@@ -255,7 +256,7 @@ class Watching:
             packet = states_packet(watch.id, states, hidden)
         except EncodeError:  # only devices take so much
             self._refused += 1
-            self._release(session, watch.uids)
+            self._drop_unwanted(watch.uids)
             send_error(session, watch.id, Code.TOO_LARGE, "ask for fewer users")
             return
         wanted = list(watch.wanted)
@@ -265,31 +266,31 @@ class Watching:
             self._pushes.answered(session, wanted)
             self._watches.add(session, wanted)
             send(session, packet)
-        self._release(session, watch.unwatched)
+        self._drop_unwanted(watch.unwatched)
 
     def _refuse_broken(self, watch: PendingWatch) -> None:
         """Refuse a watch whose answer failed."""
         self._refused += 1
-        self._release(watch.session, watch.uids)
+        self._drop_unwanted(watch.uids)
         refuse_failed(watch.session, watch.id)
 
     def _unwatch(self, session: Session, request: UnwatchRequest) -> None:
         self._pending.unwatch(session, request.uids)
         self._pushes.discard(session, request.uids)
-        self._release(session, self._watches.remove(session, request.uids))
+        self._drop_unwanted(self._watches.remove(session, request.uids))
         send_ok(session, request.id, {})
 
     def _refuse_timed_out(self, watch: PendingWatch) -> None:
         self._timed_out += 1
         self._pending.remove(watch)
-        self._release(watch.session, watch.uids)
+        self._drop_unwanted(watch.uids)
         refuse_busy(watch.session, watch.id, "Redis is away")
 
-    def _release(self, session: Session, uids: Iterable[str]) -> None:
-        """Release users that a session does not watch, or no longer."""
-        if session.transport is not None:
-            self._quota.set_count(session, self._watches.count(session, self._pending.wanted_by(session)))
-        self._drop_unwanted(uids)
+    def _memory_bytes(self, uids: Iterable[str] = (), watches: int = 0) -> int:
+        """Return the memory of all watches, pending ones included, and of so many more, of these users."""
+        new = sum(not (self._watches.is_watched(uid) or self._pending.is_awaited(uid)) for uid in uids)
+        users = sum(len(shard.view) for shard in self._shards.all)
+        return bytes_of_watches(users + new, len(self._watches) + self._pending.users + watches)
 
     # Shards
 
@@ -327,8 +328,8 @@ class Watching:
             "watches": len(self._watches),
             "users": sum(len(shard.view) for shard in self._shards.all),
             "waiting": len(self._pending),
-            "shared": self._quota.used,
-            "max_shared": self._max_shared_watches,
+            "memory_bytes": self._memory_bytes(),
+            "max_memory_bytes": self._quota.limit_bytes,
             "taken": self._taken,
             "refused": self._refused,
             "full": self._full,

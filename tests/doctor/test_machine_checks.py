@@ -70,9 +70,11 @@ def test_the_file_limit_is_compared_with_the_wanted_connections(
 def test_needed_memory_is_the_sum_over_all_workers() -> None:
     one = needed_memory(settings := Settings(max_connections=10_000, no_admin=True), wanted(settings, 0))
     assert one.sessions == 60_000_000 + 10_000 * 4696
+    assert one.watches == Settings().watch_memory * 1_000_000
     assert one.outbox == 512 * 100_000
     six = needed_memory(settings := Settings(max_connections=10_000, workers=6), wanted(settings, 0))
     assert six.sessions == 60_000_000 + 6 * 15_000_000 + 55_000_000 + 60_000 * 4696
+    assert six.watches == 6 * one.watches
     assert six.outbox == 6 * 512 * 100_000
     tls = needed_memory(
         settings := Settings(max_connections=10_000, tls_cert=Path("c"), no_admin=True), wanted(settings, 0)
@@ -86,6 +88,7 @@ def test_needed_memory_is_the_sum_over_all_workers() -> None:
         (8 * GB, 100_000, OK, ""),
         (575_000_000, 100_000, FAIL, "max_connections = "),
         (680_000_000, 100_000, WARN, "max_connections = "),
+        (800_000_000, 100_000, WARN, "watch_memory = "),
         (100_000_000, 100_000, FAIL, "more memory"),
         (600_000_000, 0, WARN, "max_connections = "),
     ],
@@ -98,8 +101,10 @@ def test_needed_memory_is_compared_with_the_available(
     result = machine_checks.memory(settings, here, wanted(settings, 105_264))
     assert result.status is status
     assert result.fix.startswith(fix)
-    if fix.startswith("max_connections"):  # the suggested value is enough
-        fixed = Settings(max_connections=int(result.fix.removeprefix(fix).partition(",")[0]))
+    if fix.endswith("= "):  # the suggested value is enough
+        number = int(result.fix.removeprefix(fix).partition(",")[0])
+        changed: dict[str, Any] = {fix.removesuffix(" = "): number}
+        fixed = replace(settings, **changed)
         assert machine_checks.memory(fixed, here, wanted(fixed, 0)).status is OK
 
 

@@ -150,6 +150,7 @@ def test_removed_settings_say_what_holds_now() -> None:
         "unsent_timeout": f"{UNSENT_TIMEOUT_S:g} s",
         "tls_handshakes": f"{HANDSHAKES:,}",
         "token_check_share": f"{TOKEN_CHECK_SHARE:g}",
+        "max_shared_watches": "watch_memory",
         "admin_message_rate": f"{MESSAGES_PER_S} per second",
     }
     assert numbers.keys() == REMOVED.keys()

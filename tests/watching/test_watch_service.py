@@ -25,6 +25,7 @@ from presence.watching.queries import QUERY_TIMEOUT_S as QUERY_PATIENCE_S
 from presence.watching.server_watch import CHECK_INTERVAL_S
 from presence.watching.shard_watch import COMPARE_CYCLE_S, LINGER_S
 from presence.watching.user_states import WatchedState
+from presence.watching.watch_quota import bytes_of_watches
 from presence.watching.watch_service import OWN_WATCHES, WATCH_TIMEOUT_S, Watching
 from tests.auth.gates import WordAuthenticator
 from tests.watching.fakes import Line, session
@@ -34,7 +35,8 @@ T = TypeVar("T")
 ABSENCE_S = 40.0
 CALL_S = 0.001
 LULL_S = 0.02
-SHARED = 40
+USERS, WATCHES = 50, 80
+MEMORY_BYTES = bytes_of_watches(USERS, WATCHES)
 
 
 def names(count: int) -> list[str]:
@@ -96,7 +98,7 @@ class Node:
             self.servers,
             records,
             max_watches=1000,
-            max_shared_watches=SHARED,
+            memory_bytes=MEMORY_BYTES,
             absence_s=ABSENCE_S,
             visibility=self.visibility,
             runtime=runtime or Runtime(),
@@ -429,31 +431,45 @@ async def test_queries_are_batched_into_one_read(autojump_clock: MockClock) -> N
             assert [states["ann"]["status"], states[f"user-{number}"]["status"]] == ["online", "offline"]
 
 
-async def test_a_full_table_refuses_all_but_each_clients_own_few_watches(
+async def test_without_memory_each_client_has_its_own_few_watches_and_no_more(
     autojump_clock: MockClock,
 ) -> None:
     async with running() as node:
-        greedy, _ = await node.watched(*names(OWN_WATCHES + SHARED // 2))
-        other, line = await node.watched(*names(OWN_WATCHES + SHARED // 2))
+        greedy, _ = await node.watched(*names(USERS))
+        other, line = await node.watched(*names(WATCHES - USERS))
+        assert node.watching.report()["memory_bytes"] == MEMORY_BYTES
         node.watching.take(other, WatchRequest(2, ["one-more"]))
         (refusal,) = line.packets()
         assert (refusal.id, refusal.payload["code"]) == (2, Code.BUSY)
-        assert "10 are each one's own" in refusal.payload["message"]
+        assert "more than 10 watches" in refusal.payload["message"]
         assert refusal.payload["retry_after"] > 5, "not before some watchers may have left"
-        modest, _ = await node.watched(*names(OWN_WATCHES))
-        node.watching.take(greedy, UnwatchRequest(3, names(1)))
-        node.watching.take(other, WatchRequest(4, ["one-more"]))
+        await node.watched(*(f"friend-{number}" for number in range(OWN_WATCHES)))
+        node.watching.left(greedy)
+        await trio.sleep(1)  # until the last subscription has ended
+        node.watching.take(other, WatchRequest(3, ["one-more"]))
         await trio.sleep(0.1)
         (granted,) = line.packets()
-        assert (granted.id, granted.kind) == (4, Kind.OK)
+        assert (granted.id, granted.kind) == (3, Kind.OK)
         report = node.watching.report()
-        assert (report["full"], report["shared"], report["max_shared"]) == (1, SHARED, SHARED)
-        for each in (greedy, other, modest):
-            node.watching.left(each)
-        assert node.watching.report()["shared"] == 0
+        assert (report["full"], report["max_memory_bytes"]) == (1, MEMORY_BYTES)
 
 
-async def test_shared_watches_equal_those_watched_and_pending(autojump_clock: MockClock) -> None:
+async def test_without_memory_a_client_may_ask_again_about_those_whom_it_watches(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        watcher, line = await node.watched(*names(USERS))
+        await node.watched(*names(WATCHES - USERS))
+        for number in range(2):  # their own watches take more than there is
+            await node.watched(*(f"friend-{number}-{n}" for n in range(OWN_WATCHES)))
+        assert node.watching.report()["memory_bytes"] > MEMORY_BYTES
+        node.watching.take(watcher, WatchRequest(2, names(USERS)))
+        await trio.sleep(0.1)
+        (again,) = line.packets()
+        assert again.kind == Kind.OK
+
+
+async def test_the_counted_memory_is_that_of_the_watches_there_are(autojump_clock: MockClock) -> None:
     rng = random.Random(5)
     async with running() as node:
         watchers = [session()[0] for _ in range(4)]
@@ -466,8 +482,13 @@ async def test_shared_watches_equal_those_watched_and_pending(autojump_clock: Mo
             await trio.sleep(6 if rng.random() < 0.1 else 0.05)
         node.far.is_up = True
         await trio.sleep(60)
-        held = sum(max(0, node.watching.watches(each) - OWN_WATCHES) for each in watchers)
-        assert node.watching.report()["shared"] == held
+        report = node.watching.report()
+        assert report["memory_bytes"] == bytes_of_watches(report["users"], report["watches"])
+        assert report["full"] > 0
+        for each in watchers:
+            node.watching.left(each)
+        await trio.sleep(60)
+        assert node.watching.report()["memory_bytes"] == 0
 
 
 async def test_a_query_and_a_watch_agree_about_an_offline_user(autojump_clock: MockClock) -> None:

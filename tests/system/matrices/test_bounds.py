@@ -58,7 +58,6 @@ from presence.watching.shard_view import ShardView
 from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
 from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
-from presence.watching.watch_quota import WatchQuota
 from tests.docs.pages import pages
 from tests.store.driving import Hand, end, login
 from tests.support.worlds import World
@@ -134,7 +133,6 @@ def an_incomplete_packet() -> float:
 def watches() -> float:
     """Return the bytes of a watch: in both directions, and what is known of its user."""
     watched, view = Watches(UserTable()), ShardView(40.0)
-    quota = WatchQuota(0, ENTRIES)
     watchers = [session(f"w{number}")[0] for number in range(ENTRIES // UIDS_PER_REQUEST)]
     view.connected()
     with grown() as bytes_kept:
@@ -155,7 +153,6 @@ def watches() -> float:
             }
             view.apply_snapshot(ShardSnapshot(states, (10**12, 0)), 1.0)
             watched.add(watcher, uids)
-            quota.set_count(watcher, len(uids))
         return bytes_kept() / ENTRIES
 
 

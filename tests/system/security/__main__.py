@@ -37,7 +37,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         lambda: flood_forged(50.0, (0.0, 300.0), 4.0),
     ),
     "flooders": (lambda: flooders(30.0), lambda: flooders(1.5)),
-    "watchers": (lambda: watchers(9900), lambda: watchers(40, 20_000)),
+    "watchers": (lambda: watchers(9900), lambda: watchers(40, 4)),
     "cycles": (lambda: cycles(1_000_000, 2200.0), lambda: cycles(20_000, 2200.0, looks=False)),
     "tls": (lambda: tls(2000, 20.0), lambda: tls(200, 3.0)),
 }

@@ -15,6 +15,7 @@ from presence import protocol
 from presence.config.settings import Settings
 from presence.protocol import UIDS_MAX, Code, Kind, Packet
 from presence.server.node_assembly import LOGIN_BURST_S
+from presence.watching.watch_quota import USER_BYTES
 from presence.watching.watch_service import OWN_WATCHES
 from tests.system.security.credentials import login, with_bad_signature
 from tests.system.security.load import (
@@ -237,23 +238,23 @@ FRAMES = 2
 CLIENTS_PER_TURN = 10
 LATER = 50
 IDLE_S = 300.0
-MAX_WORKER_BYTES = 700  # of a watch; security.md says so
-MAX_REDIS_BYTES = 300
+MAX_REDIS_BYTES = 300  # of a watch
+MAX_EXCESS = 1.1  # of the memory of watches, beside what is counted
 FIXED_BYTES = 16 * 2**20  # packed states, and what is read once
 
 
-def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOutcome:
+def watchers(count: int, memory_mb: int = Settings().watch_memory) -> CaseOutcome:
     """Let clients watch as many users as the largest frames hold, each of them others.
 
     Meanwhile a bystander asks for an answer; afterwards other clients watch only a few users.
 
     Args:
-        shared: the server's `max_shared_watches`.
+        memory_mb: the server's `watch_memory`.
     """
     codes: Counter[str] = Counter()
     waits: list[float] = []
     few = protocol.encode(protocol.watch([f"friend-{number}" for number in range(OWN_WATCHES)], id=7))
-    with attacked_server("--max-shared-watches", str(shared)) as stage:
+    with attacked_server("--watch-memory", str(memory_mb)) as stage:
         greedy = [_logged_in(stage, f"greedy-{number}") for number in range(count)]
         bystander = _logged_in(stage, "bystander")
         time.sleep(2)
@@ -273,12 +274,12 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOut
         harm = stage.bystanders_hurt()
         for connection in (*greedy, *later, bystander):
             connection.drop()
-    limit = shared + OWN_WATCHES * count
+    limit_bytes = memory_mb * 1_000_000 + OWN_WATCHES * count * USER_BYTES
     unsaid = codes.total() - codes["granted"] - codes["busy, with a time to return"]
     broken = harm + failed_checks(
-        (kept > limit, f"{kept:,} watches, {limit:,} allowed"),
-        (rss > FIXED_BYTES + limit * MAX_WORKER_BYTES, f"{rss:,} bytes of memory of the worker"),
-        (redis > FIXED_BYTES + limit * MAX_REDIS_BYTES, f"{redis:,} bytes of memory of Redis"),
+        (kept * USER_BYTES > limit_bytes, f"{kept:,} watches in {limit_bytes:,} bytes"),
+        (rss > FIXED_BYTES + limit_bytes * MAX_EXCESS, f"{rss:,} bytes of memory of the worker"),
+        (redis > FIXED_BYTES + kept * MAX_REDIS_BYTES, f"{redis:,} bytes of memory of Redis"),
         (unsaid, f"{unsaid} were refused without being told why"),
         (max(waits) > MAX_P99_S, f"a bystander waited {max(waits):.3f} s for an answer"),
         (modest < LATER, f"{LATER - modest} of {LATER} could not watch their {OWN_WATCHES}"),

@@ -62,7 +62,7 @@ async def test_watchers_follow_a_shard_to_its_new_server(replicated: Cluster, *,
         WatchServers(replicated.url, KEYS),
         StoredStates(replicated.url, KEYS),
         max_watches=10,
-        max_shared_watches=0,
+        memory_bytes=0,
         absence_s=40,
     )
     node, uid = Hand(store, f"node-{graceful}"), f"ann-{graceful}"
