@@ -9,7 +9,7 @@ NODE_PARTS: Final = ("sessions", "pending")  # of a node in a shard, besides its
 # The types of values by the last part of their keys' names.
 _TYPES: Final = {
     "hash": (
-        "online left meta traces leases stats bans work of state counts ring users wheel",
+        "online left meta traces leases stats bans rosters work of state counts ring users wheel",
         "sessions pending",
     ),
     "stream": ("events followups",),
@@ -85,6 +85,10 @@ class Keys:
     def shard_meta(self, shard: int) -> str:
         """Hash: the version of the form of the shard's data."""
         return f"{self.prefix}:{{{shard}}}:meta"
+
+    def rosters(self, shard: int) -> str:
+        """Hash: uid to the users whom the user's clients watch, as the backend has said; see `roster.lua`."""
+        return f"{self.prefix}:{{{shard}}}:rosters"
 
     def pending_nodes(self, shard: int) -> str:
         """Set: ids of the nodes with pending logins, so that a batch need not look for the hash of each."""
@@ -167,6 +171,11 @@ class Keys:
     def control_channel(self, node: str) -> str:
         """Pub/sub channel for kicks, displacements and messages to the sessions of one node."""
         return f"{self._channels}:node:{node}"
+
+    @property
+    def roster_channel(self) -> str:
+        """Pub/sub channel of users whose rosters have changed; a hint, not delivered reliably."""
+        return f"{self._channels}:rosters"
 
     def user_channel(self, uid: str) -> str:
         """Pub/sub channel of all changes in how a user is seen; a hint, not delivered reliably.
