@@ -69,6 +69,9 @@ class PersistentState:
             if name in payload and not _fits(login):
                 del payload[name]
                 self._left_out.add(name)
+        payload["batch"] = True
+        if not _fits(login):  # it saves bytes, and is not worth another packet
+            del payload["batch"]
         return login
 
     def rest(self) -> Packet | None:

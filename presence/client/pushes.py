@@ -1,15 +1,16 @@
 """What a client reports without a request: changes of its connection and of watched users, and messages.
 
-Tests: `tests/client/test_times.py`, `tests/client/test_streams.py`.
+Tests: `tests/client/test_times.py`, `tests/client/test_streams.py`, `tests/client/test_rows.py`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from presence.client.argument_checks import utc
+from presence.protocol import Kind, Packet, from_row
 
 MEANWHILE: Final = "meanwhile"
 WATCHED: Final = "watched"
@@ -210,5 +211,16 @@ def _device_state(payload: Mapping[str, Any]) -> DeviceState:
 
 
 def user_states(answer: Mapping[str, Any]) -> dict[str, UserState]:
-    """Return the states in an answer, by uid."""
-    return {uid: user_state(state) for uid, state in answer.get("presence", {}).items()}
+    """Return the states in an answer, by uid; those of an older server are in `presence`."""
+    states = {**answer.get("presence", {}), **dict(map(from_row, answer.get("states", ())))}
+    return {uid: user_state(state) for uid, state in states.items()}
+
+
+def presence_changes(packet: Packet) -> list[PresenceChanged]:
+    """Return the changes in a packet of either kind that has some, in order; none of any other kind."""
+    states: Iterable[tuple[str, Mapping[str, Any]]] = ()
+    if packet.kind == Kind.CHANGES:
+        states = map(from_row, packet.payload["changes"])
+    elif packet.kind == Kind.PRESENCE:
+        states = [(packet.payload["uid"], packet.payload)]
+    return [PresenceChanged(uid, user_state(state), state["reason"]) for uid, state in states]

@@ -27,7 +27,7 @@ from presence.client.pending import (
     PendingRequests,
     RequestResult,
 )
-from presence.client.pushes import Delivered, PresenceChanged, user_state
+from presence.client.pushes import Delivered, presence_changes
 from presence.client.reconnect import Chance
 from presence.protocol import Code, Kind, Packet
 
@@ -328,10 +328,8 @@ class ClientSession:
             if "confirm" in payload:
                 self._to_confirm.append(payload["confirm"])
             return [Delivered(payload["from"], payload["body"], payload["at_ms"])]
-        if packet.kind == Kind.PRESENCE:
-            push = PresenceChanged(payload["uid"], user_state(payload), payload["reason"])
-            return [push] if self.persistent_state.watches.apply_change(push) else []
-        return []
+        apply = self.persistent_state.watches.apply_change
+        return [push for push in presence_changes(packet) if apply(push)]
 
     def handle_answer(self, packet: Packet, now: float) -> Effects:
         """Handle an ok or error, to a request or a keepalive."""

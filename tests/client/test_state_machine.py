@@ -77,7 +77,7 @@ def keepalives(driven: Driven) -> list[Packet]:
 
 
 def test_the_first_packet_is_the_login_and_its_answer_is_pushed(online: Driven) -> None:
-    assert online.sent == [protocol.login("ann", id=1, device="phone", confirms=True)]
+    assert online.sent == [protocol.login("ann", id=1, device="phone", confirms=True, batch=True)]
     assert online.pushes == [Connected("s-1", 30, 12, 1_700_000_000_000, again=False)]
 
 
