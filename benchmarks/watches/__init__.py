@@ -1,0 +1,1 @@
+"""Clients that watch their friends: what each change costs, and whether every view is right."""
