@@ -202,7 +202,8 @@ class Watching:
             refuse_busy(session, request.id, "too many requests wait")
             return
         wanted = self._pending.wanted_by(session)
-        watched, count = self._watches.count(session, wanted), self._watches.count(session, wanted.union(uids))
+        watched = self._watches.count(session, wanted)
+        count = self._watches.count(session, wanted.union(uids))
         if count > self._max_watches:
             self._refused += 1
             message = f"a connection may watch {self._max_watches} users; this one watches {watched}"
