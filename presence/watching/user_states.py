@@ -164,20 +164,20 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
     try:
         kind, uid, order = fields["type"], fields["uid"], id_of(entry_id)
         since_ms = int(fields.get("status_ms") or fields.get("since_ms") or fields["at_ms"])
+        reason, hides_times = _reason(fields), "hide" in fields
         match kind:
             case "online" | "away" | "update" | "device":
-                said = fields.get("meta")
-                state = WatchedState(str(fields.get("status") or ONLINE), since_ms, None, entry_id)
-                state = state._replace(devices=_devices(fields.get("devices")))
-                state = state._replace(meta=said) if isinstance(said, str) else state
+                status, said, devices = fields.get("status"), fields.get("meta"), fields.get("devices")
+                meta = said if isinstance(said, str) else ""
+                state = WatchedState(
+                    str(status or ONLINE), since_ms, None, entry_id, meta, "", _devices(devices), hides_times
+                )
             case "offline":
-                last_seen_ms = int(fields.get("last_seen_ms") or fields["at_ms"])
-                state = WatchedState(OFFLINE, int(fields["at_ms"]), last_seen_ms, entry_id)
-                state = state._replace(reason=_reason(fields), devices=())
+                at_ms = int(fields["at_ms"])
+                last_seen_ms = int(fields.get("last_seen_ms") or at_ms)
+                state = WatchedState(OFFLINE, at_ms, last_seen_ms, entry_id, "", reason, (), hides_times)
             case _:
                 return None
-        state = state._replace(hides_times="hide" in fields)
-        reason = _reason(fields)
         if (public := fields.get("public")) is not None:
             if fields.get("invisible"):
                 state = _public_state(public, entry_id)
