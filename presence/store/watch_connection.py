@@ -40,7 +40,11 @@ from presence.watching.user_states import EntryId, ShardSnapshot, id_of, read_hi
 
 T = TypeVar("T")
 
-MAX_MESSAGES_PER_READ: Final = 100  # parsed and applied without a turn for other tasks: some milliseconds
+# Parsed and applied without a turn for other tasks: some milliseconds. A message has up to 512 changes of a
+# shard, so bytes are counted, too, after each few messages.
+MAX_MESSAGES_PER_READ: Final = 100
+MAX_BYTES_PER_READ: Final = 131_072  # of such messages: some 800 changes
+MESSAGES_PER_COUNT: Final = 4
 
 
 class WatchServers:
@@ -191,7 +195,11 @@ class WatchConnection:
         try:
             while self._unsent:
                 self._opened_connection().send_command(*self._unsent.popleft())
-            read_arrived(self._opened_connection(), answers, MAX_MESSAGES_PER_READ)
+            connection, size, counted = self._opened_connection(), 0, -1
+            while counted < len(answers) < MAX_MESSAGES_PER_READ and size < MAX_BYTES_PER_READ:
+                counted = len(answers)
+                read_arrived(connection, answers, counted + MESSAGES_PER_COUNT)
+                size += sum(len(each[-1]) for each in answers[counted:] if each[0] == b"message")
         except (RedisError, OSError) as error:
             self._failure = as_failure(error)
         return answers

@@ -12,7 +12,7 @@ from presence.common.runtime import LoopCaller
 from presence.core.profiles import Profile
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
-from presence.store.watch_connection import WatchServers
+from presence.store.watch_connection import MAX_BYTES_PER_READ, MESSAGES_PER_COUNT, WatchServers
 from presence.watching.channel import (
     ChannelMessage,
     Pong,
@@ -242,4 +242,19 @@ async def test_all_changes_of_a_shard_arrive_as_messages_of_whole_calls(server: 
         (keys.changes_channel(0).encode(), 0),
         (keys.watchers_channel(0).encode(), 1),
     ]
+    channel.close()
+
+
+async def test_one_read_has_a_bound_in_bytes(server: Server) -> None:
+    channel = ShardChannel(server.url, KEYS)
+    await channel.open(whole=True)
+    await channel.hear(1)
+    change = msgpack.packb(["1-0", "2-0", ["ann", b"x" * MAX_BYTES_PER_READ]])
+    with open_client(server.url) as client:
+        for _ in range(20):
+            client.publish(KEYS.changes_channel(0), change)
+    lengths = []
+    while sum(lengths) < 20:
+        lengths.append(len(await channel.receive()))
+    assert max(lengths) <= MESSAGES_PER_COUNT
     channel.close()
