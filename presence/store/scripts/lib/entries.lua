@@ -23,18 +23,14 @@ local top_ms, top_n  -- the parts of the highest entry id, with the entries that
 local top_prefix
 local top_ms_before, top_n_before  -- the same without them; if no node watches the whole shard, this may be too low
 
--- How many connections listen to the channels of all events, to the prefix of users' channels, and to all changes.
-local listeners
+-- How many connections listen to the channels of all events, and to the prefix of users' channels; and whether a node watches
+-- the whole shard, because its clients watch many users: then it subscribes to all changes. nil until read.
+local listeners, is_shard_watched
 local function read_listeners()
   local found = redis.call('PUBSUB', 'NUMSUB', online_channel, offline_channel, user_prefix, changes_channel)
-  listeners = {[online_channel] = found[2], [offline_channel] = found[4], [user_prefix] = found[6],
-    [changes_channel] = found[8]}
+  listeners = {[online_channel] = found[2], [offline_channel] = found[4], [user_prefix] = found[6]}
+  is_shard_watched = found[8] > 0
   return listeners
-end
-
--- Whether a node watches the whole shard: its clients watch many users, so it subscribes to all changes.
-local function is_shard_watched()
-  return (listeners or read_listeners())[changes_channel] > 0
 end
 
 local function raise_top(id)
@@ -55,25 +51,23 @@ local function raise_floor(wanted)
   will('HSET', meta_key, 'floor', wanted)
 end
 
--- Reads the highest id of the stream, or any lower one that the clock has passed.
+-- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
 --
 -- The last id of the stream is read from all its information, which takes as long as some transitions. Where this user may
 -- read backwards, it is enough to ask for an entry that the clock has not passed; `floor` of `meta` has an id that the
 -- stream has reached without such an entry. Nodes that watch the whole shard are told its last entry: for them it is read.
-local function read_top()
-  if redis.acl_check_cmd and redis.acl_check_cmd('XREVRANGE', events_key) then
-    raise_top(floor or '')
-    local later = redis.call('XREVRANGE', events_key, '+', is_shard_watched() and '-' or digits(now_ms), 'COUNT', '1')[1]
-    if later then raise_top(later[1]) end
-  else
-    raise_top(last_id())
-  end
-  top_ms_before, top_n_before = top_ms, top_n
-end
-
--- Returns the id of the next entry: as Redis would give it, so it follows the last one even if the clock has gone back.
 local function take_id()
-  if not top_ms then read_top() end
+  if not top_ms then
+    if not listeners then read_listeners() end
+    if redis.acl_check_cmd and redis.acl_check_cmd('XREVRANGE', events_key) then
+      raise_top(floor or '')
+      local later = redis.call('XREVRANGE', events_key, '+', is_shard_watched and '-' or digits(now_ms), 'COUNT', '1')[1]
+      if later then raise_top(later[1]) end
+    else
+      raise_top(last_id())
+    end
+    top_ms_before, top_n_before = top_ms, top_n
+  end
   if top_ms < now_ms then
     top_ms, top_n, top_prefix = now_ms, 0, nil
   elseif top_n < EXACT - 1 then
@@ -149,7 +143,7 @@ local function is_watched(uid)
   return watched[uid]
 end
 
-local changes, change_count = {}, 0  -- for the channel of all changes, see `publish_changes`
+local changes, change_count  -- for the channel of all changes, see `carry_out_effects`; nil: none yet
 local SINCE = 17  -- from the id of an entry about a user to the name of its first time, in its command
 
 -- Collects the publication of an entry about a user to the channels that have subscribers. That of all events of the type,
@@ -158,7 +152,8 @@ local SINCE = 17  -- from the id of an entry about a user to the name of its fir
 -- start, name, value...], with the fields from the times on.
 local function publish(uid, id, command, channel, status, status_ms)
   local id_at = command[3] == 'MAXLEN' and 6 or 3
-  if is_shard_watched() then
+  if is_shard_watched then
+    if not changes then changes, change_count = {}, 0 end
     changes[change_count + 1], changes[change_count + 2] = uid,
       cmsgpack.pack({id, command[id_at + 4], command[id_at + 10], status, status_ms, unpack(command, id_at + SINCE)})
     change_count = change_count + 2
@@ -177,18 +172,11 @@ local function publish(uid, id, command, channel, status, status_ms)
   end
 end
 
--- Tells nodes that watch the whole shard what this call has written, in one message: MessagePack [id of the last entry before
--- the call, id of the last one of the call, [uid, entry as in `publish`...]]. The ids form a chain, in which nodes see that they
--- have missed entries: of a call that was cut short, of a server whose scripts publish no such messages or whose Redis user
--- may not, or in a message that was lost. So this is no effect: it comes after all of them, a refusal is ignored, and it is
--- never repeated.
-local function publish_changes()
-  if not top_ms or (top_ms == top_ms_before and top_n == top_n_before) or not is_shard_watched() then return end
-  redis.pcall('PUBLISH', changes_channel, cmsgpack.pack({digits(top_ms_before) .. '-' .. digits(top_n_before),
-    digits(top_ms) .. '-' .. digits(top_n), changes}))
-end
-
--- Carries out all effects; returns an error reply if one was refused.
+-- Carries out all effects; returns an error reply if one was refused. Then it tells nodes that watch the whole shard what this
+-- call has written, in one message: MessagePack [id of the last entry before the call, id of the last one of the call, [uid,
+-- entry as in `publish`...]]. The ids form a chain, in which nodes see that they have missed entries: of a call that was cut
+-- short, of a server whose scripts publish no such messages or whose Redis user may not, or in a message that was lost. So
+-- this is no effect: it comes after all of them, a refusal is ignored, and it is never repeated.
 local function carry_out_effects()
   local problem, at = carry_out(meta_key,
     {online_channel, offline_channel, control_prefix .. node, user_prefix})
@@ -197,6 +185,10 @@ local function carry_out_effects()
     redis.call('HSET', meta_key, 'floor', deleted)
     return redis.error_reply('REPEAT this call: entry ' .. deleted .. ' was deleted from ' .. events_key)
   end
-  if not problem then publish_changes() end
-  return problem
+  if problem or not top_ms or (top_ms == top_ms_before and top_n == top_n_before) then return problem end
+  if not listeners then read_listeners() end
+  if is_shard_watched then
+    redis.pcall('PUBLISH', changes_channel, cmsgpack.pack({digits(top_ms_before) .. '-' .. digits(top_n_before),
+      digits(top_ms) .. '-' .. digits(top_n), changes or {}}))
+  end
 end
