@@ -102,6 +102,7 @@ def watching(url: str, node: Node, states: StoredStates) -> Watching:
         max_watches=settings.max_watches,
         memory_bytes=settings.watch_memory * 1_000_000,
         absence_s=settings.lease + settings.idle_timeout,
+        shards=keys.shards,
         device_events=settings.device_events,
         visibility=node.engine.visibility,
         quiet=node.engine.quiet,

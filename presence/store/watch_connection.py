@@ -7,7 +7,7 @@ no wait of another task.
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -158,7 +158,7 @@ class WatchConnection:
         read = partial(read_snapshot, keys=self._keys, shard=shard, uids=uids, detail=self._detail)
         return self._ask(shard, partial(read, forgotten_ms=forgotten_before_ms(self._retention_ms)))
 
-    def replay(self, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
+    def replay(self, shard: int, after: EntryId, uids: Container[str]) -> Replay:
         return self._ask(shard, lambda client: read_replay(client, self._keys, shard, after, uids))
 
     def check(self, shards: Sequence[int]) -> Mapping[int, EntryId | ShardLost]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -100,7 +100,7 @@ def read_snapshot(
     return ShardSnapshot(states, _last_id(stream))
 
 
-def read_replay(client: Redis, keys: Keys, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
+def read_replay(client: Redis, keys: Keys, shard: int, after: EntryId, uids: Container[str]) -> Replay:
     """Read part of the stream after an entry."""
     key = keys.events(shard)
     with client.pipeline(transaction=True) as pipe:

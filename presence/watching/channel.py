@@ -3,7 +3,7 @@
 Tests: `tests/watching/test_shard_placement.py`, `tests/store/test_watch_connection.py`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -102,7 +102,7 @@ class ServerChannel(Protocol):
     def snapshot(self, shard: int, uids: Sequence[str]) -> ShardSnapshot:
         """Read the states of some users, all at one moment."""
 
-    def replay(self, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
+    def replay(self, shard: int, after: EntryId, uids: Container[str]) -> Replay:
         """Read part of the stream after an entry."""
 
     def check(self, shards: Sequence[int]) -> Mapping[int, EntryId | ShardLost]:

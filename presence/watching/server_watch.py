@@ -5,15 +5,17 @@ shards and lets each shard with work make one step, and otherwise
 
 * every `CHECK_INTERVAL_S` seconds checks that the server is reachable, answers on the subscription, and still
   has each shard: it may have become a replica, on which nothing is published;
-* lets shards compare, and lets those go that have lingered.
+* lets shards compare and switch, and lets those go that have lingered.
 
 A shard that joins begins with a ping: what the server published or confirmed for an earlier stay of the shard
-on this connection comes before its answer, and is ignored. A failure of the server or of a connection loses
-all shards; an answer that refuses one shard loses that one.
+on this connection comes before its answer, and is ignored. So a shard that is to be followed in the other
+way, as a whole or by user, leaves and joins again. A failure of the server or of a connection loses all
+shards; an answer that refuses one shard loses that one.
 
 The watch ends when the last shard has left; then nothing wakes up any more.
 
-Tests: `tests/watching/test_watch_service.py`, `tests/watching/test_shard_placement.py`.
+Tests: `tests/watching/test_watch_service.py`, `tests/watching/test_shard_placement.py`,
+`tests/watching/test_whole_shards.py`.
 """
 
 import math
@@ -28,18 +30,21 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.watching.channel import (
-    ChannelMessage,
     Pong,
     ServerChannel,
     ShardChanges,
     ShardJoined,
     ShardLost,
+    Subscribed,
+    Unsubscribed,
 )
-from presence.watching.shard_watch import ShardWatch
-from presence.watching.user_states import EntryId
+from presence.watching.shard_view import ViewPhase
+from presence.watching.shard_watch import MAX_USERS_PER_TURN, ShardWatch
+from presence.watching.user_states import EntryId, UserEvent
 
 GATHER_S: Final = 0.002  # users watched at about the same time are read together
 MAX_CHANNELS_PER_COMMAND: Final = 1_000  # channels in one command
+MAX_CHANGES_PER_TURN: Final = 64  # of watched users, decoded and pushed: a millisecond or two
 MAX_SHARDS_PER_CHECK: Final = 64  # in one round trip, whose answers take the loop a millisecond or two
 CHECK_INTERVAL_S: Final = 3.0
 
@@ -90,7 +95,8 @@ class ServerWatch:
         self._pings: deque[_Ping] = deque()
         self._pinged = self._pinged_before = 0  # the numbers of the last one, and of that at the last check
         self._check_due = 0.0
-        self._timer_due = math.inf  # when a member has to compare, or has lingered
+        self._timer_due = math.inf  # when a member needs a look, see `ShardWatch.due_at`
+        self._changes_left = MAX_CHANGES_PER_TURN  # that may be applied in this turn
         self.is_over = False
 
     def add(self, watch: ShardWatch) -> None:
@@ -133,20 +139,38 @@ class ServerWatch:
 
     async def _receive(self) -> None:
         while True:
+            self._changes_left = MAX_CHANGES_PER_TURN
             for each in await self._call(self._channel.receive):
                 with self._faults.contained("watch event"):
-                    self._handle(each)
+                    if isinstance(each, ShardChanges):
+                        await self._hear(each)
+                    else:
+                        self._handle(each)
             await trio.lowlevel.checkpoint()
 
-    def _handle(self, message: ChannelMessage) -> None:
+    def _handle(self, message: Pong | ShardJoined | Subscribed | Unsubscribed | UserEvent) -> None:
         if isinstance(message, Pong):
             self._pong(message.number)
             return
-        shard = (
-            message.shard if isinstance(message, ShardJoined | ShardChanges) else self._shard_of(message.uid)
-        )
+        shard = message.shard if isinstance(message, ShardJoined) else self._shard_of(message.uid)
         watch = self._members.get(shard)
         if watch is not None and watch.handle(message):
+            self.ring(watch)
+
+    async def _hear(self, message: ShardChanges) -> None:
+        """Apply changes of a whole shard, with turns for other tasks, in which the shard may be lost."""
+        watch = self._members.get(message.shard)
+        if watch is None or not watch.view.begin_changes(message.previous):
+            return
+        for uid, event in message.changes:
+            self._changes_left -= watch.hear(uid, event)
+            if self._changes_left <= 0:
+                await trio.lowlevel.checkpoint()
+                self._changes_left = MAX_CHANGES_PER_TURN
+                if self._members.get(message.shard) is not watch:
+                    return
+        watch.view.end_changes(message.last)
+        if watch.view.phase is ViewPhase.RECOVERING:
             self.ring(watch)
 
     def _pong(self, number: int) -> None:
@@ -156,6 +180,8 @@ class ServerWatch:
             for shard, position in ping.positions.items():
                 if (watch := self._members.get(shard)) is not None:
                     watch.view.caught_up(position)
+                    if watch.view.phase is ViewPhase.RECOVERING:
+                        self.ring(watch)
                     restored += watch.failures > 1
                     watch.failures = 0
             for watch in ping.joining:
@@ -167,8 +193,8 @@ class ServerWatch:
         self._arriving.remove(watch)
         self._members[watch.number] = watch
         self._unchecked.append(watch.number)
-        self._channel.join(watch.number, whole=False)
         watch.joined(trio.current_time())
+        self._channel.join(watch.number, whole=watch.is_whole)
         self.ring(watch)
 
     # Reads, one after the other
@@ -188,7 +214,7 @@ class ServerWatch:
             elif self._busy:
                 await self._work()
             elif now >= self._timer_due:
-                await self._compare(now)
+                await self._look_at_all(now)
             elif not (self._members or self._arriving):
                 self.is_over = True
                 return
@@ -222,15 +248,21 @@ class ServerWatch:
     async def _work(self) -> None:
         """Change subscriptions, and let each shard with something to read make one step."""
         busy, self._busy = [self._members[each] for each in self._busy if each in self._members], {}
+        now = trio.current_time()
         reading = []
         for watch in busy:
+            if watch.must_switch(now):
+                self._switch(watch)
+                continue
+            has_more = watch.view.forget_dropped(MAX_USERS_PER_TURN)
             subscribe, unsubscribe = watch.view.next_subscriptions(MAX_CHANNELS_PER_COMMAND)
             if subscribe or unsubscribe:
                 self._channel.update_subscriptions(subscribe, unsubscribe)
+            if subscribe or unsubscribe or has_more:
                 self._busy[watch.number] = None  # there may be more
-            if watch.must_read:
+            if watch.must_read(now):
                 reading.append(watch)
-            self._timer_due = min(self._timer_due, watch.due_at(trio.current_time()))
+            self._timer_due = min(self._timer_due, watch.due_at(now))
         if not reading:
             await trio.lowlevel.checkpoint()
             return
@@ -238,19 +270,34 @@ class ServerWatch:
             await trio.sleep(GATHER_S)
         self._is_mid_read = False
         for watch in reading:
-            if await self._attempt(watch, watch.step) and watch.must_read:
-                self._busy[watch.number] = None
-                self._is_mid_read = True
+            if await self._attempt(watch, watch.step):
+                now = trio.current_time()
+                if watch.must_read(now):
+                    self._busy[watch.number] = None
+                    self._is_mid_read = True
+                self._timer_due = min(self._timer_due, watch.due_at(now))
 
-    async def _compare(self, now: float) -> None:
-        for watch in [*self._members.values()]:
+    async def _look_at_all(self, now: float) -> None:
+        """Let shards recover, compare, switch and leave when they are due."""
+        for watch in sorted(self._members.values(), key=lambda each: each.compare_due):
             if watch.has_lingered(now):
                 self._release(watch.number)
                 self._left(watch)
+            elif watch.must_switch(now):
+                self._switch(watch)
+            elif watch.must_read(now):
+                self._busy[watch.number] = None
             else:
                 await self._attempt(watch, watch.compare)
         now = trio.current_time()
         self._timer_due = min((watch.due_at(now) for watch in self._members.values()), default=math.inf)
+
+    def _switch(self, watch: ShardWatch) -> None:
+        """Let a shard be followed in the other way."""
+        watch.statistics.switches += 1
+        self._release(watch.number)
+        watch.left()
+        self.add(watch)
 
     async def _attempt(
         self,

@@ -18,9 +18,10 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.watching.channel import ShardServers
 from presence.watching.server_watch import ServerWatch
-from presence.watching.shard_watch import ShardWatch
+from presence.watching.shard_watch import ReadPaces, ShardWatch
 from presence.watching.user_states import UserEvent, WatchedState
 
+MAX_USER_CHANNELS: Final = 4_000  # of a worker, where users are spread evenly over shards: 1 MB of Redis
 NO_SERVER: Final = "no server of the cluster has it"
 
 _log = structlog.get_logger(__name__)
@@ -29,8 +30,8 @@ _log = structlog.get_logger(__name__)
 class WatchedShards:
     """Watches users of all shards, with two connections to each server and no thread.
 
-    `shard_of` gives the shard of a user; others: see `ShardWatch`. Of errors, those in a message skip it, and
-    all others count as a loss.
+    `shard_of` gives the shard of a user, of `shards` in all; others: see `ShardWatch`. Of errors, those in a
+    message skip it, and all others count as a loss.
     """
 
     def __init__(
@@ -41,12 +42,15 @@ class WatchedShards:
         push: Callable[[UserEvent], None],
         ready: Callable[[Iterable[str]], None],
         *,
+        shards: int,
         runtime: Runtime,
         faults: Faults,
     ) -> None:
         self._servers = servers
         self._shard_of = shard_of
         self._absence_s = absence_s
+        self._max_user_channels = max(1, MAX_USER_CHANNELS // shards)
+        self._paces = ReadPaces()
         self._push = push
         self._ready = ready
         self._runtime = runtime
@@ -77,7 +81,13 @@ class WatchedShards:
             watch = self._watches.get(shard)
             if watch is None:
                 watch = self._watches[shard] = ShardWatch(
-                    shard, self._absence_s, self._push, self._ready, faults=self._faults
+                    shard,
+                    self._absence_s,
+                    self._push,
+                    self._ready,
+                    max_user_channels=self._max_user_channels,
+                    paces=self._paces,
+                    faults=self._faults,
                 )
             watch.want(some)
             if (place := self._places.get(shard)) is not None:

@@ -60,10 +60,10 @@ FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
 class Watching:
     """Serves requests of clients about other users.
 
-    `shard_of` gives the shard of a user; `servers` are those that have the shards. One session may watch
-    `max_watches` users; all together may take `memory_bytes`, and each `OWN_WATCHES` in any case, see
-    `WatchQuota`. `absence_s`: see `ShardView`. `device_events`: whether clients can watch devices; if not, a
-    watch with `detail` is like any other. `visibility`: whom each client may see; None: all users. `quiet`:
+    `shard_of` gives the shard of a user, of `shards` in all; `servers` are those that have them. One session
+    may watch `max_watches` users; all together may take `memory_bytes`, and each `OWN_WATCHES` in any case,
+    see `WatchQuota`. `absence_s`: see `ShardView`. `device_events`: whether clients can watch devices; if not,
+    a watch with `detail` is like any other. `visibility`: whom each client may see; None: all users. `quiet`:
     sessions that get changes with their next packet. Errors in the handling of one request or connection are
     contained.
     """
@@ -77,6 +77,7 @@ class Watching:
         max_watches: int,
         memory_bytes: int,
         absence_s: float,
+        shards: int = 1,
         device_events: bool = False,
         visibility: Visibility | None = None,
         quiet: QuietSessions | None = None,
@@ -98,6 +99,7 @@ class Watching:
             absence_s,
             self._pushes.push,
             self._on_known,
+            shards=shards,
             runtime=self._runtime,
             faults=self._faults,
         )
@@ -328,6 +330,7 @@ class Watching:
             "watchers": self._watches.sessions,
             "watches": len(self._watches),
             "users": sum(len(shard.view) for shard in self._shards.all),
+            "whole_shards": sum(shard.is_whole for shard in self._shards.all),
             "waiting": len(self._pending),
             "memory_bytes": self._memory_bytes(),
             "max_memory_bytes": self._quota.limit_bytes,

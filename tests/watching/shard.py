@@ -1,7 +1,8 @@
 """A shard in memory: a stream, records, and at most one connection with queued messages."""
 
+import json
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from presence.common.errors import StoreUnavailable
@@ -10,6 +11,8 @@ from presence.watching.channel import (
     Pong,
     Replay,
     ServerChannel,
+    ShardChanges,
+    ShardJoined,
     ShardLost,
     Subscribed,
     Unsubscribed,
@@ -29,7 +32,12 @@ PAGE = 2
 
 @dataclass
 class Shard:
-    """A server with one shard."""
+    """A server with one shard.
+
+    Attributes:
+        followed: the number of the shard whose changes the connection is subscribed to; None: of none.
+        is_old: whether what is written now is published on the channels of users only.
+    """
 
     entries: list[UserEvent] = field(default_factory=list)
     last_id: EntryId = NO_ENTRY
@@ -39,6 +47,8 @@ class Shard:
     wire: deque[ChannelMessage] = field(default_factory=deque)
     written: dict[tuple[str, str], WatchedState] = field(default_factory=dict)  # every entry ever written
     number: int = 0
+    followed: int | None = None
+    is_old: bool = False
 
     def write(self, uid: str, status: str) -> None:
         self.number += 1
@@ -53,6 +63,18 @@ class Shard:
         else:
             self.shown[uid] = state
         self._publish(UserEvent(uid, order, state, "login"))
+
+    def write_together(self, changes: Iterable[tuple[str, str]]) -> None:
+        """Write changes by one call, so with one message about the whole shard."""
+        before = len(self.wire)
+        for uid, status in changes:
+            self.write(uid, status)
+        added = [self.wire.pop() for _ in range(len(self.wire) - before)][::-1]
+        parts = [each for each in added if isinstance(each, ShardChanges)]
+        self.wire.extend(each for each in added if not isinstance(each, ShardChanges))
+        if parts:
+            all_changes = [change for part in parts for change in part.changes]
+            self.wire.append(parts[0]._replace(last=parts[-1].last, changes=all_changes))
 
     def write_device(self, uid: str) -> None:
         """A device comes: of a user who is shown as offline, an invisible one's."""
@@ -71,15 +93,17 @@ class Shard:
 
     def _publish(self, entry: UserEvent) -> None:
         self.entries.append(entry)
-        self.last_id = entry.id
+        previous, self.last_id = self.last_id, entry.id
         if entry.uid in self.subscribed:
             self.wire.append(entry)
+        if self.followed is not None and not self.is_old:
+            self.wire.append(ShardChanges(self.followed, previous, entry.id, [(entry.uid, hint(entry))]))
 
-    def snapshot(self, uids: Collection[str]) -> ShardSnapshot:
+    def snapshot(self, uids: Iterable[str]) -> ShardSnapshot:
         states = {uid: self.shown.get(uid) or self.left.get(uid) or WatchedState("offline") for uid in uids}
         return ShardSnapshot(states, self.last_id)
 
-    def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
+    def replay(self, after: EntryId, uids: Container[str]) -> Replay:
         first = self.entries[0].id if self.entries else None
         if self.last_id < after or (self.last_id > after and (first is None or first > after)):
             return Replay((), after, 0, is_end=False, is_broken=True)
@@ -87,6 +111,26 @@ class Shard:
         is_end = len(page) < PAGE
         position = self.last_id if is_end else page[-1].id
         return Replay([entry for entry in page if entry.uid in uids], position, len(page), is_end=is_end)
+
+
+def hint(entry: UserEvent) -> str:
+    """Return the JSON of an event, as servers publish it."""
+    state = entry.state
+    fields: dict[str, object] = {"id": id_text(entry.id), "uid": entry.uid, "reason": entry.reason}
+    if entry.is_hidden:
+        fields |= {"type": "device", "at_ms": entry.id[0], "invisible": "1", "public": ""}
+        if state.id:
+            fields["public"] = f"1 {state.id} {state.since_ms} {state.last_seen_ms}"
+    elif state.status == "offline":
+        fields |= {"type": "offline", "at_ms": state.since_ms, "last_seen_ms": state.last_seen_ms}
+    else:
+        fields |= {"type": state.status, "status": state.status, "status_ms": state.since_ms}
+        if entry.is_of_device:
+            fields["type"] = "device"
+        if state.devices is not None:
+            devices = [each._asdict() | {"class": each.device_class} for each in state.devices]
+            fields["devices"] = json.dumps(devices)
+    return json.dumps(fields)
 
 
 class MemoryChannel:
@@ -118,10 +162,12 @@ class MemoryChannel:
         return [] if self.is_mute else messages
 
     def join(self, shard: int, *, whole: bool) -> None:
-        pass
+        if whole:
+            self.shard.followed = shard
+            self.shard.wire.append(ShardJoined(shard))
 
     def leave(self, shard: int) -> None:
-        pass
+        self.shard.followed = None
 
     def update_subscriptions(self, ask: Sequence[str], leave: Sequence[str]) -> None:
         self.shard.subscribed.difference_update(leave)
@@ -136,7 +182,7 @@ class MemoryChannel:
         self.snapshots += 1
         return self.shard.snapshot(list(uids))
 
-    def replay(self, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
+    def replay(self, shard: int, after: EntryId, uids: Container[str]) -> Replay:
         self._check()
         return self.shard.replay(after, uids)
 
@@ -147,7 +193,7 @@ class MemoryChannel:
         return dict.fromkeys(shards, self.shard.last_id)
 
     def close(self) -> None:
-        self.is_connected = False
+        self.is_connected, self.shard.followed = False, None
         self.shard.subscribed.clear()
         self.shard.wire.clear()
 

@@ -1,6 +1,6 @@
 """Shards that share a server: one connection for all, and a loss of one that does not concern the others."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 
 import pytest
 import trio
@@ -48,7 +48,7 @@ class SharedChannel(MemoryChannel):
         found = super().check(shards)
         return {**found, **{each: ShardLost("moved") for each in self.refused.intersection(shards)}}
 
-    def replay(self, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
+    def replay(self, shard: int, after: EntryId, uids: Container[str]) -> Replay:
         if shard in self.refused:
             raise ShardLost("moved")
         return super().replay(shard, after, uids)

@@ -64,6 +64,7 @@ def test_a_dropped_user_is_unsubscribed_and_forgotten() -> None:
     view = known(ann=online(5))
     view.drop("ann")
     assert view.current("ann") is None
+    assert not view.forget_dropped(99)
     assert view.next_subscriptions(99) == ([], ["ann"])
     assert view.receive(entry("ann", 11)) is None
     view.unsubscribed("ann")
@@ -130,7 +131,7 @@ def deferred_then_recovered(*entries: UserEvent) -> list[UserEvent]:
     view.reconnect()
     for each in entries:
         assert view.receive(each) is None
-    return view.finish_recovery()
+    return view.finish_recovery(99)
 
 
 def test_a_deferred_device_event_does_not_hide_a_change_of_status_before_it() -> None:
@@ -165,3 +166,133 @@ def test_a_change_that_no_client_is_shown_is_not_pushed() -> None:
     same = entry("ann", 12)
     assert view.receive(same._replace(state=same.state._replace(since_ms=5))) is None
     assert view.receive(entry("ann", 11, "away")) is None, "it is older"
+
+
+class Followed(ShardView):
+    """A view that follows the whole shard, of which nothing is known yet."""
+
+    def __init__(self, *uids: str) -> None:
+        super().__init__(ABSENCE_S)
+        self.connected(whole=True)
+        for uid in uids:
+            self.want(uid)
+        self.shard_joined()
+
+    def hear(self, previous: int, *entries: UserEvent) -> list[UserEvent | None]:
+        assert self.begin_changes((previous, 0))
+        changes = [self.receive(each) for each in entries]
+        self.end_changes(entries[-1].id)
+        return changes
+
+
+def followed(**states: WatchedState) -> Followed:
+    """Return a view that follows the whole shard, and knows all as of entry 10."""
+    view = Followed(*states)
+    changes_of(view, snapshot(10, **states), 0.0)
+    return view
+
+
+def test_a_whole_shard_is_subscribed_to_once() -> None:
+    assert followed(ann=OFFLINE).next_subscriptions(99) == ([], [])
+
+
+def test_of_a_whole_shard_nothing_is_read_before_its_subscription_is_active() -> None:
+    view = ShardView(ABSENCE_S)
+    view.want("ann")
+    view.connected(whole=True)
+    assert view.users_to_read(9) == []
+    view.shard_joined()
+    assert view.users_to_read(9) == ["ann"]
+
+
+def test_a_message_that_follows_the_last_one_is_pushed_and_moves_the_position() -> None:
+    view = followed(ann=OFFLINE)
+    assert view.hear(10, entry("ann", 11), entry("bob", 12)) == [entry("ann", 11), None]
+    assert view.hear(12, entry("ann", 15, "away")) == [entry("ann", 15, "away")]
+    assert (view.phase, view.position) == (ViewPhase.LIVE, (15, 0))
+
+
+def test_a_missing_entry_before_a_message_is_read_from_the_stream() -> None:
+    view = followed(ann=OFFLINE)
+    assert view.hear(11, entry("ann", 12, "away")) == [None]
+    assert (view.phase, view.position, view.current("ann")) == (ViewPhase.RECOVERING, (10, 0), None)
+    assert view.apply_replay([entry("ann", 11)], (11, 0)) == [entry("ann", 11)]
+    assert view.finish_recovery(9) == [entry("ann", 12, "away")]
+    assert (view.phase, view.position, view.statistics.gaps) == (ViewPhase.LIVE, (12, 0), 1)
+
+
+def test_an_entry_that_nobody_published_is_missed_when_the_stream_is_checked() -> None:
+    view = followed(ann=OFFLINE)
+    view.caught_up((10, 0))
+    assert view.phase is ViewPhase.LIVE
+    view.caught_up((11, 0))
+    assert (view.phase, view.position) == (ViewPhase.RECOVERING, (10, 0))
+
+
+def test_a_second_gap_during_a_recovery_keeps_it_going() -> None:
+    view = followed(ann=OFFLINE)
+    view.hear(11, entry("ann", 12))
+    view.apply_replay([entry("ann", 11)], (12, 0))
+    view.hear(14, entry("ann", 15, "away"))
+    assert view.has_gap
+    view.finish_recovery(9)
+    assert view.phase is ViewPhase.RECOVERING
+
+
+def test_an_entry_between_the_first_read_and_a_message_is_missed() -> None:
+    view = Followed("ann")
+    view.begin_snapshot(["ann"])
+    view.hear(11, entry("ann", 12))
+    view.apply_snapshot(snapshot(10, ann=OFFLINE), 0.0)
+    assert (view.phase, view.current("ann")) == (ViewPhase.RECOVERING, None)
+
+
+def test_what_was_heard_in_one_piece_counts_after_the_first_read() -> None:
+    view = Followed("ann")
+    view.begin_snapshot(["ann"])
+    view.hear(10, entry("ann", 12))
+    assert view.apply_snapshot(snapshot(10, ann=OFFLINE), 0.0) == []
+    assert (view.phase, view.position, view.current("ann")) == (ViewPhase.LIVE, (12, 0), online(12))
+
+
+def test_a_message_of_which_a_part_was_applied_is_replayed() -> None:
+    view = followed(ann=OFFLINE, bob=OFFLINE)
+    view.begin_changes((10, 0))
+    view.receive(entry("ann", 11))
+    view.lost()
+    assert view.position == (10, 0)
+
+
+def test_a_known_user_is_recovered_in_the_other_way_of_following() -> None:
+    view = known(ann=online(5))
+    view.lost()
+    view.connected(whole=True)
+    phases = [view.phase]
+    view.shard_joined()
+    assert [*phases, view.phase] == [ViewPhase.JOINING, ViewPhase.RECOVERING]
+
+
+def test_a_user_dropped_and_wanted_again_is_known_still() -> None:
+    view = followed(ann=online(5))
+    view.drop("ann")
+    assert (view.current("ann"), len(view)) == (None, 0)
+    view.want("ann")
+    assert view.current("ann") == online(5)
+
+
+def test_deferred_events_are_applied_a_few_at_a_time() -> None:
+    view = followed(ann=OFFLINE, bob=OFFLINE)
+    view.hear(11, entry("ann", 12), entry("bob", 13))
+    view.apply_replay([], (11, 0))
+    assert (view.finish_recovery(1), view.current("ann")) == ([entry("ann", 12)], None)
+    assert (view.finish_recovery(1), view.current("ann")) == ([entry("bob", 13)], online(12))
+
+
+def test_a_user_found_absent_is_read_again_when_that_decides() -> None:
+    view = known(ann=online(5), bob=online(6))
+    changes_of(view, snapshot(20, ann=OFFLINE), 1.0)
+    changes_of(view, snapshot(20, bob=OFFLINE), 2.0)
+    assert view.absent_since() == 1.0
+    assert view.absent_users(1.0 + ABSENCE_S, 9) == ["ann"]
+    changes_of(view, snapshot(21, ann=OFFLINE), 1.0 + ABSENCE_S)
+    assert view.absent_since() == 2.0

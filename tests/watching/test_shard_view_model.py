@@ -2,17 +2,20 @@
 
 The model is a server with a stream, records, and at most one connection, whose subscriptions and messages
 arrive late. A call is answered as of one time and applied at another, with any changes of subscriptions in
-between; a comparison uses an older list. Redis may lose its data; then nodes write who is online.
+between. Redis may lose its data; then nodes write who is online. The shard is followed as a whole or by user,
+and switched between the two. Messages about the whole shard may be lost, older servers send none, and one may
+be applied in parts.
 """
 
 from collections import deque
+from collections.abc import Container
 
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import booleans, integers, sampled_from, sets
 
-from presence.watching.channel import Pong, Replay, Subscribed, Unsubscribed
+from presence.watching.channel import Pong, Replay, ShardChanges, ShardJoined, Subscribed, Unsubscribed
 from presence.watching.shard_view import ShardView, ViewPhase
 from presence.watching.user_states import (
     NO_ENTRY,
@@ -22,6 +25,7 @@ from presence.watching.user_states import (
     WatchedState,
     id_of,
     id_text,
+    read_hint,
 )
 from tests.watching.shard import Shard
 
@@ -33,8 +37,8 @@ TRUTHS = ("online", "away", "offline")
 class Views(RuleBasedStateMachine):
     """One view, with two watchers of each wanted user, of whom one is shown devices."""
 
-    @initialize(users=integers(0, 3), watched=integers(0, 3))
-    def begin(self, users: int, watched: int) -> None:
+    @initialize(users=integers(0, 3), watched=integers(0, 3), whole=booleans())
+    def begin(self, users: int, watched: int, *, whole: bool) -> None:
         self.shard = Shard()
         self.view = ShardView(ABSENCE_S)
         self.now = 0.0
@@ -43,8 +47,13 @@ class Views(RuleBasedStateMachine):
         self.plain: dict[str, WatchedState] = {}  # the last state of the watcher who is not shown devices
         self.call: ShardSnapshot | Replay | None = None
         self.requests: deque[tuple[bool, str]] = deque()  # in flight: whether to subscribe, and to whom
-        self.walk: list[str] = []  # users still to be compared
-        self.rest: list[str] = []  # users still to be read again after a loss
+        self.is_join_sent = False  # whether the subscription to the whole shard is in flight
+        self.is_whole_next = whole  # in which way the shard is followed on the next connection
+        self.partly: tuple[ShardChanges, int] | None = None  # a message, and how many changes are applied
+        self.cursor = 0  # of the comparison
+        self.rest = 0  # the cursor of the walk over users to be read again after a loss
+        self.heard_from = NO_ENTRY  # when the recovery began
+        self.is_finishing = False  # whether a recovery has only deferred events left
         self.positions: list[EntryId] | None = None
         self.lost_data: set[str] = set()
         self.is_reread = False  # whether the call is one of those reads
@@ -63,6 +72,26 @@ class Views(RuleBasedStateMachine):
         now = self.shard.shown.get(uid, WatchedState("offline")).status
         self.shard.write(uid, [each for each in TRUTHS if each != now][to])
         self.lost_data.discard(uid)
+
+    @rule(uids=sets(sampled_from(UIDS), min_size=2))
+    def change_together(self, uids: set[str]) -> None:
+        """One call of a script has several transitions."""
+        self.shard.write_together((uid, "away" if self.is_online(uid) else "online") for uid in sorted(uids))
+        self.lost_data -= uids
+
+    def is_online(self, uid: str) -> bool:
+        return uid in self.shard.shown and self.shard.shown[uid].status == "online"
+
+    @rule(is_old=booleans())
+    def replace_servers(self, *, is_old: bool) -> None:
+        """From now on an older server writes, or a newer one again."""
+        self.shard.is_old = is_old
+
+    @rule()
+    def lose_message(self) -> None:
+        """A message about the whole shard is lost."""
+        if self.shard.wire and isinstance(self.shard.wire[0], ShardChanges):
+            self.shard.wire.popleft()
 
     @rule(uid=sampled_from(UIDS))
     def change_device(self, uid: str) -> None:
@@ -110,20 +139,32 @@ class Views(RuleBasedStateMachine):
     @precondition(lambda self: self.view.phase is ViewPhase.DOWN)
     @rule()
     def connect(self) -> None:
-        self.walk = []
-        self.view.connected()
+        self.cursor = 0
+        self.is_join_sent = self.is_whole_next
+        self.view.connected(whole=self.is_whole_next)
         self.answer()
 
     def lose(self) -> None:
         self.shard.subscribed.clear()
+        self.shard.followed = None
         self.shard.wire.clear()
         self.requests.clear()
-        self.call = self.positions = None
+        self.call = self.positions = self.partly = None
+        self.is_join_sent = self.is_finishing = False
         self.view.lost()
+
+    @precondition(lambda self: self.view.phase is not ViewPhase.DOWN and self.call is None)
+    @rule()
+    def switch(self) -> None:
+        """Leave the channel, ignore what comes until a ping is answered, and join in the other way."""
+        self.lose()
+        self.is_whole_next = not self.view.is_whole
+        self.connect()
 
     @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
     @rule(most=integers(1, 3))
     def send_requests(self, most: int) -> None:
+        self.view.forget_dropped(most)
         ask, leave = self.view.next_subscriptions(most)
         self.requests.extend((False, uid) for uid in leave)
         self.requests.extend((True, uid) for uid in ask)
@@ -131,6 +172,10 @@ class Views(RuleBasedStateMachine):
     @rule(most=integers(1, 3))
     def execute(self, most: int) -> None:
         """Subscriptions reach the server."""
+        if self.is_join_sent:
+            self.is_join_sent = False
+            self.shard.followed = 0
+            self.shard.wire.append(ShardJoined(0))
         for _ in range(min(most, len(self.requests))):
             is_asked, uid = self.requests.popleft()
             assert is_asked is (uid not in self.shard.subscribed)
@@ -148,8 +193,16 @@ class Views(RuleBasedStateMachine):
 
     @rule(most=integers(1, 4))
     def receive(self, most: int) -> None:
-        for _ in range(min(most, len(self.shard.wire))):
-            match self.shard.wire.popleft():
+        for _ in range(most):
+            if self.partly is not None:
+                self.apply_part(*self.partly)
+                continue
+            match self.shard.wire.popleft() if self.shard.wire else None:
+                case ShardJoined():
+                    self.view.shard_joined()
+                case ShardChanges() as message:
+                    if self.view.begin_changes(message.previous):
+                        self.partly = message, 0
                 case Subscribed(uid):
                     self.view.subscribed(uid)
                 case Unsubscribed(uid):
@@ -160,18 +213,34 @@ class Views(RuleBasedStateMachine):
                     self.push([self.view.receive(entry)])
         self.answer()
 
+    def apply_part(self, message: ShardChanges, applied: int) -> None:
+        """Apply the next change of a message, or note its end."""
+        if applied == len(message.changes):
+            self.view.end_changes(message.last)
+            self.partly = None
+            return
+        uid, text = message.changes[applied]
+        entry = read_hint(text)
+        assert entry is not None
+        if uid in self.view:
+            self.push([self.view.receive(entry)])
+        self.partly = message, applied + 1
+
     @precondition(lambda self: self.view.phase is not ViewPhase.DOWN and self.call is None)
     @rule(is_walk=booleans())
     def ask(self, *, is_walk: bool) -> None:
         """Begin a call; its answer is as of now."""
-        if self.view.phase is ViewPhase.RECOVERING and self.positions is None:
-            self.call = self.shard.replay(self.view.position, self.view.known())
+        if self.is_finishing:
+            self.finish()
+        elif self.view.phase is ViewPhase.RECOVERING and self.positions is None:
+            self.heard_from = self.view.heard_from
+            self.call = self.shard.replay(self.view.position, self.view.known)
         elif self.view.phase is ViewPhase.RECOVERING and not is_walk:
-            self.snapshot(self.rest[:1], is_reread=True)
+            uids, self.rest = self.view.known.walk(self.rest, 1)
+            self.snapshot(uids, is_reread=True)
         elif is_walk and self.view.phase is ViewPhase.LIVE:
-            self.walk = self.walk or self.view.known()
-            self.snapshot(self.walk[:2])
-            self.walk = self.walk[2:]
+            uids, self.cursor = self.view.known.walk(self.cursor, 2)
+            self.snapshot(uids)
         elif unseen := self.view.users_to_read(2):
             self.snapshot(unseen)
 
@@ -195,24 +264,29 @@ class Views(RuleBasedStateMachine):
             self.push(changes)
             if self.is_reread and self.positions is not None:
                 self.positions.append(call.as_of)
-                self.rest = self.rest[1:]
-                self.end_rereading()
+                if self.rest == 0:
+                    self.recovered(max(min(self.positions), self.heard_from))
         self.answer()
 
     def take_replay(self, part: Replay) -> None:
         if part.is_broken:
             self.is_torn = True  # there may be no position yet: nothing was received before the loss
-            self.rest, self.positions = self.view.known(), []
-            self.end_rereading()
+            self.rest, self.positions = 0, []
             return
         self.push(self.view.apply_replay(part.entries, part.position))
         if part.is_end:
-            self.push(self.view.finish_recovery())
+            self.recovered(max(part.position, self.heard_from))
 
-    def end_rereading(self) -> None:
-        if not self.rest:
-            self.push(self.view.finish_recovery(min(self.positions or [self.view.position])))
-            self.positions = None
+    def recovered(self, position: EntryId) -> None:
+        self.positions, self.is_finishing = None, True
+        self.view.position = position
+        self.finish()
+
+    def finish(self) -> None:
+        """Apply a deferred event after a recovery, or see that there is a gap, or none left."""
+        self.is_finishing = self.view.phase is ViewPhase.RECOVERING and not self.view.has_gap
+        if self.is_finishing:
+            self.push(self.view.finish_recovery(1))
 
     @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
     @rule(
@@ -220,14 +294,21 @@ class Views(RuleBasedStateMachine):
         uid=sampled_from(UIDS),
         changes=sets(integers(0, 29), max_size=4),
         device=booleans(),
+        old=sampled_from([(), range(30), range(0, 30, 2)]),
     )
-    def work(self, turns: int, uid: str, changes: set[int], *, device: bool) -> None:
-        """Do all of that a few times; a user changes between some of the steps, and perhaps their devices."""
+    def work(
+        self, turns: int, uid: str, changes: set[int], *, device: bool, old: Container[int] = ()
+    ) -> None:
+        """Do all of that a few times; a user changes between some of the steps, and perhaps their devices.
+
+        Some of the changes are written by older servers.
+        """
         for turn in range(turns):
             for number, step in enumerate(
                 (self.send_all_requests, self.ask_next, self.execute_all, self.receive_some, self.take_it)
             ):
                 if 5 * turn + number in changes:
+                    self.shard.is_old = 5 * turn + number in old
                     self.change(uid, number % 2)
                     if device:
                         self.change_device(uid)
@@ -295,9 +376,12 @@ class Views(RuleBasedStateMachine):
                 assert shown == known, "without devices the watchers are shown the same"
 
     def settle(self) -> None:
+        """Wait until all has arrived, with a check of the end of the stream."""
         if self.view.phase is ViewPhase.DOWN:
             self.connect()
         self.work(40, UIDS[0], set(), device=False)
+        self.ping()
+        self.work(10, UIDS[0], set(), device=False)
         assert self.view.phase is ViewPhase.LIVE
 
     def teardown(self) -> None:
@@ -311,13 +395,13 @@ class Views(RuleBasedStateMachine):
             self.settle()
             if not self.is_torn:
                 self.compare()
-            known = self.view.known()
+            known = self.view.known.all()
             self.view.begin_snapshot(known)
             self.push(self.view.apply_snapshot(self.shard.snapshot(known), self.now))
             self.now += ABSENCE_S
         self.compare()
         self.settle()
-        assert self.shard.subscribed == set(self.seen)
+        assert self.shard.subscribed == (set() if self.view.is_whole else set(self.seen))
 
     def compare(self) -> None:
         for uid, seen in self.seen.items():
@@ -335,13 +419,23 @@ Views.TestCase.settings = settings(
 TestViews = Views.TestCase
 
 
+@pytest.mark.parametrize("event", ["loss", "loss, then whole", "switch", "switch back"])
 @pytest.mark.parametrize("device", [False, True])
 @pytest.mark.parametrize("at", range(30))
-def test_a_change_at_any_step_after_a_loss_reaches_every_watcher(at: int, *, device: bool) -> None:
+def test_a_change_at_any_step_after_a_loss_reaches_every_watcher(
+    at: int, event: str, *, device: bool
+) -> None:
     model = Views()
-    model.begin(users=3, watched=3)
-    model.lose()
-    model.connect()
+    model.begin(users=3, watched=3, whole=False)
+    if event == "switch back":
+        model.switch()
+        model.settle()
+    if event.startswith("switch"):
+        model.switch()
+    else:
+        model.is_whole_next = event == "loss, then whole"
+        model.lose()
+        model.connect()
     model.work(6, "ann", {at}, device=device)
     model.last_pushed_states_are_the_known_ones()
     model.teardown()
