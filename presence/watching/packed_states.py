@@ -116,7 +116,7 @@ class PackedStates:
         page, place = self._pages[slot // PAGE_SLOTS], slot % PAGE_SLOTS * _RECORD.size
         beside: _Beside | None = state.meta or None
         try:
-            _RECORD.pack_into(page, place, *_packed(state), *as_of)
+            _RECORD.pack_into(page, place, *_packed(state, as_of), *as_of)
         except (ValueError, StructError):
             _RECORD.pack_into(page, place, _STATUS_NUMBERS[UNKNOWN], _IS_WHOLE, 0, 0, 0, 0, 0, 0, 0)
             beside = state, as_of
@@ -143,8 +143,10 @@ class PackedStates:
         return _RECORD.unpack_from(self._pages[slot // PAGE_SLOTS], slot % PAGE_SLOTS * _RECORD.size)
 
 
-def _packed(state: WatchedState) -> tuple[int, ...]:
+def _packed(state: WatchedState, as_of: EntryId) -> tuple[int, ...]:
     """Return a state as numbers of a record, without `as_of` and `meta`.
+
+    The state of an event has the id `as_of`, which needs no reading.
 
     Raises:
         ValueError: it does not fit; or numbers do not, which `_RECORD` finds.
@@ -156,8 +158,8 @@ def _packed(state: WatchedState) -> tuple[int, ...]:
     if state.since_ms is not None:
         flags, base = _HAS_SINCE, state.since_ms
     if state.id:
-        entry = id_of(state.id)
-        if id_text(entry) != state.id:
+        entry = as_of
+        if id_text(as_of) != state.id and id_text(entry := id_of(state.id)) != state.id:
             raise ValueError("no entry id as Redis writes it")
         flags |= _HAS_ID
         base = base if flags & _HAS_SINCE else entry[0]

@@ -38,14 +38,20 @@ class UserTable:
         self._holds = array("B")  # by how many parts it is held; 0: the slot is free
         self._shards = array("H")  # for `walk`
         self._free = array("I")  # slots
+        # The user found last, who is likely to be looked for again: a change goes through several parts.
+        self._found: tuple[str | None, int | None] = None, None
 
     def __len__(self) -> int:
         return self._count
 
     def find(self, uid: str) -> int | None:
         """Return the slot of a user; None if the user is not held."""
+        if self._found[0] is uid:
+            return self._found[1]
         _, _, rest = self._buckets[self._bucket(hash(uid))].partition(_key(uid))
-        return int(rest[:_SLOT_DIGITS], 16) if rest else None
+        slot = int(rest[:_SLOT_DIGITS], 16) if rest else None
+        self._found = uid, slot
+        return slot
 
     def hold(self, uid: str) -> int:
         """Hold a user once more, and return the slot, which is the user's until as many `release`.
@@ -66,6 +72,7 @@ class UserTable:
             self._hashes.append(0)
             self._holds.append(0)
             self._shards.append(NO_SHARD)
+        self._found = uid, slot
         self._hashes[slot] = hash(uid) & _HASH_MASK
         self._holds[slot] = 1
         self._buckets[self._bucket(self._hashes[slot])] += b"%b%06x\xff" % (_key(uid)[1:], slot)
@@ -80,6 +87,7 @@ class UserTable:
         if self._holds[slot]:
             return
         self._count -= 1
+        self._found = None, None
         if not self._count:
             self._clear()
             return

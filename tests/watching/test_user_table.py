@@ -30,6 +30,7 @@ def test_users_are_found_by_name_and_by_slot_while_they_are_held(steps: list[tup
                 del held[uid], slots[uid]
         assert len(table) == len(slots) == len(set(slots.values()))
         assert table.find(uid) == slots.get(uid)
+        assert table.find("") == slots.get("")
     assert {uid: table.find(uid) for uid in (*NAMES, *slots)} == {
         uid: slots.get(uid) for uid in (*NAMES, *slots)
     }
