@@ -32,8 +32,6 @@ from presence.watching.user_states import (
 
 PAGE_SLOTS: Final = 4_096  # 144 KiB
 BESIDE_BYTES: Final = 110  # memory of an entry beside the records: its place in a table, and its number
-STATE_BYTES: Final = 280  # memory of a whole state beside its texts: tuples and numbers
-DEVICE_BYTES: Final = 150  # memory of a device in it, the same
 
 # The numbers are those of this process, and stored nowhere.
 _STATUSES: Final = ("", OFFLINE, ONLINE, AWAY, "busy", "dnd", UNKNOWN, HIDDEN)  # "": nothing is known
@@ -175,10 +173,4 @@ def _packed(state: WatchedState, as_of: EntryId) -> tuple[int, ...]:
 def _bytes_of(beside: _Beside) -> int:
     if isinstance(beside, str):
         return BESIDE_BYTES + getsizeof(beside)
-    state, _ = beside
-    texts = sum(map(getsizeof, (state.status, state.id, state.meta, state.reason)))
-    devices = sum(
-        DEVICE_BYTES + sum(map(getsizeof, (each.device, each.status, each.device_class, each.meta)))
-        for each in state.devices or ()
-    )
-    return BESIDE_BYTES + STATE_BYTES + texts + devices
+    return BESIDE_BYTES + beside[0].memory_bytes()

@@ -1,15 +1,16 @@
 """Pushes of changes to the clients that watch a user: in order, at most as fast as each client reads.
 
-A change is encoded once for all watchers. Changes wait in one queue and are sent in slices, with a turn for
-other tasks in between, so a user with 10,000 watchers stalls nothing; what a slice has for one connection
-goes out in one write. A connection that has not taken earlier packets gets nothing more until it has;
-meanwhile only the newest change of each user is deferred, so a slow client costs at most an entry per watched
-user (some 100 bytes; the packets are shared).
+Changes wait in one queue and are sent in slices, with a turn for other tasks in between, so a user with
+10,000 watchers stalls nothing. At its turn a change is encoded once for all watchers that take the same form:
+a packet of its own, or one of a row, with or without devices. What a slice has for one connection goes out in
+one write; of rows that is one packet. A connection that has not taken earlier packets gets nothing more until
+it has; meanwhile only the newest change of each user is deferred, so a slow client costs at most an entry per
+watched user (some 100 bytes; the packets are shared).
 
-Packets are bounded by their bytes, those in the queue and those that are deferred. Beyond that a change has
-its place and no packet: it is encoded at its turn, from the state of the user at that time. So it costs some
-200 bytes and its user's name, and there is one for each watched user at most, because a new change replaces
-a queued one without a packet. The same applies beyond `MAX_QUEUED_CHANGES` changes.
+Queued states and deferred packets are bounded by their bytes. Beyond that a change has its place only: it is
+encoded from the state of the user at its turn. So it costs some 200 bytes and its user's name, and there is
+one for each watched user at most, because a new change replaces a queued one without a state. The same
+applies beyond `MAX_QUEUED_CHANGES` changes.
 
 Changes for a quiet session (`presence.core.quiet_sessions`) are deferred in the same way, until its client
 sends a packet: they are *held*. They also go out when it takes bytes that were unsent, because it is awake.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from sys import getsizeof
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -28,20 +29,24 @@ from presence import protocol
 from presence.common.faults import Faults
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
-from presence.protocol import UID_MAX_BYTES
+from presence.protocol import UID_MAX_BYTES, UIDS_MAX
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
-from presence.protocol.prepacked import STATE_MAX_BYTES
-from presence.watching.client_answers import encodable
+from presence.protocol.prepacked import STATE_MAX_BYTES, change_packet, join_changes, pack_row
+from presence.watching.client_answers import pack_most
 from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState, reason_for, reason_shown
 from presence.watching.watch_index import Watches
 
 MAX_PACKETS_PER_SLICE: Final = 256  # packets sent without a turn for other tasks: a millisecond or two
-MAX_QUEUED_CHANGES: Final = 20_000  # with packets: some 10 MB with ordinary names
-MAX_QUEUED_BYTES: Final = 24 * 1024**2  # of changes with packets: those with devices have up to 256 KiB each
+MAX_QUEUED_CHANGES: Final = 20_000  # with states: some 10 MB with ordinary names
+MAX_QUEUED_BYTES: Final = 24 * 1024**2  # of changes with states: those with many devices have 100 KB each
 MAX_DEFERRED_BYTES: Final = 32 * 1024**2  # of packets; one that several connections wait for counts for each
-CHANGE_BYTES: Final = 400  # memory of a change beside its texts and packets: 330 were measured
-MAX_JOINED_BYTES: Final = 16_384  # of deferred changes, offered in one write
+CHANGE_BYTES: Final = 400  # memory of a change beside its state and the user's name: 330 were measured
+MAX_JOINED_BYTES: Final = 16_384  # of changes offered in one write, unless one alone has more
 MAX_FRAME_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
+# Forms of a packet are sums of these.
+_ROWS: Final = 1
+_DEVICES: Final = 2
+_FORMS: Final = 4  # how many there are
 
 
 @dataclass(slots=True)
@@ -50,16 +55,16 @@ class PushStatistics:
 
     queued: int = 0  # changes in the queue
     changes: int = 0  # of watched users
-    sent: int = 0  # packets that connections took
-    put_off: int = 0  # packets deferred, because the connection had not taken earlier ones
-    held: int = 0  # packets deferred, because the session is quiet
+    sent: int = 0  # changes that connections took
+    put_off: int = 0  # changes deferred, because the connection had not taken earlier ones
+    held: int = 0  # changes deferred, because the session is quiet
     replaced: int = 0  # changes replaced by a newer one of the same user
     late: int = 0  # changes to be encoded at their turn, for lack of room
     damaged: int = 0  # changes that cannot be encoded as they are
     slow: int = 0  # connections with deferred changes that are not held
     holding: int = 0  # quiet sessions for which changes are held
     released: int = 0  # sessions whose changes were held, and go out next
-    queued_bytes: int = 0  # memory of the changes with packets in the queue
+    queued_bytes: int = 0  # memory of the changes with states in the queue
     deferred_bytes: int = 0  # of packets
 
 
@@ -75,16 +80,27 @@ class _Change:
     number: int  # of changes, it is the so many-th
     reason: str
     is_of_device: bool  # only devices have changed
-    size_bytes: int = 0  # memory, if it has packets; 0: it is late, to be encoded at its turn
-    frame: bytes = b""  # b"": only devices have changed
-    detailed: bytes = b""  # with the devices; b"": they are not known, or no watcher has asked for them
+    state: WatchedState | None = None  # None: it is late, and will have that of its turn
+    size_bytes: int = 0  # memory, if it is not late
 
 
-def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
-    frame = protocol.encode(protocol.presence(uid, state.shown(), reason_shown(reason)))
-    if len(frame) > (MAX_FRAME_BYTES if state.devices is None else SERVER_FRAME_LIMIT_BYTES):
-        raise protocol.EncodeError(f"a change takes {len(frame)} bytes")
-    return frame
+class _Turn(NamedTuple):
+    """A change whose turn it is."""
+
+    change: _Change
+    sessions: list[Session]  # the watchers still to send to, last first
+    packets: list[bytes | None]  # by form; None: not encoded yet
+
+
+def _packed(uid: str, state: WatchedState, reason: str, *, rows: bool) -> bytes:
+    """Return a change as a packet of its own, or, with `rows`, as a packet of one row."""
+    if rows:
+        packet = change_packet(pack_row(state.row(uid, reason_shown(reason))))
+    else:
+        packet = protocol.encode(protocol.presence(uid, state.shown(), reason_shown(reason)))
+    if len(packet) > (MAX_FRAME_BYTES if state.devices is None else SERVER_FRAME_LIMIT_BYTES):
+        raise protocol.EncodeError(f"a change takes {len(packet)} bytes")
+    return packet
 
 
 class PushQueue:
@@ -113,8 +129,7 @@ class PushQueue:
         self._quiet = quiet
         self._queue: deque[_Change] = deque()
         self._last: dict[str, _Change] = {}  # the queued change of each user
-        # With the watchers still to send to, last first.
-        self._current: tuple[_Change, list[Session]] | None = None
+        self._turn: _Turn | None = None
         self._number = 0  # of the latest change
         # Of users with queued changes, the sessions that were told a state later than one of these, and the
         # number of the latest change then: it and those before it are no news for them.
@@ -122,7 +137,7 @@ class PushQueue:
         self._deferred: dict[Session, dict[str, bytes]] = {}
         self._released: dict[Session, None] = {}  # sessions whose deferred changes go out next, in order
         self._filled = trio.Event()
-        self._queued_bytes = 0  # memory of the queued changes with packets
+        self._queued_bytes = 0  # memory of the queued changes with states
         self._deferred_bytes = 0  # of packets
         self._statistics = PushStatistics()
         self.with_devices: set[Session] = set()
@@ -138,17 +153,15 @@ class PushQueue:
         self._number += 1
         queued = self._last.get(uid)
         is_full = len(self._queue) >= MAX_QUEUED_CHANGES or self._queued_bytes >= MAX_QUEUED_BYTES
-        if queued is not None and (is_full or not queued.size_bytes):
+        if queued is not None and (is_full or queued.state is None):
             self._replace(queued, change)
             return
         queued = _Change(uid, self._number, change.reason, change.is_of_device)
         if is_full:
             self._statistics.late += 1
         else:
-            self._encode(queued, change.state)
-            shared = queued.frame is queued.detailed
-            packets = len(queued.frame) + (0 if shared else len(queued.detailed))
-            queued.size_bytes = CHANGE_BYTES + getsizeof(uid) + packets
+            queued.state = change.state
+            queued.size_bytes = CHANGE_BYTES + getsizeof(uid) + change.state.memory_bytes()
             self._queued_bytes += queued.size_bytes
         self._last[uid] = queued
         self._queue.append(queued)
@@ -157,32 +170,32 @@ class PushQueue:
     def _replace(self, queued: _Change, change: UserEvent) -> None:
         """Let a queued change stand for a newer one too: it is late from now on."""
         self._statistics.replaced += 1
-        self._statistics.late += queued.size_bytes > 0
+        self._statistics.late += queued.state is not None
         self._queued_bytes -= queued.size_bytes
-        queued.frame, queued.detailed, queued.size_bytes, queued.number = b"", b"", 0, self._number
+        queued.state, queued.size_bytes, queued.number = None, 0, self._number
         if queued.is_of_device or not change.is_of_device:
             queued.reason, queued.is_of_device = change.reason, change.is_of_device
 
-    def _encode(self, change: _Change, state: WatchedState) -> None:
-        if not change.is_of_device:
-            plain = state if state.devices is None else state._replace(devices=None)
-            change.frame = self._frame(change.uid, plain, change.reason)
-        if state.devices is None:
-            change.detailed = change.frame
-        elif self.with_devices:
-            change.detailed = self._frame(change.uid, state, change.reason)
+    def _packet(self, change: _Change, form: int) -> bytes:
+        """Return the packet of a change in one form; b"" if there is none."""
+        state = change.state
+        if state is not None and not form & _DEVICES:
+            state = state.without_devices()
+        if state is None or (change.is_of_device and state.devices is None):
+            return b""
+        return self._encoded(change.uid, state, change.reason, rows=bool(form & _ROWS))
 
-    def _frame(self, uid: str, state: WatchedState, reason: str) -> bytes:
+    def _encoded(self, uid: str, state: WatchedState, reason: str, *, rows: bool) -> bytes:
         try:
-            return _packed(uid, state, reason)
+            return _packed(uid, state, reason, rows=rows)
         except protocol.EncodeError:
             self._statistics.damaged += 1
-            return _packed(uid, encodable(state), reason)
+            return pack_most(state, lambda each: _packed(uid, each, reason, rows=rows))
 
     async def run(self) -> None:
         """Send changes until cancelled."""
         while True:
-            if not self._queue and self._current is None and not self._released:
+            if not self._queue and self._turn is None and not self._released:
                 self._filled = trio.Event()
                 await self._filled.wait()
             if self._released:
@@ -194,43 +207,45 @@ class PushQueue:
 
     def send_slice(self) -> None:
         gathered: dict[Session, _Frames] = {}
+        with_devices = self.with_devices
         left = MAX_PACKETS_PER_SLICE
-        listed_before = self._current
-        while left > 0 and (current := self._next()) is not None:
-            change, sessions = current
-            turn = sessions[-left:]
+        listed_before = self._turn
+        while left > 0 and (turn := self._next()) is not None:
+            change, sessions, packets = turn
+            due = sessions[-left:]
             del sessions[-left:]
-            left -= max(1, len(turn))
+            left -= max(1, len(due))
             told = self._told.get(change.uid)
-            for session in turn:
+            for session in due:
                 # The session may have ended, or its watch been answered anew, since it was listed.
-                if current is listed_before and not self._watches.has(session, change.uid):
+                if turn is listed_before and not self._watches.has(session, change.uid):
                     continue
                 if told is None or told.get(session, 0) < change.number:
-                    frame = change.detailed if session in self.with_devices else b""
-                    frame = frame or change.frame
-                    if frame:
-                        gathered.setdefault(session, []).append((change.uid, frame))
+                    form = _ROWS * session.features.batch + _DEVICES * (session in with_devices)
+                    packet = packets[form]
+                    if packet is None:
+                        packet = packets[form] = self._packet(change, form)
+                    if packet:
+                        gathered.setdefault(session, []).append((change.uid, packet))
         for session, frames in gathered.items():
             # A lost change would leave a wrong view, so the client is disconnected, and asks anew.
             with self._faults.contained("push", partial(self._faults.disconnect, session)):
                 self._send_to(session, frames)
 
-    def _next(self) -> tuple[_Change, list[Session]] | None:
-        if self._current is None or not self._current[1]:
-            if self._current is not None and self._current[0].uid not in self._last:
-                self._told.pop(self._current[0].uid, None)
-            self._current = None
+    def _next(self) -> _Turn | None:
+        if self._turn is None or not self._turn.sessions:
+            if self._turn is not None and self._turn.change.uid not in self._last:
+                self._told.pop(self._turn.change.uid, None)
+            self._turn = None
             if self._queue:
                 change = self._queue.popleft()
                 if self._last[change.uid] is change:
                     del self._last[change.uid]
                 self._queued_bytes -= change.size_bytes
-                state = None if change.size_bytes else self._latest(change.uid)
-                if state is not None:
-                    self._encode(change, state)
-                self._current = change, self._watches.watchers(change.uid)
-        return self._current
+                if change.state is None:
+                    change.state = self._latest(change.uid)
+                self._turn = _Turn(change, self._watches.watchers(change.uid), [None] * _FORMS)
+        return self._turn
 
     def _send_to(self, session: Session, frames: _Frames) -> None:
         deferred = self._deferred.get(session)
@@ -289,30 +304,40 @@ class PushQueue:
 
     def _offer(self, session: Session, frames: _Frames) -> int:
         """Offer packets to a connection, several per write; return how many it took."""
+        if len(frames) == 1 and frames[0][1] and session.transport is not None:
+            taken = int(session.transport.try_send(session.handle, frames[0][1]))
+            self._statistics.sent += taken
+            return taken
         taken = 0
+        join = join_changes if session.features.batch else b"".join
         while taken < len(frames) and session.transport is not None:
             joined: list[bytes] = []
             end, size = taken, 0
-            while end < len(frames) and size < MAX_JOINED_BYTES:
+            while end < len(frames) and len(joined) < UIDS_MAX:
                 uid, frame = frames[end]
-                joined.append(frame or self._late_frame(session, uid))
-                size += len(joined[-1])
+                packet = frame or self._late_packet(session, uid)
+                size += len(packet)
+                if joined and size > MAX_JOINED_BYTES:
+                    break
+                if packet:
+                    joined.append(packet)
                 end += 1
-            if not session.transport.try_send(session.handle, b"".join(joined)):
+            if joined and not session.transport.try_send(session.handle, join(joined)):
                 break
             taken = end
         self._statistics.sent += taken
         return taken
 
-    def _late_frame(self, session: Session, uid: str) -> bytes:
+    def _late_packet(self, session: Session, uid: str) -> bytes:
         """Return the packet of a deferred change that has none; b"" if the user is no longer known."""
         state = self._latest(uid)
         if state is None:
             return b""
         self._note_told(session, uid)  # or a change that is still queued would follow it
         if session not in self.with_devices:
-            state = state._replace(devices=None)
-        return self._frame(uid, state, state.reason or reason_for(state))
+            state = state.without_devices()
+        reason = state.reason or reason_for(state)
+        return self._encoded(uid, state, reason, rows=session.features.batch)
 
     def answered(self, session: Session, uids: Collection[str]) -> None:
         """Note that a session is told the states of users now: changes until now are no news for it."""
@@ -321,7 +346,7 @@ class PushQueue:
             self._note_told(session, uid)
 
     def _note_told(self, session: Session, uid: str) -> None:
-        if uid in self._last or (self._current is not None and self._current[0].uid == uid):
+        if uid in self._last or (self._turn is not None and self._turn.change.uid == uid):
             self._told.setdefault(uid, {})[session] = self._number
 
     def discard(self, session: Session, uids: Iterable[str] | None = None) -> None:
@@ -336,7 +361,7 @@ class PushQueue:
             self._quiet.holding.discard(session)
 
     def statistics(self) -> PushStatistics:
-        self._statistics.queued = len(self._queue) + (self._current is not None)
+        self._statistics.queued = len(self._queue) + (self._turn is not None)
         self._statistics.slow = len(self._deferred) - len(self._quiet.holding)
         self._statistics.holding = len(self._quiet.holding)
         self._statistics.released = len(self._released)

@@ -99,7 +99,7 @@ class Queries:
             uids = [uid for uid in uids if uid not in unseen]
         if not uids:
             self.statistics.answered += 1
-            send(session, states_packet(query.id, {}, hidden))
+            send(session, states_packet(query.id, {}, hidden, rows=session.features.batch))
             return
         size = QUERY_BYTES + len(query.uids) * QUERY_USER_BYTES + memory_of(query.uids)
         if self._users + len(uids) > MAX_PENDING_USERS or self._bytes + size > MAX_PENDING_BYTES:
@@ -174,9 +174,10 @@ class Queries:
             hidden = [*hidden, *self._visibility.hidden(pending.session, pending.uids)]
         wanted = {uid: states[uid] for uid in pending.uids}
         if not pending.query.detail:
-            wanted = {uid: state._replace(devices=None) for uid, state in wanted.items()}
+            wanted = {uid: state.without_devices() for uid, state in wanted.items()}
         try:
-            packet = states_packet(pending.query.id, wanted, hidden)
+            rows = pending.session.features.batch
+            packet = states_packet(pending.query.id, wanted, hidden, rows=rows)
         except protocol.EncodeError:  # only devices take so much
             self._settle(pending)
             self.statistics.refused += 1

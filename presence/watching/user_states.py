@@ -5,12 +5,14 @@ Entry ids are compared as pairs of numbers; of two entries of a user the one wit
 
 import json
 from collections.abc import Mapping
+from sys import getsizeof
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
 from presence.common import meta_json
-from presence.protocol import Code
+from presence.protocol import Code, Row
+from presence.protocol.rows import make_row
 
 EntryId: TypeAlias = tuple[int, int]
 
@@ -19,10 +21,13 @@ NO_ENTRY: Final[EntryId] = (0, 0)
 # them. The entries for device events are bounded so (see lib/shown_state.lua); an answer must show the same.
 DEVICES_META_MAX_BYTES: Final = 2048
 REASON_CHARS: Final = 64  # far more than any code has
+STATE_BYTES: Final = 280  # memory of a state beside its texts and devices: tuples and numbers
+DEVICE_BYTES: Final = 150  # memory of a device in it, the same
 _PUBLIC_ID: Final = "*"  # in the entry with which a user becomes invisible: its own id
 ONLINE, AWAY, OFFLINE, UNKNOWN, HIDDEN = "online", "away", "offline", "unknown", "not_allowed"
 # What an operator does to a user is no business of others; the application's backend gets these reasons.
 _PRIVATE_REASONS: Final = frozenset({Code.KICKED.reason, Code.BANNED.reason})
+_SHOWN_AS_LOGOUT: Final = _PRIVATE_REASONS | {Code.LOGOUT.reason}
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
 
@@ -34,6 +39,11 @@ class WatchedDevice(NamedTuple):
     since_ms: int  # when it logged in, Unix milliseconds
     device_class: str  # as its login says; "" if it does not
     meta: str  # JSON text set by the client; "" if none
+
+    def memory_bytes(self) -> int:
+        """Return its approximate memory."""
+        texts = (self.device, self.status, self.device_class, self.meta)
+        return DEVICE_BYTES + sum(map(getsizeof, texts))
 
     def shown(self) -> dict[str, Any]:
         """Return the device as packets have it."""
@@ -57,30 +67,51 @@ class WatchedState(NamedTuple):
     devices: tuple[WatchedDevice, ...] | None = None  # None: they are not asked for
     hides_times: bool = False  # others get no times, and nothing that reveals them
 
+    def memory_bytes(self) -> int:
+        """Return its approximate memory."""
+        texts = getsizeof(self.status) + getsizeof(self.id) + getsizeof(self.meta) + getsizeof(self.reason)
+        devices = sum(each.memory_bytes() for each in self.devices) if self.devices else 0
+        return STATE_BYTES + texts + devices
+
+    def without_devices(self) -> "WatchedState":
+        return self if self.devices is None else self._replace(devices=None)
+
+    def public(self) -> "WatchedState":
+        """Return what of it others are shown."""
+        if self.hides_times:  # like one whom the server does not remember; the id begins with a time
+            devices = self.devices and tuple(each._replace(since_ms=0) for each in self.devices)
+            return WatchedState(self.status, meta=self.meta, devices=devices)
+        if self.reason in _SHOWN_AS_LOGOUT:
+            # So it is to the millisecond, or it was no logout: one whom an operator ends was last seen
+            # up to a keepalive earlier, which would tell the two apart.
+            return self._replace(reason=Code.LOGOUT.reason, last_seen_ms=self.since_ms)
+        return self
+
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
         if self.status == HIDDEN:
             return {"status": HIDDEN}
-        if self.hides_times:  # like one whom the server does not remember; the id begins with a time
-            devices = self.devices and tuple(each._replace(since_ms=0) for each in self.devices)
-            return WatchedState(self.status, meta=self.meta, devices=devices).shown()
+        public = self.public()
         state: dict[str, Any] = {
-            "status": self.status,
-            "since_ms": self.since_ms,
-            "last_seen_ms": self.last_seen_ms,
-            "id": self.id or None,
+            "status": public.status,
+            "since_ms": public.since_ms,
+            "last_seen_ms": public.last_seen_ms,
+            "id": public.id or None,
         }
-        if self.reason:
-            state["reason"] = reason_shown(self.reason)
-            if state["reason"] == Code.LOGOUT.reason:
-                # So it is to the millisecond, or it was no logout: one whom an operator ends was last seen
-                # up to a keepalive earlier, which would tell the two apart.
-                state["last_seen_ms"] = self.since_ms
-        if self.meta and (said := _meta(self.meta)):
+        if public.reason:
+            state["reason"] = public.reason
+        if public.meta and (said := _meta(public.meta)):
             state["meta"] = said
-        if self.devices is not None:
-            state["devices"] = [each.shown() for each in self.devices]
+        if public.devices is not None:
+            state["devices"] = [each.shown() for each in public.devices]
         return state
+
+    def row(self, uid: str, reason: str = "") -> Row:
+        """Return the state as rows have it; `reason`: of a change, as others are shown it."""
+        status, since_ms, last_seen_ms, id, meta, own_reason, devices, _ = self.public()
+        said = (meta and _meta(meta)) or None
+        shown = None if devices is None else [each.shown() for each in devices]
+        return make_row(uid, status, reason or own_reason, since_ms, last_seen_ms, id, said, shown)
 
 
 class UserEvent(NamedTuple):

@@ -28,9 +28,9 @@ from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
 from presence.core.service_requests import QueryRequest, UnwatchRequest, WatchRequest, send_error, send_ok
 from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
-from presence.protocol import UIDS_MAX, Code, EncodeError, encode, presence
+from presence.protocol import UIDS_MAX, Code, EncodeError
 from presence.watching.channel import ShardServers
-from presence.watching.client_answers import HIDDEN_STATE, refuse_busy, refuse_failed, send, states_packet
+from presence.watching.client_answers import last_packets, refuse_busy, refuse_failed, send, states_packet
 from presence.watching.pending_watches import (
     MAX_PENDING_BYTES,
     PendingWatch,
@@ -161,8 +161,7 @@ class Watching:
         hidden = self._visibility.hidden(session, self._watches.watched_by(session))
         self._pushes.discard(session, hidden)
         self._drop_unwanted(self._watches.remove(session, hidden))
-        frames = (presence(uid, HIDDEN_STATE.shown(), Code.NOT_ALLOWED.reason) for uid in hidden)
-        send(session, b"".join(map(encode, frames)))
+        send(session, last_packets(hidden, Code.NOT_ALLOWED, rows=session.features.batch))
 
     async def _expire_passes(self, visibility: Visibility) -> None:
         """Hide users from clients whose passes expire."""
@@ -254,9 +253,9 @@ class Watching:
             hidden = [*hidden, *self._visibility.hidden(session, watch.uids)]
         states = {uid: state for uid, state in latest.items() if state is not None}
         if not watch.detail:
-            states = {uid: state._replace(devices=None) for uid, state in states.items()}
+            states = {uid: state.without_devices() for uid, state in states.items()}
         try:
-            packet = states_packet(watch.id, states, hidden)
+            packet = states_packet(watch.id, states, hidden, rows=session.features.batch)
         except EncodeError:  # only devices take so much
             self._refused += 1
             self._drop_unwanted(watch.uids)

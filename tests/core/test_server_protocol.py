@@ -133,7 +133,7 @@ def test_a_confirmation_behind_which_the_connection_ends_still_counts(world: Wor
 def test_a_session_has_a_feature_if_its_login_says_so(
     world: World, name: str, given: bool | None, expected: bool
 ) -> None:
-    world.login(**{name: given})
+    world.login("ada", **{name: given})
     features = world.session().features
     assert getattr(features, name) == expected
     assert sum(features) == expected
