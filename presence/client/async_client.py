@@ -151,6 +151,25 @@ class Client:
         answer = await self._request(state.watch(user_ids(uids)), undo=True)
         return state.watches.newest(user_states(answer))
 
+    async def watch_roster(self) -> dict[str, UserState]:
+        """Watch the users whom the backend has listed for this user; return their states.
+
+        Their changes follow as for `watch`, also after a reconnect. So do changes of the list:
+        `PresenceChanged` with the reason ``watched`` for a user who is added, and with the status and reason
+        ``removed`` for one who is taken off it, and not watched any more unless `watch` was called, too.
+        `unwatch` of a listed user counts until the next login.
+
+        Raises as `watch`; `Unsupported`: the server is older, and keeps no rosters.
+        """
+        state = self._link.machine.persistent_state
+        answer = await self._request(state.watch([], roster=True), undo=True)
+        return state.watches.newest(user_states(answer))
+
+    def watch_roster_nowait(self) -> None:
+        """As `watch_roster`, logged in or not; the states arrive as for `watch_nowait`. Raises `Ended`."""
+        self._link.machine.watch_roster_nowait(self._link.now())
+        self._link.perform([])
+
     async def add_pass(self, visibility_pass: str) -> None:
         """Give the server a pass, by which this user may see others until it expires; see `presence.passes`.
 
@@ -171,11 +190,11 @@ class Client:
         self._link.perform([])
 
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
-        """Stop watching some users, or all, immediately, whatever is raised; queued pushes still come.
+        """Stop watching some users, or all and the roster, immediately, whatever is raised.
 
-        While the client is not logged in, it sends nothing and returns immediately. Raises
-        `RequestFailed`, `ServerFailed` or `RequestTimeout` if the server did not confirm it; `Ended`; or
-        `EncodeError`, and then nothing changed.
+        Queued pushes still come. While the client is not logged in, it sends nothing and returns immediately.
+        Raises `RequestFailed`, `ServerFailed` or `RequestTimeout` if the server did not confirm it; `Ended`;
+        or `EncodeError`, and then nothing changed.
         """
         given = None if uids is None else user_ids(uids)
         id = self._link.machine.unwatch(given, self._request_timeout_s, self._link.now())

@@ -229,6 +229,14 @@ class BlockingClient:
         """Watch users from now on, logged in or not. See `Client.watch_nowait`."""
         self._run(partial(self._client.watch_nowait, uids))
 
+    def watch_roster(self) -> dict[str, UserState]:
+        """Watch the users whom the backend has listed for this user. See `Client.watch_roster`."""
+        return self._call(self._client.watch_roster)
+
+    def watch_roster_nowait(self) -> None:
+        """Watch the roster from now on, logged in or not. See `Client.watch_roster_nowait`."""
+        self._run(self._client.watch_roster_nowait)
+
     def unwatch(self, uids: Iterable[str] | None = None) -> None:
         """Stop watching some users, or all. See `Client.unwatch`."""
         self._call(partial(self._client.unwatch, uids))

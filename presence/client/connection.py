@@ -34,10 +34,12 @@ class _Watches(NamedTuple):
 
     state: PersistentState
     uids: list[str]
+    are_listed: bool = False  # in the roster, and asked for by name because the server is older
 
     def current(self) -> "_Watches | None":
         """Return the same for those who are still watched; None if there are none."""
-        uids = [uid for uid in self.uids if uid in self.state.watches]
+        watches = self.state.watches
+        uids = [uid for uid in self.uids if uid in watches and watches.is_listed(uid) is self.are_listed]
         return self._replace(uids=uids) if uids else None
 
     def packet(self) -> Packet:
@@ -49,11 +51,32 @@ class _Watches(NamedTuple):
         """Return what a refusal for good leads to, and what to request instead; `others` are pending."""
         if error.code == Code.TOO_LARGE and self.state.watch_devices and len(self.uids) > USERS_THAT_FIT:
             half = len(self.uids) // 2  # the answer, with all devices, would not fit into a frame
-            return [], [_Watches(self.state, self.uids[:half]), _Watches(self.state, self.uids[half:])]
+            return [], [self._replace(uids=self.uids[:half]), self._replace(uids=self.uids[half:])]
         asked = {uid for each in others if isinstance(each, _Watches) for uid in each.uids}
         ended = tuple(uid for uid in self.uids if uid not in asked)
         self.state.watches.end(ended)
         return [WatchEnded(ended, error.code, error.reason, error.message)] if ended else [], []
+
+
+class _Roster(NamedTuple):
+    """The users whom the backend has listed for this one: again after a reconnect, or without waiting."""
+
+    state: PersistentState
+
+    def current(self) -> "_Roster | None":
+        return self if self.state.watches.follows_roster else None
+
+    def packet(self) -> Packet:
+        return self.state.watch([], roster=True)
+
+    def refused(
+        self, error: RequestFailed, _others: list["_OwnRequest"]
+    ) -> tuple[Effects, list["_OwnRequest"]]:
+        watches = self.state.watches
+        if error.code == Code.UNSUPPORTED and watches.roster_was_granted:
+            # An older server, as during an upgrade: it can watch the users as they were listed last.
+            return [], [_Watches(self.state, uids, are_listed=True) for uids in watches.listed_batches()]
+        return [WatchEnded(watches.end_roster(), error.code, error.reason, error.message)], []
 
 
 class _Pass(NamedTuple):
@@ -92,7 +115,7 @@ class _Rest(NamedTuple):
         return [], []
 
 
-_OwnRequest = _Watches | _Pass | _Rest
+_OwnRequest = _Watches | _Roster | _Pass | _Rest
 
 
 class OwnRequests:
@@ -164,6 +187,8 @@ class OwnRequests:
         waiting = {uid for each in self._queue if isinstance(each, _Watches) for uid in each.uids}
         for uids in watches.hidden_batches(waiting):
             self._queue.append(_Watches(self._session.persistent_state, uids))
+        if watches.hides_listed and not any(isinstance(each, _Roster) for each in self._queue):
+            self._queue.append(_Roster(self._session.persistent_state))
 
     def _send(self, request: _OwnRequest, now: float) -> None:
         if (current := request.current()) is not None:
@@ -215,6 +240,7 @@ class ClientConnection(ClientSession):
         restored: list[_OwnRequest] = [
             *([_Rest(state)] if state.rest() else []),
             *(_Pass(state, text) for text in state.passes),
+            *([_Roster(state)] if state.watches.follows_roster else []),
             *(_Watches(state, uids) for uids in state.watches.batches()),
         ]
         self.own_requests = OwnRequests(self, restored, now, chance)
@@ -229,6 +255,10 @@ class ClientConnection(ClientSession):
     def watch(self, uids: list[str], now: float) -> None:
         """Request watches, until they are granted or refused for good."""
         self.own_requests.add(_Watches(self.persistent_state, uids), now)
+
+    def watch_roster(self, now: float) -> None:
+        """Request the roster, until it is granted or refused for good."""
+        self.own_requests.add(_Roster(self.persistent_state), now)
 
     def renew_token(self, lacking: Loss | None, now: float) -> None:
         """Send the token that the program has returned; ask for it again later if there is none to send."""

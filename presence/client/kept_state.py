@@ -44,8 +44,8 @@ class PersistentState:
         token: str | None = self.login.payload.get("token")
         return token
 
-    def watch(self, uids: Iterable[str]) -> Packet:
-        return protocol.watch(uids, detail=self.watch_devices or None)
+    def watch(self, uids: Iterable[str], *, roster: bool = False) -> Packet:
+        return protocol.watch(uids, detail=self.watch_devices or None, roster=roster or None)
 
     def login_packet(self, time_ms: float | None) -> Packet:
         """Return the login to send now; what it leaves out is in `rest` until the next one.
@@ -124,20 +124,29 @@ class PersistentState:
         self.login = own_copy(self._validated(self.login._replace(payload=payload)))
 
     def request_sent(self, id: int, packet: Packet) -> None:
-        if packet.kind == Kind.WATCH:
+        if packet.kind == Kind.WATCH and packet.payload.get("roster"):
+            self.watches.roster_requested(id)
+        elif packet.kind == Kind.WATCH:
             self.watches.request_sent(id, packet.payload["uids"])
         elif packet.kind == Kind.UNWATCH:
-            self.watches.remove(packet.payload.get("uids"))
+            self.watches.unwatch_sent(id, packet.payload.get("uids"))
 
-    def request_granted(self, id: int, packet: Packet, answer: Mapping[str, Any]) -> list[PresenceChanged]:
-        """Apply a granted request; return the changes of users who were watched before."""
+    def request_granted(
+        self, id: int, packet: Packet, answer: Mapping[str, Any], *, is_own: bool
+    ) -> list[PresenceChanged]:
+        """Apply a granted request; return the changes of users who were watched before.
+
+        `is_own`: the client made it by itself.
+        """
         if packet.kind == Kind.WATCH:
             if visibility_pass := packet.payload.get("pass"):
                 self.passes.pop(visibility_pass, None)
                 self.passes[visibility_pass] = None
                 while len(self.passes) > MAX_PASSES:
                     del self.passes[next(iter(self.passes))]
-            return self.watches.request_granted(id, user_states(answer))
+            is_roster = packet.payload.get("roster")
+            granted = self.watches.roster_granted if is_roster else self.watches.request_granted
+            return granted(id, user_states(answer), is_own=is_own)
         if packet.kind == Kind.UPDATE:
             self._superseded.pop(id, None)
             with suppress(EncodeError):  # with the longest names even a login without `meta` may be too long

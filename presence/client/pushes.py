@@ -14,6 +14,7 @@ from presence.protocol import Kind, Packet, from_row
 
 MEANWHILE: Final = "meanwhile"
 WATCHED: Final = "watched"
+REMOVED: Final = "removed"
 _ENTRY_ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
 
 
@@ -138,9 +139,9 @@ class PresenceChanged:
     """A watched user's state has changed. Each change of a user is reported once, in order.
 
     The reason is the name of the code that caused it, also of a device (see `watch_devices` of `connect`);
-    ``watched`` for the first state of a user given to
-    `watch_nowait`; ``meanwhile`` for a change found after a lost connection (intermediate states are not
-    reported).
+    ``watched`` for the first state of a user given to `watch_nowait`, or added to the roster;
+    ``removed``, as is the status, for a user who was taken off the roster and is not watched any more;
+    ``meanwhile`` for a change found after a lost connection (intermediate states are not reported).
     """
 
     uid: str

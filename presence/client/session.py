@@ -43,6 +43,8 @@ MESSAGE_RETRY_INTERVAL_S: Final = 1.0  # between attempts to reach a recipient w
 MIN_MESSAGE_RETRY_S: Final = 0.1  # whatever the server asks for
 # After these errors the server closes; others refuse one request.
 _ENDS_CONNECTION: Final = frozenset({Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN})
+# What an older server means by an ok without `roster`: it has ignored the key.
+_NO_ROSTERS: Final = protocol.error(None, Code.UNSUPPORTED, "this server keeps no rosters").payload
 
 
 class Keepalives:
@@ -266,8 +268,10 @@ class ClientSession:
             return None
         self.sight_requests.discard(id)
         self.watch_requests.discard(id)
-        if pending.packet.kind == Kind.WATCH and (uids := self.persistent_state.watches.request_failed(id)):
-            self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
+        if pending.packet.kind == Kind.WATCH and (undo := self.persistent_state.watches.request_failed(id)):
+            undo_id = next(self._ids)
+            self._outgoing += protocol.encode(undo._replace(id=undo_id), protocol.FRAME_LIMIT_BYTES)
+            self.persistent_state.request_sent(undo_id, undo)
         return pending
 
     def _leave_line(
@@ -341,12 +345,15 @@ class ClientSession:
             return []
         if id == self.keepalives.unanswered_id:
             self.keepalives.note_answered(now)
+        self.persistent_state.watches.unwatch_answered(id)
         if pending is None:
             return []  # a keepalive, or an abandoned request
         self.sight_requests.discard(id)
         self.watch_requests.discard(id)
         if packet.kind == Kind.OK:
-            return self._granted(id, pending, payload, now)
+            if not (pending.packet.payload.get("roster") and "roster" not in payload):
+                return self._granted(id, pending, payload, now)
+            payload = _NO_ROSTERS
         self.persistent_state.watches.request_failed(id)
         if pending.packet.kind == Kind.UPDATE and "idle_timeout" in pending.packet.payload:
             self.keepalives.restore_interval(now)
@@ -369,7 +376,8 @@ class ClientSession:
         if pending.packet.kind == Kind.MESSAGE:
             followed = self._follow(*self._lines.delivered(pending.packet.payload["to"], id, now))
             return [*pending.effects_of(id, payload, now), *followed]
-        changes = self.persistent_state.request_granted(id, pending.packet, payload)
+        is_own = pending.on_answer is not None
+        changes = self.persistent_state.request_granted(id, pending.packet, payload, is_own=is_own)
         if pending.packet.kind == Kind.UPDATE and "keepalive" in payload:
             self.keepalives.set_interval(payload["keepalive"], now)
         if (token := pending.packet.payload.get("token")) is not None:

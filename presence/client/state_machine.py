@@ -299,6 +299,14 @@ class ClientMachine:
         if new and self._connection is not None and self.state is State.ONLINE:
             self._connection.watch(new, now)
 
+    def watch_roster_nowait(self, now: float) -> None:
+        """Watch the users of the roster from now on, connected or not; raises `Ended`."""
+        if self.state is State.ENDED:
+            raise self.end_error().with_traceback(None)
+        is_new = self.persistent_state.watches.follow_roster()
+        if is_new and self._connection is not None and self.state is State.ONLINE:
+            self._connection.watch_roster(now)
+
     def unwatch(self, uids: list[str] | None, timeout_s: float, now: float) -> int | None:
         """Stop watching some users, or all; return the request's id, or None if not connected.
 

@@ -13,6 +13,8 @@ from presence.client import (
     Ended,
     State,
     Unreachable,
+    Unsupported,
+    WatchEnded,
     connect_blocking,
 )
 from presence.protocol import Kind
@@ -114,3 +116,12 @@ def test_the_options_are_those_of_the_other_face(server: GrantingServer) -> None
     with connect_blocking(*server.address, uid="ann", options=options) as client:
         client.disconnect()
     assert kinds(server) == [Kind.LOGIN]
+
+
+def test_an_older_server_has_no_roster(client: BlockingClient) -> None:
+    with pytest.raises(Unsupported):
+        client.watch_roster()
+    client.watch_roster_nowait()
+    ended = client.receive(PATIENCE_S, "presence")
+    assert isinstance(ended, WatchEnded)
+    assert (ended.uids, ended.reason) == ((), "unsupported")

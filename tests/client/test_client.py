@@ -215,10 +215,40 @@ async def test_a_cancelled_watch_is_undone_and_affects_no_other() -> None:
         with anyio.move_on_after(1):
             await client.watch(["bob"])
         await anyio.sleep(1)
-        assert protocol.unwatch(["bob"]) in script.received
+        assert protocol.unwatch(["bob"]).payload in [
+            each.payload for each in script.received if each.kind == Kind.UNWATCH
+        ]
         assert client.watched == {}
         script.answers = True
         assert await client.query(["bob"]) == {}
+
+
+@on_both_backends(autojump=True)
+async def test_a_cancelled_roster_is_undone() -> None:
+    script = ScriptedServer()
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
+        script.answers = False
+        with anyio.move_on_after(1):
+            await client.watch_roster()
+        await anyio.sleep(1)
+        assert {"uids": [], "roster": True} in [
+            each.payload for each in script.received if each.kind == Kind.UNWATCH
+        ]
+
+
+@on_both_backends(autojump=True)
+async def test_the_roster_is_given_to_the_caller_and_its_changes_to_the_iterator() -> None:
+    script = ScriptedServer()
+    script.answer = {"states": ["bob"], "roster": 1}
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
+        assert await client.watch_roster() == {"bob": UserState("offline")}
+        await script.send(protocol.changes([["kim", "away", 6, 1, 0], ["bob", "removed", 7]]))
+        changes = [await client.receive("presence") for _ in range(2)]
+        assert changes == [
+            PresenceChanged("kim", UserState("away", id="1-0"), "watched"),
+            PresenceChanged("bob", UserState("removed"), "removed"),
+        ]
+        assert client.watched == {"kim": UserState("away", id="1-0")}
 
 
 @on_both_backends(autojump=True)

@@ -3,6 +3,7 @@
 `tests/system/client/test_client_model.py` takes a hundred times as many steps.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 from presence.client.connection import OwnRequests
 from presence.client.login_token import LoginToken
 from presence.client.message_lines import MessageLines
+from presence.client.watched_users import WatchedUsers
 from tests.client.world import World
 
 STEPS = 1500  # of one seed
 SEEDS = 4
 PLANTED_SEEDS = 60  # at most, for each planted fault
+
+Method = Callable[..., Any]
 
 
 @pytest.mark.parametrize("fetches", [False, True], ids=["without tokens", "with a token function"])
@@ -71,4 +75,37 @@ def test_messages_that_overtake_others_are_noticed(monkeypatch: pytest.MonkeyPat
 
 def test_a_refused_token_that_is_sent_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoginToken, "_why_useless", lambda *_: "")
+    assert finds_a_fault()
+
+
+def forgets_who_was_listed(right: Method) -> Method:
+    def roster_granted(self: WatchedUsers, *arguments: Any, **options: Any) -> Any:
+        self._listed.clear()
+        return right(self, *arguments, **options)
+
+    return roster_granted
+
+
+def names_no_listed_user(right: Method) -> Method:
+    def add(self: WatchedUsers, uids: list[str]) -> list[str]:
+        known = self.states()
+        return [uid for uid in right(self, uids) if uid not in known]
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("method", "plant"),
+    [
+        ("roster_granted", forgets_who_was_listed),
+        ("add", names_no_listed_user),
+        ("_joins", lambda _: lambda self, uid: self.follows_roster),  # before the server has read an unwatch
+        ("listed_batches", lambda _: lambda _: iter(())),  # nobody is asked for at an older server
+        ("is_listed", lambda _: lambda *_: False),  # a request of before names who was listed since
+    ],
+)
+def test_a_fault_of_the_roster_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, method: str, plant: Callable[[Method], Method]
+) -> None:
+    monkeypatch.setattr(WatchedUsers, method, plant(getattr(WatchedUsers, method)))
     assert finds_a_fault()

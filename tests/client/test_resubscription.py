@@ -89,7 +89,7 @@ def test_a_watch_without_an_answer_is_undone(online: Driven) -> None:
     id = online.ask(protocol.watch(["ann", "bob"]), timeout_s=2.0)
     online.run(2.0)
     assert isinstance(online.answers[id], RequestTimeout)
-    assert online.sent[-1] == protocol.unwatch(["bob"])
+    assert of_the_client(online.sent[-1:]) == [(Kind.UNWATCH, {"uids": ["bob"]})]
     online.receive(protocol.ok(id, presence={"bob": state("online", "7-0")}), push("bob", "away", "8-0"))
     assert (online.changes(), known(online)) == ([], {"ann": "online"})
 
@@ -106,7 +106,7 @@ def test_a_watch_that_ends_early_does_not_end_another_of_the_same_user(online: D
 def test_an_abandoned_watch_is_undone(online: Driven) -> None:
     online.machine.abandon_request(online.ask(protocol.watch(["bob"])))
     online.note([])
-    assert online.sent[-1] == protocol.unwatch(["bob"])
+    assert of_the_client(online.sent[-1:]) == [(Kind.UNWATCH, {"uids": ["bob"]})]
 
 
 def test_an_unwatch_takes_effect_when_it_is_sent(online: Driven) -> None:

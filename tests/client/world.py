@@ -2,7 +2,8 @@
 
 The machine of a client runs in virtual time, with seeded randomness. Beside it a reference keeps the rules:
 which token may be sent, when a request of the client itself is due again, which messages may arrive in which
-order, when the client may end. It knows packets and results only, nothing of the machine's inside.
+order, whom the client watches, when the client may end. It knows packets and results only, nothing of the
+machine's inside.
 """
 
 import math
@@ -19,6 +20,7 @@ from presence.client import (
     Disconnected,
     Ended,
     NotConnected,
+    PresenceChanged,
     RequestFailed,
     State,
     WatchEnded,
@@ -28,7 +30,7 @@ from presence.client.login_token import TOKEN_TIMEOUT_S
 from presence.client.pending import Effects, RequestResult
 from presence.client.reconnect import RECONNECT_MAX_S, ReconnectPolicy
 from presence.client.state_machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, ClientMachine
-from presence.protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet, to_row
 from tests.client.machine_driver import KEEPALIVE, SERVER_TIME_S, login_ok, token
 
 EPSILON_S: Final = 1e-6
@@ -51,12 +53,17 @@ ACTIONS: Final = {  # and how often each is taken, to the others
     "the program watches": 10,
     "the program watches soon": 30,
     "the program unwatches": 40,
+    "the program watches the roster": 5,
+    "the program watches the roster soon": 10,
+    "the program unwatches all": 1,
+    "the backend lists a user": 60,
     "the program gives a pass": 5,
     "the program updates": 5,
     "the program cancels": 5,
     "the program logs out": 1,
     "the program disconnects": 1,
 }
+ROSTER_MAX: Final = 6  # beyond it the backend rather removes users
 TEMPORARY: Final = (Code.BUSY, Code.RATE_LIMITED, Code.SERVER_ERROR)
 
 
@@ -82,6 +89,7 @@ class World:
         self._expiries: dict[str, float] = {}
         self._cached = ""  # what the program's function returns again
         self._friends = dict.fromkeys(FRIENDS, "online")
+        self._roster: set[str] = set()
         self._begin_client()
 
     def _begin_client(self) -> None:
@@ -98,7 +106,9 @@ class World:
         self._login_token = ""
         self._refusal_counts = False  # a login's token was refused, and none accepted since
         self._clock_s: float | None = None  # from `now` to the server's Unix time, as the client knows it
-        self._wanted: set[str] = set()
+        self._wanted: set[str] = set()  # named by the program
+        self._told: set[str] = set()  # watched because of the roster, as the program was told
+        self._follows_roster = self._had_roster = False
         self._undelivered: set[int] = set()  # messages of which the client has said so
         self._next_message = 0
         self._is_quiet = False  # as granted
@@ -118,6 +128,13 @@ class World:
         self._own_due_at = math.inf
         self._own_postponed: list[set[str]] = []
         self._watching: dict[int, set[str]] = {}
+        self._roster_requests: dict[int, set[str]] = {}  # and who was unwatched since
+        self._ended: set[str] = set()  # whom the server may watch because of a request without an answer
+        self._named: set[str] = set()  # by the server
+        self._listed: set[str] = set()  # watched by the server because of the roster
+        self._unlisted: set[str] = set()  # of the roster, unwatched
+        self._server_follows_roster = False
+        self._keeps_rosters = self.random.random() < 0.7  # or is an older server
         self._bodies: dict[int, int] = {}  # by id of the message's request
         self._quiet_requests: dict[int, bool] = {}  # by id of the update
         self._arrived: dict[str, int] = {}  # by recipient, the last message of this connection
@@ -152,11 +169,18 @@ class World:
         assert self.machine.state is State.ONLINE
         states = self.machine.persistent_state.watches.states()
         assert {uid for uid, state in states.items() if state.status == "unknown"} == set()
+        watched = self._named | self._listed
+        assert self._wanted <= watched
+        if self._follows_roster and self._keeps_rosters:
+            assert states.keys() <= watched, "client and server agree"
+            assert watched - states.keys() <= self._ended, "client and server agree"
+        else:
+            assert self._told <= watched, "who was listed last is watched by name"
 
     def _check(self) -> None:
         machine = self.machine
         assert all(self.now <= due + EPSILON_S for due in self._due.values()), "an answer in time"
-        assert machine.persistent_state.watches.states().keys() == self._wanted
+        assert machine.persistent_state.watches.states().keys() == self._wanted | self._told
         if machine.state is State.ENDED:
             assert self._must_end or not (self._persistent or self._was_online), machine.error
             assert not self._due, "the end answers everything"
@@ -250,6 +274,8 @@ class World:
                 assert packet.payload.get("quiet", False) is self._is_quiet, (
                     "later logins carry what was granted"
                 )
+            if packet.kind == Kind.UNWATCH:  # also of what the program does not wait for any more
+                self._note_unwatch(set(packet.payload.get("uids", USERS)))
             if packet.id is not None:
                 self._sent[packet.id] = packet
                 is_own = packet.kind == Kind.WATCH and packet.id not in self._due
@@ -326,13 +352,40 @@ class World:
         self._note([])
 
     def _the_program_unwatches(self) -> None:
-        uids = self._some_users()
+        self._unwatch(self._some_users())
+
+    def _the_program_unwatches_all(self) -> None:
+        self._follows_roster = self._had_roster = False
+        self._roster_requests.clear()
+        self._unwatch(None)
+
+    def _unwatch(self, uids: list[str] | None) -> None:
         id = self.machine.unwatch(uids, 5.0, self.now)
         if id is not None:
             self._due[id] = self.now + 5.0
-        self._wanted -= set(uids)
-        for each in self._watching.values():
-            each -= set(uids)
+        gone = set(USERS if uids is None else uids)
+        self._wanted -= gone
+        self._told -= gone
+        for requested in self._watching.values():
+            requested.difference_update(gone)
+        self._note_unwatch(gone)
+        self._note([])
+
+    def _note_unwatch(self, uids: set[str]) -> None:
+        self._ended |= uids
+        for unwatched in self._roster_requests.values():
+            unwatched.update(uids)
+
+    def _the_program_watches_the_roster(self) -> None:
+        packet = protocol.watch([], roster=True)
+        if (id := self._request(packet, self.random.uniform(0.5, 20.0))) is not None:
+            self._roster_requests[id] = set()
+        self._note([])
+
+    def _the_program_watches_the_roster_soon(self) -> None:
+        if self.machine.state is not State.ENDED:
+            self.machine.watch_roster_nowait(self.now)
+            self._follows_roster = True
         self._note([])
 
     def _the_program_gives_a_pass(self) -> None:
@@ -354,7 +407,8 @@ class World:
         if self._due and self.machine.state is State.ONLINE:
             id = self.random.choice(list(self._due))
             del self._due[id]
-            self._watching.pop(id, None)
+            self._ended |= self._watching.pop(id, set())
+            self._roster_requests.pop(id, None)
             self._note(self.machine.abandon_request(id))
 
     def _the_program_logs_out(self) -> None:
@@ -377,7 +431,25 @@ class World:
             ("online", "away for a moment", "gone")
         )
 
-    # Server
+    # Backend and server
+
+    def _the_backend_lists_a_user(self) -> None:
+        """Add a user to the roster, or remove one."""
+        is_full = len(self._roster) >= ROSTER_MAX
+        uid = self.random.choice(sorted(self._roster) if is_full else USERS)
+        self._roster ^= {uid}
+        if self._server_follows_roster and uid not in self._unlisted:
+            is_added, was_watched = uid in self._roster, uid in self._listed | self._named
+            (self._listed.add if is_added else self._listed.discard)(uid)
+            if uid not in self._named and is_added is not was_watched:
+                state = self._state_of(uid) if is_added else {"status": "removed"}
+                reason = "removed" if not is_added else "watched" if "id" in state else "not_allowed"
+                self._undelivered_answers.append(self._change(uid, state, reason))
+
+    def _change(self, uid: str, state: Mapping[str, Any], reason: str) -> Packet:
+        if self.random.random() < 0.5:
+            return protocol.changes([to_row(uid, {**state, "reason": reason})])
+        return protocol.presence(uid, state, reason)
 
     def _the_server_says_goodbye(self) -> None:
         if self._online:
@@ -414,8 +486,32 @@ class World:
             time_ms = round((SERVER_TIME_S + self.now) * 1000)
             return login_ok()._replace(payload={**login_ok().payload, "time_ms": time_ms})
         if packet.kind == Kind.WATCH:
-            return protocol.ok(id, presence={uid: self._state_of(uid) for uid in payload["uids"]})
+            return self._answer_to_watch(packet)
+        if packet.kind == Kind.UNWATCH:
+            uids = set(payload.get("uids", USERS))
+            self._named -= uids
+            self._listed -= uids
+            self._unlisted |= uids
+            if payload.get("roster") or "uids" not in payload:
+                self._server_follows_roster = False
+                self._listed.clear()
         return protocol.ok(id)
+
+    def _answer_to_watch(self, packet: Packet) -> Packet:
+        uids = set(packet.payload["uids"])
+        self._named |= uids
+        self._unlisted -= uids
+        more: dict[str, Any] = {}
+        if packet.payload.get("roster") and self._keeps_rosters:
+            self._server_follows_roster = True
+            self._listed = set(self._roster)
+            self._unlisted.clear()
+            more["roster"] = len(self._roster)
+            uids |= self._roster
+        states = {uid: self._state_of(uid) for uid in sorted(uids)}
+        if self.random.random() < 0.5:
+            return protocol.ok(packet.id, states=[to_row(*each) for each in states.items()], **more)
+        return protocol.ok(packet.id, presence=states, **more)
 
     def _state_of(self, _uid: str) -> Mapping[str, Any]:
         if self.random.random() < 0.2:
@@ -453,6 +549,8 @@ class World:
         elif sent and packet.payload["code"] == Code.AUTH_FAILED:
             self._last_refused = sent
         if request.kind == Kind.WATCH:
+            if request.payload.get("roster"):
+                self._before_roster_answer(packet, packet.id)
             self._before_watch_answer(packet, packet.id)
 
     def _before_login_answer(self, packet: Packet) -> None:
@@ -467,6 +565,23 @@ class World:
             self._refusal_counts = True
         elif not (self._persistent or self._was_online):
             self._must_end = True
+
+    def _before_roster_answer(self, packet: Packet, id: int) -> None:
+        is_own, unwatched = id in self._own, self._roster_requests.pop(id, None)
+        if "roster" in packet.payload and (is_own or unwatched is not None):
+            self._follows_roster = self._had_roster = True
+            states = packet.payload.get("states") or packet.payload.get("presence", {})
+            if unwatched is not None:
+                self._told |= {protocol.from_row(each)[0] for each in states} - unwatched - self._wanted
+        elif is_own:
+            if not self._is_for_now(packet):
+                self._follows_roster = self._had_roster = False
+            if packet.kind == Kind.OK:
+                del self._own[id]  # for the client it was refused
+
+    def _is_for_now(self, refusal: Packet) -> bool:
+        """Whether the client asks for the roster again: it is busy, or older than the server before."""
+        return self._had_roster if refusal.kind == Kind.OK else refusal.payload["code"] in TEMPORARY
 
     def _before_watch_answer(self, packet: Packet, id: int) -> None:
         if id in self._own:
@@ -506,6 +621,13 @@ class World:
                 self._lose_connection()
             elif isinstance(each, WatchEnded):
                 self._wanted -= set(each.uids)
+                self._told -= set(each.uids)
+                self._ended |= set(each.uids)
+            elif isinstance(each, PresenceChanged) and each.reason == "removed":
+                assert each.uid in self._told - self._wanted
+                self._told.discard(each.uid)
+            elif isinstance(each, PresenceChanged) and each.uid not in self._wanted:
+                self._told.add(each.uid)
         if self.machine.state is State.ENDED:
             self._must_end = self._must_end or self._is_logging_out
             self._connected = False
@@ -513,7 +635,8 @@ class World:
 
     def _note_result(self, each: RequestResult) -> None:
         assert self._due.pop(each.id, None) is not None, "answered once, and only if requested"
-        self._watching.pop(each.id, None)
+        self._ended |= self._watching.pop(each.id, set())
+        self._roster_requests.pop(each.id, None)
         is_quiet = self._quiet_requests.pop(each.id, None)
         if is_quiet is not None and not isinstance(each.result, Exception):
             self._is_quiet = is_quiet
