@@ -87,7 +87,7 @@ def measure(kind: SubjectKind, graph: FriendGraph, given: argparse.Namespace) ->
     ):
         run.rest()
         run.log_in(given.logins, KEEPALIVE_SHARE * given.idle_timeout)
-        run.watch(given.watch_rate)
+        run.watch(given.at_once)
         run.change(len(graph) * given.changes / 100 / 60, given.minutes * 60)
         return run.finish()
 
@@ -119,9 +119,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--changes", type=above_0, default=3.0, help="percent of the users who do something, a minute (3)")
     add("--minutes", type=above_0, default=1.0, help="quiet, and of changes (1)")
     add("--logins", type=above_0, default=2000.0, help="a second, while all log in (2000)")
-    add(
-        "--watch-rate", type=above_0, default=2000.0, help="watches a second, while all begin to watch (2000)"
-    )
+    add("--at-once", type=from_1, default=60, help="unanswered watches while all begin to watch (60)")
     add("--rest", type=above_0, default=3.0, help="seconds after each phase (3)")
     add("--idle-timeout", type=above_0, default=30.0, help="the server's T, seconds (30)")
     add("--servers", default="", help="semicolon-separated names (all)")

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from operator import lt
 from time import monotonic
 
@@ -45,6 +45,7 @@ def id_number(ms: int, n: int) -> int:
     return ms << ID_BITS | n
 
 
+@lru_cache(maxsize=1 << 16)  # the watchers of a user get the same
 def entry_id_number(entry_id: str | None) -> int:
     """Return the number of an id as packets have it."""
     if not entry_id:
@@ -67,6 +68,7 @@ class CrowdStatus:
     answers: int = 0  # states in their answers
     answer_bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # requests, by reason
+    lost: Counter[str] = field(default_factory=Counter)  # connections that clients did not mean to end
     broken: Counter[str] = field(default_factory=Counter)  # promises
     late_max_s: float = 0.0
     watch_s: list[float] = field(default_factory=list)  # of each watch until its answer
@@ -148,6 +150,13 @@ class Friend(LoopClient):
     def watch_answered(self, now: float) -> None:
         self.crowd.status.watch_s.append(now - self.watched_at)
         self.is_watching, self.steady_since = True, now
+        self.crowd.watch_next()
+
+    def connection_lost(self, reason: str) -> None:
+        """Take note of an end that nobody has meant; the client comes back by itself."""
+        self.crowd.status.lost[reason] += 1
+        self.is_silent = self.is_engaged = False
+        self.sends_keepalives = True
 
     def close(self, *, reset: bool = False) -> None:
         self.is_watching = False
@@ -197,24 +206,32 @@ class Crowd(ClientLoop):
         self._changes_per_s = 0.0
         self._waiting: list[Callable[[], None]] = []  # what users do when the changes begin again
         self._metas = 0
+        self._to_watch: deque[Friend] = deque()  # by order; those before them are not answered yet
         self.clients = [make_client(self, graph.first + each) for each in range(len(graph))]
         for client in self.clients:
             client.address = self._random.choice(servers)
 
     # For clients
 
+    def learn_all(self, watcher: int, states: Iterable[tuple[int, str, int]]) -> None:
+        """Keep the states of all friends of a client: friend, status and id of each, in any order."""
+        edges, friends, ids, statuses = self.graph.edges(watcher), self.graph.friends, self.ids, self.statuses
+        fallen = learned = 0
+        for expected, (friend, status, id) in zip(edges, states, strict=False):
+            edge = expected if friends[expected] == friend else self.graph.edge(watcher, friend)
+            fallen += NO_ID != id < ids[edge]
+            ids[edge], statuses[edge] = id, STATUS_NUMBERS[status]
+            learned += 1
+        self.status.answers += learned
+        if fallen:
+            self.status.broken["ids that fall"] += fallen
+        if learned != len(edges):
+            self.status.broken["answers without all friends"] += 1
+
     def learn(
-        self,
-        watcher: int,
-        friend: int,
-        status: str,
-        id: int,
-        now: float,
-        *,
-        is_push: bool,
-        rises: bool = True,
+        self, watcher: int, friend: int, status: str, id: int, now: float, *, rises: bool = True
     ) -> None:
-        """Keep a state; a state without an id takes the place of any other.
+        """Keep and log a pushed change; a state without an id takes the place of any other.
 
         Args:
             rises: whether the ids of a user rise.
@@ -222,22 +239,26 @@ class Crowd(ClientLoop):
         try:
             edge = self.graph.edge(watcher, friend)
         except KeyError:
-            self.status.broken["states of a user who is not watched"] += 1
+            self.status.broken["changes of a user who is not watched"] += 1
             return
-        known = self.ids[edge]
+        known, log = self.ids[edge], self.log
         if rises and id != NO_ID:
             self.status.broken["ids that fall"] += id < known
-            self.status.broken["changes that are doubled"] += is_push and id == known
+            self.status.broken["changes that are doubled"] += id == known
         self.ids[edge], self.statuses[edge] = id, STATUS_NUMBERS[status]
-        if is_push:
-            self.status.pushes += 1
-            log = self.log
-            log.push_watchers.append(watcher)
-            log.push_users.append(friend)
-            log.push_ids.append(id)
-            log.push_at.append(now)
-        else:
-            self.status.answers += 1
+        self.status.pushes += 1
+        log.push_watchers.append(watcher)
+        log.push_users.append(friend)
+        log.push_ids.append(id)
+        log.push_at.append(now)
+
+    def watch_next(self) -> None:
+        """Let the next of those that have been ordered to watch do so."""
+        while self._to_watch:
+            client = self._to_watch.popleft()
+            if client.is_logged_in and not client.is_watching:
+                client.watch()
+                return
 
     def note_action(self, client: Friend, code: int, id: int = NO_ID) -> None:
         log = self.log
@@ -263,17 +284,17 @@ class Crowd(ClientLoop):
         self.start_keepalives(keepalive_s)
         self.connect_all(self.clients, per_second)
 
-    def watch_all(self, per_second: float, every: int = 1) -> None:
-        """Let each client, or one of `every`, watch from now on; the others do at the next such order.
+    def watch_all(self, at_once: int, every: int = 1) -> None:
+        """Let each client, or one of `every`, watch from now on, so many at the same time.
 
         From the order without `every` on, each login is followed by a watch.
         """
         due = [client for client in self.clients[::every] if client.is_logged_in and not client.is_watching]
         self._random.shuffle(due)
+        self._to_watch.extend(due)
         self.is_watching = every == 1
-        now = monotonic()
-        for number, client in enumerate(due):
-            self.call_at(now + number / per_second, partial(self._watch, client))
+        for _ in range(at_once):
+            self.watch_next()
 
     def start_changes(self, per_second: float) -> None:
         """Let so many users begin to do something each second; those who were interrupted go on."""
@@ -334,10 +355,6 @@ class Crowd(ClientLoop):
                 least = map(ids.__getitem__, self.graph.friends[edges.start : edges.stop])
                 behind += sum(map(lt, self.ids[edges.start : edges.stop], least))
         return absent, behind
-
-    def _watch(self, client: Friend) -> None:
-        if client.is_logged_in and not client.is_watching:
-            client.watch()
 
     # What users do
 

@@ -23,7 +23,7 @@ DEFAULT_RETRY_S = 1.0
 MQTT_KEEPALIVE_S = 20  # a broker waits for half of it more: 30 s, as this server does
 TOPIC = "p/" + UID
 TOPIC_UID_AT = 2
-CONNACK, PUBLISH, SUBACK, PINGRESP = 0x20, 0x30, 0x90, 0xD0
+CONNACK, PUBLISH = 0x20, 0x30
 RETAIN = 0x01
 
 
@@ -78,18 +78,22 @@ class PresenceFriend(Friend):
         super().handle_packet(body, now)
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        learn, number = self.crowd.learn, self.number
         if kind == Kind.PRESENCE:
-            self._learn(
-                payload["uid"], payload["status"], entry_id_number(payload.get("id")), now, is_push=True
-            )
+            id_now = entry_id_number(payload.get("id"))
+            learn(number, number_of(payload["uid"]), payload["status"], id_now, now)
         elif kind == BATCH_KIND:
-            for uid, status, number in rows(payload["changes"]):
-                self._learn(uid, status, number, now, is_push=True)
+            for friend, status, id_now in rows(payload["changes"]):
+                learn(number, friend, status, id_now, now)
         elif kind == Kind.OK and id == WATCH_ID:
-            for uid, state in payload.get("presence", {}).items():
-                self._learn(uid, state["status"], entry_id_number(state.get("id")), now, is_push=False)
-            for uid, status, number in rows(payload.get("states", ())):
-                self._learn(uid, status, number, now, is_push=False)
+            if "states" in payload:
+                states = rows(payload["states"])
+            else:
+                states = (
+                    (number_of(uid), state["status"], entry_id_number(state["id"]))
+                    for uid, state in payload["presence"].items()
+                )
+            self.crowd.learn_all(number, states)
             self.watch_answered(now)
         elif kind == Kind.ERROR:
             self.crowd.status.refused[payload["reason"]] += 1
@@ -100,16 +104,11 @@ class PresenceFriend(Friend):
         if self.is_logged_in and not self.is_watching:
             self.watch()
 
-    def _learn(self, uid: str, status: str, id: int, now: float, *, is_push: bool) -> None:
-        self.crowd.learn(self.number, number_of(uid), status, id, now, is_push=is_push)
-
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        if self.is_silent:
-            if payload and payload["code"] == Code.IDLE_TIMEOUT:
-                self.session_expired(now)
-            else:
-                self.is_silent = self.is_engaged = False
-                self.sends_keepalives = True
+        if self.is_silent and payload and payload["code"] == Code.IDLE_TIMEOUT:
+            self.session_expired(now)
+        elif self.status != "offline":
+            self.connection_lost(payload["reason"] if payload else "closed")
 
 
 class BatchFriend(PresenceFriend):
@@ -118,14 +117,14 @@ class BatchFriend(PresenceFriend):
     says_batch = True
 
 
-def rows(given: Sequence[Any]) -> Iterator[tuple[str, str, int]]:
-    """Yield uid, status and id of states that came as rows."""
+def rows(given: Sequence[Any]) -> Iterator[tuple[int, str, int]]:
+    """Yield user, status and id of states that came as rows."""
     for row in given:
         if isinstance(row, str):
-            yield row, "offline", NO_ID
+            yield number_of(row), "offline", NO_ID
         else:
             uid, status, _, ms, n = [*row, None, None, None, None][:5]
-            yield uid, status or "offline", NO_ID if ms is None else id_number(ms, n or 0)
+            yield number_of(uid), status or "offline", NO_ID if ms is None else id_number(ms, n or 0)
 
 
 class MqttFriend(Friend):
@@ -136,9 +135,10 @@ class MqttFriend(Friend):
         self._topic = TOPIC.format(number).encode()
         self._published = 0
         self._received = b""
+        self._answer: list[tuple[int, str, int]] = []  # retained messages that have come
 
     def on_connected(self) -> None:
-        self._received = b""
+        self._received, self._answer = b"", []
         head = b"\x00\x04MQTT\x04\x26" + MQTT_KEEPALIVE_S.to_bytes(2, "big")  # clean session, retained will
         will = msgpack.packb(["offline", 0, 0])
         self.send(_packet(0x10, head + b"".join(map(_text, (self.uid.encode(), self._topic, will)))))
@@ -211,9 +211,14 @@ class MqttFriend(Friend):
             if is_push:
                 counts.push_packets += 1
                 counts.push_bytes += size
+                self.crowd.learn(self.number, friend, status, id, now, rises=False)
             else:
                 counts.answer_bytes += size
-            self.crowd.learn(self.number, friend, status, id, now, is_push=is_push, rises=False)
+                self._answer.append((friend, status, id))
+                if len(self._answer) == len(self.crowd.graph.edges(self.number)):
+                    self.crowd.learn_all(self.number, self._answer)
+                    self._answer = []
+                    self.watch_answered(now)
         elif first == CONNACK:
             if body[1]:
                 self.crowd.status.refused[f"CONNACK {body[1]}"] += 1
@@ -222,12 +227,12 @@ class MqttFriend(Friend):
             self.loop.logins += 1
             self._publish("online", Code.LOGIN)
             self.logged_in()
-        elif first == SUBACK:
-            self.watch_answered(now)
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         if self.is_silent:
             self.session_expired(now)
+        else:
+            self.connection_lost("closed")
 
 
 def _text(data: bytes) -> bytes:

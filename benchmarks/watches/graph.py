@@ -56,7 +56,7 @@ class FriendGraph:
 
 
 def random_graph(users: int, mean: float, seed: int = 1) -> FriendGraph:
-    """Return a graph of users 0, 1 and so on, with about `mean` friends each."""
+    """Return a graph of users 0, 1 and so on, with about `mean` friends each, and at least one."""
     random_numbers = random.Random(seed)
     most = min(MAX_FRIENDS, users - 1)
     wanted = [random_numbers.lognormvariate(math.log(mean) - SIGMA**2 / 2, SIGMA) for _ in range(users)]
@@ -67,6 +67,8 @@ def random_graph(users: int, mean: float, seed: int = 1) -> FriendGraph:
     random_numbers.shuffle(ends)
     drawn = zip(ends[::2], ends[1::2], strict=False)
     pairs = {min(pair) * users + max(pair) for pair in drawn if pair[0] != pair[1]}
+    lonely = {*range(users)} - {user for pair in pairs for user in divmod(pair, users)}
+    pairs |= {min(user, (user + 1) % users) * users + max(user, (user + 1) % users) for user in lonely}
     found: list[list[int]] = [[] for _ in range(users)]
     for pair in pairs:
         one, other = divmod(pair, users)

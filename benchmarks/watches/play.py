@@ -18,10 +18,12 @@ from loadtest import usage
 from loadtest.outcome import BrokenPromises, percentile, print_progress
 
 CONNECTIONS_PER_PROCESS = 9_000
-FIRST_WATCHERS = 10  # one in so many clients watches first: two points, for two unknowns
+# One in so many clients watches, then more: the first have a worker touch what it shares with the supervisor,
+# and what follows gives two equations for two unknowns.
+WATCHERS = (200, 10, 1)
 POLL_INTERVAL_S = 0.25
 PROGRESS_S = 5.0
-MARGIN_S = 120.0  # beyond the time that a rate takes
+MARGIN_S = 240.0  # beyond the time that a rate takes
 SETTLE_TIMEOUT_S = 20.0  # until all views are equal, after the last change
 MB = 1_000_000
 
@@ -134,7 +136,7 @@ class WatchesRun:
     def log_in(self, per_second: float, keepalive_s: float) -> None:
         before = self.begin_phase()
         self.crowd.call_all("log_in_all", per_second=per_second / self.crowd.size, keepalive_s=keepalive_s)
-        self.wait(
+        self.must(
             "logging in",
             MARGIN_S + len(self.graph) / per_second,
             lambda status: status.logged_in >= len(self.graph),
@@ -143,37 +145,34 @@ class WatchesRun:
         used = self.consumption().memory - before.memory
         self.figures.bytes_per_client = used / len(self.graph)
 
-    def watch(self, per_second: float) -> None:
-        """Let some watch, then all; what a distinct user and a further watch take follows from both."""
+    def watch(self, at_once: int) -> None:
+        """Let some watch, then all; what a distinct user and a further watch take follows from the growth."""
         figures, before = self.figures, self.begin_phase()
         points = []
-        for every in (FIRST_WATCHERS, 1):
+        for every in WATCHERS:
             begun = self.begin_phase()
             wanted = sum(math.ceil(size / every) for size in self._sizes)
-            self.crowd.call_all("watch_all", per_second=per_second / self.crowd.size, every=every)
-            self.wait("watching", MARGIN_S, partial(_has_watching, wanted))
+            self.crowd.call_all("watch_all", at_once=math.ceil(at_once / self.crowd.size), every=every)
+            self.must("watching", MARGIN_S, partial(_has_watching, wanted))
             seconds = time.monotonic() - begun.at
             self.rest()
             after, views = self.consumption(), self.crowd.call_all("views")
             points.append((*self._watched(views), after.memory - before.memory))
         status = self.status()
-        (first_distinct, first_watches, first_bytes), (distinct, watches, all_bytes) = points
+        distinct, watches, all_bytes = points[-1]
         figures.distinct, figures.watching_mb = distinct, all_bytes / MB
         figures.workers = len({node for some in views for node in some.nodes})
         figures.redis_watching_bytes = (after.redis_memory - before.redis_memory) / figures.workers
-        further, first_further = watches - distinct, first_watches - first_distinct
-        determinant = first_distinct * further - distinct * first_further
-        if determinant and any(node for some in views for node in some.nodes):
-            figures.bytes_per_distinct = (first_bytes * further - all_bytes * first_further) / determinant
-            figures.bytes_per_watch = (first_distinct * all_bytes - distinct * first_bytes) / determinant
-        else:
-            figures.bytes_per_watch = all_bytes / watches
+        growth = [[later - former for former, later in zip(*pair, strict=True)] for pair in pairwise(points)]
+        figures.bytes_per_distinct, figures.bytes_per_watch = _two_unknowns(*growth)
+        if not any(node for some in views for node in some.nodes):  # one process: nothing is distinct
+            figures.bytes_per_distinct, figures.bytes_per_watch = math.nan, all_bytes / watches
         figures.storm_s, figures.storm_p99_s = seconds, percentile(status.watch_s, 0.99)
         figures.storm_cpu_us = (after.cpu_s - begun.cpu_s) / max(1, status.watches) * 1e6
         figures.storm_redis_us = (after.redis_cpu_s - begun.redis_cpu_s) / max(1, status.watches) * 1e6
         figures.storm_redis_calls = after.redis_calls - begun.redis_calls
         figures.answer_bytes = status.answer_bytes / max(1, status.answers)
-        self._note_refusals(status)
+        self._note_failures(status)
 
     def change(self, per_second: float, seconds: float) -> None:
         """Be quiet, then let users change, for equally long; judge each delivery and each view."""
@@ -205,7 +204,7 @@ class WatchesRun:
             self.promises.note("changes not delivered one by one", f"{found.missing:,} of {found.expected:,}")
         if found.unmatched:
             self.promises.note("events that do not match what clients did", f"{found.unmatched:,}")
-        self._note_refusals(status)
+        self._note_failures(status)
 
     def start_changes(self, per_second: float) -> None:
         self.crowd.call_all("start_changes", per_second=per_second / self.crowd.size)
@@ -258,9 +257,18 @@ class WatchesRun:
         watches = sum(len(self.graph.edges(user)) for user, group in enumerate(groups) if group >= 0)
         return sum(count for group, count in distinct.items() if group >= 0), watches
 
-    def _note_refusals(self, status: CrowdStatus) -> None:
+    def _note_failures(self, status: CrowdStatus) -> None:
         for reason, count in status.refused.items():
             self.promises.note(f"requests refused: {reason}", count)
+        for reason, count in status.lost.items():
+            self.promises.note(f"connections lost: {reason}", count)
+
+    def must(self, what: str, seconds: float, done: Callable[[CrowdStatus], bool]) -> None:
+        """Wait until a condition holds; raises SystemExit if it does not in time."""
+        if not self.wait(what, seconds, done):
+            raise SystemExit(
+                f"{self.subject.name}: {what} is not done after {seconds:.0f} s: {self.status()}"
+            )
 
     def wait(self, what: str, seconds: float, done: Callable[[CrowdStatus], Any] | None = None) -> bool:
         """Wait for some seconds or until a condition holds; return whether it does."""
@@ -275,13 +283,25 @@ class WatchesRun:
                         f"{self.subject.name}, {what}: {status.logged_in:,} logged in, "
                         f"{status.watching:,} watching, "
                         f"{status.episodes:,} engaged, {status.pushes:,} changes received, "
-                        f"late {status.late_max_s * 1000:.0f} ms {dict(status.refused) or ''}"
+                        f"late {status.late_max_s * 1000:.0f} ms {status.refused + status.lost or ''}"
                     )
                 if done is not None and done(status):
                     return True
             if now >= until:
                 return done is None
             time.sleep(min(POLL_INTERVAL_S, max(0.0, until - now)))
+
+
+def _two_unknowns(one: Sequence[int], other: Sequence[int]) -> tuple[float, float]:
+    """Return the bytes of a distinct user and of a further watch, given users, watches and bytes, twice."""
+    (users, watches, used), (more_users, more_watches, more_used) = one, other
+    further, more_further = watches - users, more_watches - more_users
+    if not (determinant := users * more_further - more_users * further):
+        return math.nan, math.nan
+    return (
+        (used * more_further - more_used * further) / determinant,
+        (users * more_used - more_users * used) / determinant,
+    )
 
 
 def _has_watching(wanted: int, status: CrowdStatus) -> bool:

@@ -142,10 +142,15 @@ def test_the_end_of_a_silent_session_has_no_latency() -> None:
     assert judge_deliveries(GRAPH, [expired], [one], [1, 0, 0]).latencies_s == []
 
 
-def test_rows_give_uid_status_and_id() -> None:
+def test_rows_give_user_status_and_id() -> None:
     given = ["user-000001", ["user-000002"], ["user-000003", "online", None, 7, 1, 0, 3]]
     assert [*rows(given)] == [
-        ("user-000001", "offline", 0),
-        ("user-000002", "offline", 0),
-        ("user-000003", "online", entry_id_number("7-1")),
+        (1, "offline", 0),
+        (2, "offline", 0),
+        (3, "online", entry_id_number("7-1")),
     ]
+
+
+def test_everyone_has_a_friend() -> None:
+    graph = random_graph(300, 1.2)
+    assert all(graph.friends_of(user) for user in range(300))
