@@ -253,7 +253,7 @@ async def test_one_read_has_a_bound_in_bytes(server: Server) -> None:
     with open_client(server.url) as client:
         for _ in range(20):
             client.publish(KEYS.changes_channel(0), change)
-    lengths = []
+    lengths: list[int] = []
     while sum(lengths) < 20:
         lengths.append(len(await channel.receive()))
     assert max(lengths) <= MESSAGES_PER_COUNT
