@@ -38,7 +38,7 @@ UIDS: Final = tuple(f"user-{i:06d}" for i in range(USERS))
 AT_MS: Final = 1_700_000_000_000
 WARM_UP: Final = 1_024  # transitions
 MAX_CALLS: Final = 2_048  # of a script, in one measurement
-RECEIVED: Final = 8_192  # changes that a worker receives; Redis holds them until then
+RECEIVED: Final = 4_096  # changes that a worker receives; Redis holds them until then
 
 
 class Way(NamedTuple):
