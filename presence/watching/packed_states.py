@@ -20,7 +20,6 @@ from presence.protocol import Code
 from presence.watching.user_states import (
     AWAY,
     HIDDEN,
-    NO_ENTRY,
     OFFLINE,
     ONLINE,
     UNKNOWN,
@@ -96,9 +95,7 @@ class PackedStates:
         )
 
     def as_of(self, slot: int) -> EntryId:
-        """Return the entry id up to which the state of a user includes everything; `NO_ENTRY` without one."""
-        if slot // PAGE_SLOTS >= len(self._pages):
-            return NO_ENTRY
+        """Return the entry id up to which the known state of a user includes everything."""
         _, flags, _, _, _, _, _, time, number = self._record(slot)
         beside = self._beside[slot // PAGE_SLOTS][slot] if flags & _IS_WHOLE else ""
         return (time, number) if isinstance(beside, str) else beside[1]

@@ -17,6 +17,7 @@ from typing import Final
 
 USERS_PER_BUCKET: Final = 8  # on average: a search looks at some 150 bytes
 MAX_HOLDS: Final = 255  # of one user, see `UserTable.hold`
+WALK_FACTOR: Final = 8  # slots that a step of a walk looks at, as a multiple of those it may return
 NO_SHARD: Final = 0xFFFF  # there are at most 16,384
 
 _USER: Final = b"\xff"  # begins a user, and ends a bucket
@@ -108,20 +109,15 @@ class UserTable:
         """Let `walk` of a shard find a user; `NO_SHARD`: of none."""
         self._shards[slot] = shard
 
-    def walk(self, shard: int, begin: int, most: int) -> tuple[list[int], int | None]:
-        """Return slots of users of a shard, at most `most`, and where to begin next; None: that was all.
+    def walk(self, shard: int, begin: int, most: int) -> tuple[list[int], int]:
+        """Return some slots of users of a shard, perhaps none, and where to begin next; 0: that was all.
 
         A walk from 0 to the end meets each user who is in the shard all the time exactly once.
         """
-        slots: list[int] = []
-        while len(slots) < most:
-            try:
-                slot = self._shards.index(shard, begin)
-            except ValueError:
-                return slots, None
-            slots.append(slot)
-            begin = slot + 1
-        return slots, begin
+        shards = self._shards[begin : begin + WALK_FACTOR * most]
+        slots = [slot for slot, each in enumerate(shards, begin) if each == shard][:most]
+        following = slots[-1] + 1 if len(slots) == most else begin + len(shards)
+        return slots, following if following < len(self._shards) else 0
 
     def _clear(self) -> None:
         self._buckets = [_USER]

@@ -139,7 +139,3 @@ def test_numbers_of_a_refused_record_leave_the_state_whole() -> None:
     packed.set(0, WatchedState("away", 2), (2**70, 1))
     assert (packed.get(0), packed.as_of(0)) == (WatchedState("away", 2), (2**70, 1))
     assert packed.unusual_bytes > 0
-
-
-def test_a_slot_without_a_page_is_of_no_entry() -> None:
-    assert PackedStates().as_of(PAGE_SLOTS) == NO_ENTRY

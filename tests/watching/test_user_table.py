@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists, sampled_from, text, tuples
 
-from presence.watching.user_table import MAX_HOLDS, USERS_PER_BUCKET, UserTable
+from presence.watching.user_table import MAX_HOLDS, USERS_PER_BUCKET, WALK_FACTOR, UserTable
 
 # Names that are parts of others, and those whose UTF-8 has the bytes of slots and every kind of first byte.
 NAMES = ("a", "aa", "a000000", "000000", "", "\x00", "\x7f", "é", "ÿ", "þ", "߿", "￿", "\ud8ff", "\U0010ffff")
@@ -86,9 +86,9 @@ def test_a_walk_meets_each_user_who_stays_in_the_shard_once(most: int, seed: int
         table.set_shard(table.hold(uid), 7)
         others.append(table.hold(f"other-{uid}"))
     met: list[str] = []
-    cursor: int | None = 0
-    while cursor is not None:
-        slots, cursor = table.walk(7, cursor, most)
+    cursor: int | None = None
+    while cursor != 0:
+        slots, cursor = table.walk(7, cursor or 0, most)
         assert len(slots) <= most
         met += [uid for uid in map(table.name, slots) if uid in stay]
         for _ in range(play.randrange(4)):  # meanwhile users come and go, and buckets are split
@@ -96,6 +96,14 @@ def test_a_walk_meets_each_user_who_stays_in_the_shard_once(most: int, seed: int
             table.set_shard(others[-1], play.choice((7, 8)))
             table.release(others.pop(play.randrange(len(others))))
     assert sorted(met) == sorted(stay)
+
+
+def test_a_step_of_a_walk_is_bounded_where_no_user_is_of_the_shard() -> None:
+    table = UserTable()
+    for number in range(100):
+        table.set_shard(table.hold(f"user-{number}"), 7 if number < 99 else 8)
+    assert table.walk(8, 0, 1) == ([], WALK_FACTOR)
+    assert table.walk(8, 99 - 99 % WALK_FACTOR, 1) == ([99], 0)
 
 
 def test_a_bucket_stays_small() -> None:
