@@ -21,9 +21,9 @@ class UserSubscriptions:
     """Which users are subscribed to, and which have to be; at first none of the `wanted` ones is."""
 
     def __init__(self, wanted: Iterable[str] = ()) -> None:
-        self._wanted = set(wanted)
+        self._to_update = dict.fromkeys(wanted)  # users whose subscription may have to change
+        self._wanted = set(self._to_update)
         self._subscriptions: dict[str, _Subscription] = {}
-        self._to_update = dict.fromkeys(self._wanted)  # users whose subscription may have to change
 
     def want(self, uid: str) -> None:
         self._wanted.add(uid)
