@@ -43,12 +43,13 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
     return packed
 
 
-def states_answer(id: int | None, states: Mapping[str, bytes]) -> bytes:
+def states_answer(id: int | None, states: Mapping[str, bytes], roster: int | None = None) -> bytes:
     """Return the frame of ok with `presence`.
 
     Args:
         id: of the request.
         states: valid uids to results of `pack_state`; at most `UIDS_MAX`.
+        roster: the key `roster`; None: without it.
 
     Raises:
         EncodeError: the frame would exceed its limit.
@@ -58,7 +59,7 @@ def states_answer(id: int | None, states: Mapping[str, bytes]) -> bytes:
         packer.pack_array_header(3),
         packer.pack(int(Kind.OK)),
         packer.pack(id),
-        packer.pack({"presence": {}})[:-1],
+        packer.pack({"presence": {}} if roster is None else {"roster": roster, "presence": {}})[:-1],
         packer.pack_map_header(len(states)),
     ]
     for uid, packed in states.items():
@@ -85,17 +86,19 @@ def pack_row(row: Row) -> bytes:
     return packed
 
 
-def rows_answer(id: int | None, rows: Sequence[bytes]) -> bytes:
+def rows_answer(id: int | None, rows: Sequence[bytes], roster: int | None = None) -> bytes:
     """Return the frame of ok with `states`.
 
     Args:
         id: of the request.
         rows: results of `pack_row`; at most `UIDS_MAX`.
+        roster: the key `roster`; None: without it.
 
     Raises:
         EncodeError: the frame would exceed its limit.
     """
-    return _rows_frame(_pack([int(Kind.OK), id, {"states": []}])[:-1], rows)
+    more = {} if roster is None else {"roster": roster}
+    return _rows_frame(_pack([int(Kind.OK), id, {**more, "states": []}])[:-1], rows)
 
 
 def change_packet(row: bytes) -> bytes:

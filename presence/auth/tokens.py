@@ -2,9 +2,9 @@
 
 Required beside the signature: `kid` and `alg` in the header, which name a key; `sub`, a uid by the rules of
 the wire; `exp`; `aud`, an audience or a list that contains one; `iss`, if an issuer is configured. `nbf` is
-checked if given, and where it counts `see`: whom the user may see. Other claims are ignored, also `iat`, by
-which RFC 7519 refuses nothing: an issuer's clock may be a second ahead. Tokens with extensions that must be
-understood (`crit`) are refused.
+checked if given, and where it counts `see`: whom the user may see. `roster` lists users whom the user's
+clients watch. Other claims are ignored, also `iat`, by which RFC 7519 refuses nothing: an issuer's clock may
+be a second ahead. Tokens with extensions that must be understood (`crit`) are refused.
 
 A pass is such a token for another audience, longer, and only tells whom its user may see.
 
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from presence.auth.signing_keys import Key, Keyring, SignatureRefused
 from presence.core.authenticator import NO_SIGHT, Sight
-from presence.protocol.constants import TOKEN_MAX_BYTES
+from presence.protocol.constants import TOKEN_MAX_BYTES, UIDS_MAX
 from presence.protocol.schema import uid_complaint
 
 # A part in base64url: no padding, and no bits behind the last byte. So no two texts have the same bytes.
@@ -83,6 +83,7 @@ class Claims(NamedTuple):
     uid: str
     expires: float  # Unix seconds, with the leeway added
     sight: Sight = NO_SIGHT  # whom the user may see, where it counts
+    roster: str = ""  # uids with a space between two
 
 
 class UncheckedToken(NamedTuple):
@@ -153,7 +154,8 @@ def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
         raise TokenRefused(Reason.EXPIRED, f"it has expired (exp) {wall - expires:.0f} s ago")
     if "nbf" in claims and _moment(claims, "nbf") - rules.leeway_s > wall:
         raise TokenRefused(Reason.NOT_YET, "it is of the future (nbf)")
-    return Claims(uid, expires, _sight(claims.get("see", [])) if rules.reads_sight else NO_SIGHT)
+    sight = _sight(claims.get("see", [])) if rules.reads_sight else NO_SIGHT
+    return Claims(uid, expires, sight, _roster(claims.get("roster")))
 
 
 def _sight(value: object) -> Sight:
@@ -162,6 +164,12 @@ def _sight(value: object) -> Sight:
         raise TokenRefused(Reason.CLAIMS, "its see is no list of uids, and of beginnings of uids with a *")
     prefixes = {each.removesuffix("*") for each in value if each.endswith("*")}
     return Sight(frozenset(each for each in value if not each.endswith("*")), tuple(sorted(prefixes)))
+
+
+def _roster(value: object) -> str:
+    """Return the users in a claim `roster`; none for anything else, which earlier releases have ignored."""
+    is_list = isinstance(value, list) and len(value) <= UIDS_MAX and all(map(is_uid, value))
+    return " ".join(value) if is_list and isinstance(value, list) else ""
 
 
 def is_sight(see: Iterable[object]) -> bool:

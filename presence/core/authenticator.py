@@ -34,11 +34,13 @@ class Granted(NamedTuple):
         uid: the user that it names.
         expires_at: monotonic seconds.
         sight: whom its user may see, where the server asks for that.
+        roster: the users in its claim `roster`, with a space between two.
     """
 
     uid: str
     expires_at: float
     sight: Sight = NO_SIGHT
+    roster: str = ""
 
 
 class Refusal(NamedTuple):

@@ -83,6 +83,8 @@ class Engine:
         self.records_addresses = records_addresses  # whether events have the client's address
         # Told of each client refused before or at its login: why, its address, the uid that it claims to be.
         self.on_refusal: Callable[[Code, str, str | None], None] = lambda _code, _address, _uid: None
+        # Rosters that the tokens of sessions claim, of those that do: uids with a space between two.
+        self.claimed_rosters: dict[Session, str] = {}
         self.quiet = QuietSessions()  # sessions that want changes of other users with their next packet
         self._flap_damping = flap_damping  # computes the grace of sessions that reconnect frequently
         self._protocol = server_protocol
@@ -215,6 +217,8 @@ class Engine:
         outcome.client = session
         if self.visibility is not None:
             self.visibility.set_sight(session, grant.sight)
+        if grant.roster:
+            self.claimed_rosters[session] = grant.roster
         if login.quiet:
             self.quiet.set(session, is_quiet=True)
         self.changes.append(change)
@@ -279,7 +283,10 @@ class Engine:
             self.sessions.token_renewed(session, result.expires_at)
             if self.visibility is not None:
                 self.visibility.set_sight(session, result.sight)
-                outcome.sight_changed = True
+            claimed = self.claimed_rosters.pop(session, "")
+            if result.roster:
+                self.claimed_rosters[session] = result.roster
+            outcome.sight_changed = self.visibility is not None or result.roster != claimed
         return None
 
     def _is_allowed(
@@ -356,6 +363,7 @@ class Engine:
 
     def _detached(self, session: Session) -> None:
         self.quiet.disconnected(session)
+        self.claimed_rosters.pop(session, None)
         if self.visibility is not None:
             self.visibility.discard(session)
         if self._request_handler is not None:

@@ -45,6 +45,7 @@ class LoginGrant(NamedTuple):
 
     session: NewSession
     sight: Sight  # whom its user may see
+    roster: str  # that its token claims, see `Granted`
     superseded_code: Code  # for the goodbye to the client of an older session of the same device
     excess_sessions: list[Session]  # the user's sessions beyond the quota, to be ended
 
@@ -78,7 +79,7 @@ class LoginPolicy:
             identity = identity if ban is None else ban.refusal(now)
         if isinstance(identity, Refusal):
             return identity
-        uid, expires_at, sight = identity
+        uid, expires_at, sight, roster = identity
         key: SessionKey = uid if login.device is None else (uid, login.device)
         existing = self.registry.get(key)
         if existing is not None and existing.login_at > now - waited + ARRIVAL_ERROR_S:
@@ -97,6 +98,7 @@ class LoginPolicy:
         return LoginGrant(
             NewSession(key, self.clamp_idle_timeout(login.idle_timeout), now - waited, expires_at),
             sight,
+            roster,
             Code.CLOSED if is_order_uncertain else Code.REPLACED,  # after `CLOSED` that client may return
             excess,
         )
@@ -124,8 +126,9 @@ class LoginPolicy:
 
     def _authenticate(
         self, guest: Guest, login: Login, now: float
-    ) -> tuple[str, float | None, Sight] | Refusal:
-        """Return who logs in, when the token or the certificate expires, and whom that user may see."""
+    ) -> tuple[str, float | None, Sight, str] | Refusal:
+        """Return who logs in, when the token or the certificate expires, and whom that user may see, and the
+        roster that the token claims."""
         certified = self._certified(guest, login.uid, now)
         if isinstance(certified, Refusal):
             return certified
@@ -143,13 +146,13 @@ class LoginPolicy:
         certificate = client.transport.certificate(client.handle)
         return None if certificate is None else self.certificates.login(certificate, uid, now)
 
-    def _claimed(self, login: Login) -> tuple[str, None, Sight] | Refusal:
+    def _claimed(self, login: Login) -> tuple[str, None, Sight, str] | Refusal:
         """Return the user that a client claims to be, where nothing proves it."""
         if self.certificates is not None:
             return Refusal(Code.AUTH_FAILED, "this server asks for a client certificate")
         if login.uid is None:
             return Refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid")
-        return login.uid, None, NO_SIGHT
+        return login.uid, None, NO_SIGHT, ""
 
     def _excess_sessions(self, uid: str, device_class: str, now: float) -> list[Session] | Refusal:
         """Return the user's sessions that have to go if one more device logs in, or its refusal.

@@ -90,7 +90,7 @@ class ReadOutcome:
     packets: int = 0  # complete ones of the session; the login before it is none
     has_activity: bool = False  # whether one of these resets the idle time-out
     requests: list[Request] | None = None  # for the request handler, in order
-    sight_changed: bool = False  # whether a new token lets the client see other users
+    sight_changed: bool = False  # whether a new token may let the client see other users, or claim a roster
     unfinished: bool = False  # whether packets are left for another call, which has to follow soon
     failure: Exception | None = None  # an internal error, which ends this connection only
 

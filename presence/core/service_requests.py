@@ -40,6 +40,7 @@ class WatchRequest(NamedTuple):
     uids: list[str]
     detail: bool = False  # with those of their devices, in all changes of this session
     visibility_pass: str | None = None  # lets the client see more users; see `presence.core.visibility`
+    roster: bool = False  # also of the users in the roster of the session's user, which is followed
 
 
 class UnwatchRequest(NamedTuple):
@@ -47,6 +48,7 @@ class UnwatchRequest(NamedTuple):
 
     id: int | None
     uids: list[str] | None
+    roster: bool = False  # also of those of the roster, which is followed no longer
 
 
 class ConfirmationRequest(NamedTuple):
@@ -68,9 +70,10 @@ def parse_request(packet: Packet) -> Request:
         case Kind.QUERY:
             return QueryRequest(id, payload["uids"], payload.get("detail", False))
         case Kind.WATCH:
-            return WatchRequest(id, payload["uids"], payload.get("detail", False), payload.get("pass"))
+            detail, roster = payload.get("detail", False), payload.get("roster", False)
+            return WatchRequest(id, payload["uids"], detail, payload.get("pass"), roster)
         case _:
-            return UnwatchRequest(id, payload.get("uids"))
+            return UnwatchRequest(id, payload.get("uids"), payload.get("roster", False))
 
 
 class RequestHandler(Protocol):

@@ -19,6 +19,7 @@ from presence.server.node_assembly import Node
 from presence.store import privileges
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.roster_table import StoredRosters
 from presence.store.script_arguments import Shape
 from presence.store.watch_connection import WatchServers
 from presence.store.watch_reads import StoredStates
@@ -92,7 +93,7 @@ def redis_stores(url: str, settings: Settings) -> tuple[RedisStore, RedisStore, 
     return RedisStore(url, stored), RedisStore(url, stored), leases
 
 
-def watching(url: str, node: Node, states: StoredStates) -> Watching:
+def watching(url: str, node: Node, states: StoredStates, rosters: StoredRosters) -> Watching:
     """Return the service for queries and watches."""
     settings, keys = node.settings, node.keys
     return Watching(
@@ -106,6 +107,8 @@ def watching(url: str, node: Node, states: StoredStates) -> Watching:
         device_events=settings.device_events,
         visibility=node.engine.visibility,
         quiet=node.engine.quiet,
+        rosters=rosters,
+        claimed_rosters=node.engine.claimed_rosters,
         faults=node.faults,
     )
 

@@ -40,6 +40,7 @@ from presence.store.answers import AnswerKeys
 from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
 from presence.store.redis_store import Deliveries
+from presence.store.roster_table import StoredRosters
 from presence.store.watch_reads import StoredStates
 from presence.transports import trio_transport
 from presence.transports.accept_rotation import AcceptRotation
@@ -147,7 +148,9 @@ class Server:
         retention_ms = redis_setup.retention_ms(self.settings)
         states = StoredStates(self._redis_url, self.node.keys, retention_ms=retention_ms)
         self._redis.enter_context(closing(states))
-        return redis_setup.watching(self._redis_url, self.node, states)
+        rosters = StoredRosters(self._redis_url, self.node.keys)
+        self._redis.enter_context(closing(rosters))
+        return redis_setup.watching(self._redis_url, self.node, states, rosters)
 
     def _build_answers(self) -> QuestionAnswers:
         return QuestionAnswers(
@@ -205,6 +208,7 @@ class Server:
             self._bans.refresh_soon,
             on_confirmations=self._router.confirmed_by_nodes,
             on_orders=self._rebalancer.obey,
+            on_rosters=self._watching.rosters_changed,
         )
 
     def _build_stats_responder(self, stats_socket: socket.socket | None) -> StatsResponder | None:

@@ -1,10 +1,12 @@
 """The control channel of a node: what other nodes, operators and backends send it.
 
+The same connection has the channel of changed rosters, which all nodes hear.
+
 A connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
@@ -25,10 +27,25 @@ from presence.store.error_classes import calling
 from presence.store.keys import Keys
 from presence.store.questions import Question, read_question
 from presence.store.redis_client import open_listener, read_arrived
+from presence.store.roster_table import read_changed
 from presence.store.script_arguments import read_message, read_notice
 
+
+class ChangedRosters(NamedTuple):
+    """A notice that the rosters of some users have changed."""
+
+    uids: tuple[str, ...]
+
+
 ControlMessage: TypeAlias = (
-    NodeNotice | Delivery | ConfirmationReport | Question | Erasure | BanNotice | RebalanceOrder
+    NodeNotice
+    | Delivery
+    | ConfirmationReport
+    | Question
+    | Erasure
+    | BanNotice
+    | RebalanceOrder
+    | ChangedRosters
 )
 
 MAX_MESSAGES_PER_READ: Final = 64  # of a control channel: each holds at most one call of another node
@@ -57,13 +74,22 @@ class ControlChannel:
         self.close()
         with calling(self.close):
             connection: Any = self._routes.any_server().connection_pool.get_connection()
-            connection.send_command("SUBSCRIBE", self._keys.control_channel(node))
-            connection.read_response()
+            channels = self._keys.control_channel(node), self._keys.roster_channel
+            connection.send_command("SUBSCRIBE", *channels)
+            for _ in channels:
+                connection.read_response()
             self._connection = connection
 
     def next(self) -> list[ControlMessage]:
         """Return what has arrived, without messages of unknown kinds."""
-        return [each for _, _, text in self._read() for each in _read_message(text)]
+        roster_channel = self._keys.roster_channel.encode()
+        return [
+            each
+            for _, channel, text in self._read()
+            for each in (
+                [ChangedRosters(read_changed(text))] if channel == roster_channel else _read_message(text)
+            )
+        ]
 
     def close(self) -> None:
         self._connection = None

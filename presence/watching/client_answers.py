@@ -26,7 +26,12 @@ RETRY_S: Final = 2.0  # on average; randomized, so that clients do not retry tog
 
 
 def states_packet(
-    id: int | None, states: Mapping[str, WatchedState], hidden: Iterable[str] = (), *, rows: bool = False
+    id: int | None,
+    states: Mapping[str, WatchedState],
+    hidden: Iterable[str] = (),
+    *,
+    rows: bool = False,
+    roster: int | None = None,
 ) -> bytes:
     """Return the packed answer with states.
 
@@ -35,6 +40,7 @@ def states_packet(
         states: by user.
         hidden: users whom the client may not see, in any case.
         rows: whether the client takes rows.
+        roster: number of users in the roster that the client follows; None: it has not asked for it.
     """
     if rows:
         unseen = dict.fromkeys(hidden, HIDDEN_STATE)
@@ -42,10 +48,10 @@ def states_packet(
             (_row_once if state.meta and not state.devices else _row)(uid, state)
             for uid, state in {**states, **unseen}.items()
         ]
-        return rows_answer(id, packed_rows)
+        return rows_answer(id, packed_rows, roster)
     packed = {uid: (_packed if state.devices else _packed_once)(state) for uid, state in states.items()}
     packed.update(dict.fromkeys(hidden, _packed_once(HIDDEN_STATE)))
-    return states_answer(id, packed)
+    return states_answer(id, packed, roster)
 
 
 def _packed(state: WatchedState) -> bytes:

@@ -19,6 +19,7 @@ import trio
 from presence.common.faults import Faults
 from presence.common.runtime import TrioWakeEvent
 from presence.core.registry import Session
+from presence.watching.rosters import RosterFollower
 
 W = TypeVar("W", bound=Hashable)
 
@@ -82,6 +83,11 @@ class PendingWatch:
     detail: bool = False  # with devices
     unwatched: set[str] = field(default_factory=set)  # of `uids`, unwatched by the session meanwhile
     is_over: bool = False  # answered, refused or dropped
+    follower: RosterFollower | None = None  # of the roster that some of `uids` are from
+    roster: frozenset[str] = frozenset()  # the users in that
+    named: frozenset[str] = frozenset()  # beside a roster, the users that the client has named
+    roster_size: int | None = None  # for the answer; None: the client has not asked for the roster
+    is_silent: bool = False  # the roster has changed: there is no request, and so no answer
 
     @property
     def wanted(self) -> Iterator[str]:
@@ -112,6 +118,10 @@ class PendingWatches:
     def wanted_by(self, session: Session) -> set[str]:
         """Return the users that a session will watch when its watches are answered."""
         return {uid for watch in self._by_session.get(session, ()) for uid in watch.wanted}
+
+    def only_in_rosters(self, session: Session) -> set[str]:
+        """Return the users that a session will watch because of its roster."""
+        return {uid for watch in self._by_session.get(session, ()) for uid in watch.roster - watch.named}
 
     def asked_by(self, session: Session) -> set[str]:
         """Return the users in the answers that a session waits for."""

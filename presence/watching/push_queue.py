@@ -29,7 +29,7 @@ from presence import protocol
 from presence.common.faults import Faults
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
-from presence.protocol import UID_MAX_BYTES, UIDS_MAX
+from presence.protocol import UID_MAX_BYTES, UIDS_MAX, Code
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES, change_packet, join_changes, pack_row
 from presence.watching.client_answers import pack_most
@@ -271,6 +271,16 @@ class PushQueue:
             frame = b""
         self._deferred_bytes += len(frame) - len(deferred.get(uid, b""))
         deferred[uid] = frame
+
+    def tell(self, session: Session, changes: Iterable[tuple[str, WatchedState, Code]]) -> int:
+        """Offer a session changes that concern no other; return how many it took: they are not deferred."""
+        if session in self._deferred:
+            return 0
+        frames: _Frames = []
+        for uid, state, code in changes:
+            shown = state if session in self.with_devices else state.without_devices()
+            frames.append((uid, self._encoded(uid, shown, code.reason, rows=session.features.batch)))
+        return self._offer(session, frames)
 
     def all_sent(self, session: Session) -> None:
         """Send deferred changes to a connection that has taken everything sent before."""

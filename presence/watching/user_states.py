@@ -25,6 +25,7 @@ STATE_BYTES: Final = 280  # memory of a state beside its texts and devices: tupl
 DEVICE_BYTES: Final = 150  # memory of a device in it, the same
 _PUBLIC_ID: Final = "*"  # in the entry with which a user becomes invisible: its own id
 ONLINE, AWAY, OFFLINE, UNKNOWN, HIDDEN = "online", "away", "offline", "unknown", "not_allowed"
+REMOVED: Final = "removed"  # from the roster that a session follows
 # What an operator does to a user is no business of others; the application's backend gets these reasons.
 _PRIVATE_REASONS: Final = frozenset({Code.KICKED.reason, Code.BANNED.reason})
 _SHOWN_AS_LOGOUT: Final = _PRIVATE_REASONS | {Code.LOGOUT.reason}
@@ -89,8 +90,8 @@ class WatchedState(NamedTuple):
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
-        if self.status == HIDDEN:
-            return {"status": HIDDEN}
+        if self.status in (HIDDEN, REMOVED):
+            return {"status": self.status}
         public = self.public()
         state: dict[str, Any] = {
             "status": public.status,

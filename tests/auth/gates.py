@@ -97,9 +97,9 @@ class TimedAuthenticator:
 
 
 class WordAuthenticator:
-    """Accepts ``UID:SECONDS`` or ``UID:SECONDS:UIDS`` as a valid token of that user, and nothing else.
+    """Accepts ``UID:SECONDS[:UIDS[:ROSTER]]`` as a valid token of that user, and nothing else.
 
-    The last part is whom the user may see: uids, separated by commas.
+    The third part is whom the user may see: uids, separated by commas. So is the roster.
 
     Attributes:
         addresses: the addresses of logins.
@@ -126,7 +126,8 @@ class WordAuthenticator:
     def _result(self, token: object, uid: str | None, now: float) -> AuthResult:
         if self.busy:
             return Refusal(Code.BUSY, "busy", 2.5)
-        name, seconds, see, *_ = *str(token).split(":"), "", ""
+        name, seconds, see, roster, *_ = *str(token).split(":"), "", "", ""
         if not seconds.isdigit() or uid not in (None, name):
             return Refusal(Code.AUTH_FAILED, "no")
-        return Granted(name, now + int(seconds), Sight(frozenset(see.split(","))))
+        sight = Sight(frozenset(see.split(",")))
+        return Granted(name, now + int(seconds), sight, roster.replace(",", " "))

@@ -12,7 +12,7 @@ from presence.auth import tokens
 from presence.auth.token_signer import CannotSign
 from presence.auth.tokens import Reason, TokenRefused, TokenRules
 from presence.core.authenticator import Sight
-from presence.protocol.constants import TOKEN_MAX_BYTES
+from presence.protocol.constants import TOKEN_MAX_BYTES, UIDS_MAX
 from tests.auth.gates import ALGORITHMS, AUDIENCE, WALL, entry, every_key, keyring, signer, token
 
 _JSON = st.recursive(
@@ -273,3 +273,22 @@ def test_no_pass_is_a_token_and_no_token_a_pass() -> None:
         key.visibility_pass(
             "ann", [f"user-{n:020}" for n in range(200)], audience=AUDIENCE, now=WALL, ttl_s=60
         )
+
+
+# The users whom the user's clients watch
+
+
+@pytest.mark.parametrize(
+    ("roster", "expected"),
+    [
+        (["bob", "eve"], "bob eve"),
+        ([], ""),
+        *((odd, "") for odd in ("bob", None, 7, {}, [7], [""], ["a b"], ["bob", ["eve"]], ["x" * 200])),
+        (["bob"] * (UIDS_MAX + 1), ""),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_the_claim_roster_lists_uids_and_anything_else_is_ignored(roster: object, expected: str) -> None:
+    text = with_payload({"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60, "roster": roster})
+    parsed = tokens.parse(text, every_key(), max_bytes=10_000)
+    assert tokens.check(parsed, TokenRules((AUDIENCE,)), WALL).roster == expected

@@ -202,3 +202,23 @@ def test_where_all_are_visible_a_pass_is_ignored() -> None:
     packets = protocol.message("eve", 1, id=7), protocol.watch(["eve"], id=8, visibility_pass="nonsense")
     assert ask(world, handle, *packets) == []
     assert [request.id for request in desk.requests] == [7, 8]
+
+
+@pytest.mark.parametrize("restricts", [False, True])
+def test_the_roster_of_the_newest_token_counts_until_the_connection_ends(
+    desk: NotingDesk, *, restricts: bool
+) -> None:
+    world = World(authenticator=WordAuthenticator(), restricts_sight=restricts)
+    world.engine.request_handler = desk
+    handle = log_in(world, "ann:60::bob,eve")
+    session, claimed = world.session("ann"), world.engine.claimed_rosters
+    assert claimed == {session: "bob eve"}
+    ask(world, handle, protocol.update(token="ann:60::ted", id=2))
+    assert (claimed, desk.sights) == ({session: "ted"}, [session])
+    ask(world, handle, protocol.update(token="ann:60::ted", id=3))
+    assert len(desk.sights) == (2 if restricts else 1), "the roster is the same"
+    ask(world, handle, protocol.update(token="ann:60", id=4))
+    assert claimed == {}
+    ask(world, handle, protocol.update(token="ann:60::bob", id=5))
+    world.sockets.close(handle)
+    assert claimed == {}

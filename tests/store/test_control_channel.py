@@ -1,5 +1,6 @@
 """The control channel on the loop: a cancellation or a lost Redis ends its wait for messages."""
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from trio.testing import wait_all_tasks_blocked
 from presence.common.errors import StoreUnavailable
 from presence.common.runtime import LoopCaller
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
-from presence.store.control_channel import ControlChannel
+from presence.store.control_channel import ChangedRosters, ControlChannel, ControlMessage
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
+from presence.store.roster_table import RosterChange, RosterTable
 from tests.store.servers import Server
 from tests.support.proxy import Proxy
 
@@ -63,3 +65,16 @@ async def test_a_lost_connection_ends_the_wait(server: Server, folder: Path) -> 
             nursery.start_soon(reset)
             with pytest.raises(StoreUnavailable):
                 await LoopCaller().call(channel.next)
+
+
+async def test_changed_rosters_come_over_the_same_connection(server: Server) -> None:
+    channel, call = ControlChannel(server.url, KEYS), LoopCaller().call
+    await call(partial(channel.subscribe, "a"))
+    with closing(RosterTable(server.url, KEYS, 10**6)) as rosters:
+        rosters.change([RosterChange("ann", (), ["bob"]), RosterChange("eve", (), ["bob"])])
+    server.client.publish(KEYS.control_channel("a"), KICK)
+    found: list[ControlMessage] = []
+    while len(found) < 2:
+        found += await call(channel.next)
+    assert found == [ChangedRosters(("ann", "eve")), KICKED]
+    channel.close()

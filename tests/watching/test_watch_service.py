@@ -80,8 +80,9 @@ class Records:
 class Node:
     """A node's watching, and its clients. Users whose uid begins with ``far`` are in a second shard."""
 
-    def __init__(self, visibility: Visibility | None = None) -> None:
+    def __init__(self, visibility: Visibility | None = None, **parts: Any) -> None:
         self.visibility = visibility
+        self.parts = parts  # further arguments of `Watching`
         self.shard = Shard()
         self.channel = MemoryChannel(self.shard)
         self.far = MemoryChannel(Shard())
@@ -103,6 +104,7 @@ class Node:
             visibility=self.visibility,
             runtime=runtime or Runtime(),
             faults=self.faults,
+            **self.parts,
         )
 
     def watch(self, *uids: str, line: Line | None = None) -> tuple[Session, Line]:
