@@ -66,6 +66,7 @@ class WatchFigures:
     redis_us: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
+    latencies: dict[str, dict[str, float]] = field(default_factory=dict)  # by the cause
     push_bytes: float = 0.0  # of a change
     changes_per_packet: float = 0.0
     quiet_cpu: float = 0.0  # of a core
@@ -194,7 +195,16 @@ class WatchesRun:
         cpu_s = after.cpu_s - begun.cpu_s - (quiet.cpu_s - before.cpu_s) * share
         redis_s = after.redis_cpu_s - begun.redis_cpu_s - (quiet.redis_cpu_s - before.redis_cpu_s) * share
         figures.cpu_us, figures.redis_us = (each / max(1, found.pushes) * 1e6 for each in (cpu_s, redis_s))
-        figures.p50_ms, figures.p99_ms = (percentile(found.latencies_s, each) * 1000 for each in (0.5, 0.99))
+        every = [each for some in found.latencies_s.values() for each in some]
+        figures.p50_ms, figures.p99_ms = (percentile(every, each) * 1000 for each in (0.5, 0.99))
+        figures.latencies = {
+            reason: {
+                "count": len(some),
+                "p50_ms": percentile(some, 0.5) * 1000,
+                "p99_ms": percentile(some, 0.99) * 1000,
+            }
+            for reason, some in sorted(found.latencies_s.items())
+        }
         figures.push_bytes = status.push_bytes / max(1, status.pushes)
         figures.changes_per_packet = status.pushes / max(1, status.push_packets)
         figures.expected, figures.missing, figures.unmatched = found.expected, found.missing, found.unmatched

@@ -40,7 +40,8 @@ class JudgedChanges:
     pushes: int = 0
     expected: int = 0  # deliveries of single changes to clients that watched all the time
     missing: int = 0  # of these; a later change of the same user may have taken their place
-    latencies_s: list[float] = field(default_factory=list)  # from the client's send to the push
+    # From the client's send to the push, by the name of the code
+    latencies_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     changes: Counter[str] = field(default_factory=Counter)  # by the name of the code
     unmatched: int = 0  # events that no client has caused, and what clients did without an event
 
@@ -79,14 +80,14 @@ def judge_deliveries(
     """
     found = JudgedChanges(pushes=sum(len(log.push_at) for log in logs))
     acted = _actions(logs)
-    begun: dict[tuple[int, int], float] = {}  # when the client sent what caused it
+    begun: dict[tuple[int, int], tuple[float, str]] = {}  # when the client sent what caused it
     for change in changes:
         found.changes[Code(change.code).reason] += 1
         pending = acted[change.user, change.code]
         if not pending:
             found.unmatched += 1
         elif (moment := pending.popleft()) and change.code not in UNTIMED:
-            begun[change.user, change.id] = moment
+            begun[change.user, change.id] = moment, Code(change.code).reason
     found.unmatched += sum(map(len, acted.values()))
     got = Counter[tuple[int, int]]()
     for log in logs:
@@ -94,8 +95,9 @@ def judge_deliveries(
             log.push_watchers, log.push_users, log.push_ids, log.push_at, strict=True
         ):
             got[user, id] += is_steady[watcher]
-            if moment := begun.get((user, id), 0.0):
-                found.latencies_s.append(at - moment)
+            if cause := begun.get((user, id)):
+                moment, reason = cause
+                found.latencies_s[reason].append(at - moment)
     for change in changes:
         expected = sum(map(is_steady.__getitem__, graph.friends_of(change.user)))
         found.expected += expected

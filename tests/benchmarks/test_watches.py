@@ -114,7 +114,7 @@ def test_a_state_without_an_id_is_compared_by_its_status() -> None:
 def test_each_delivery_has_the_time_from_what_the_client_did() -> None:
     one = log((1, 0, 20, 5.5), (2, 0, 20, 6.0), actions=((0, int(Code.LOGOUT), 5.0),))
     found = judge_deliveries(GRAPH, [LEFT], [one], [1, 1, 1])
-    assert found.latencies_s == [0.5, 1.0]
+    assert found.latencies_s == {"logout": [0.5, 1.0]}
     assert (found.pushes, found.expected, found.missing, found.unmatched) == (2, 2, 0, 0)
 
 
@@ -139,7 +139,7 @@ def test_an_event_and_what_a_client_did_belong_together(
 def test_the_end_of_a_silent_session_has_no_latency() -> None:
     expired = UserChange(0, int(Code.IDLE_TIMEOUT), 20)
     one = log((1, 0, 20, 5.5), actions=((0, int(Code.IDLE_TIMEOUT), 5.0),))
-    assert judge_deliveries(GRAPH, [expired], [one], [1, 0, 0]).latencies_s == []
+    assert judge_deliveries(GRAPH, [expired], [one], [1, 0, 0]).latencies_s == {}
 
 
 def test_rows_give_user_status_and_id() -> None:
