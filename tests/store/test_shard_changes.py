@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,6 @@ from presence.common.errors import StoreError
 from presence.core.profiles import Profile
 from presence.outbox.overflow import SkippedChanges
 from presence.outbox.replies import ReplyStatus
-from presence.store import script_runner
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
@@ -19,12 +17,10 @@ from presence.watching.user_states import NO_ENTRY, EntryId, UserEvent, id_text,
 from tests.store.driving import Hand, end, events, login, play, rows, update
 from tests.store.servers import Server
 from tests.store.test_rules import NODES, RULES
-from tests.support.script_texts import SourceChange, changed
+from tests.support.script_texts import before_shard_changes, changed
 from tests.support.shard_channel import ShardChannel
 
 KEYS = Keys()
-# The part of the scripts, as of the last release whose scripts do not publish all changes of a shard.
-FORMER_TEXT = (Path(__file__).parent / "data" / "entries_before_shard_changes.lua").read_text("utf-8")
 
 
 class Ear:
@@ -154,7 +150,7 @@ async def test_the_chain_shows_entries_of_the_scripts_of_a_former_release(
 ) -> None:
     a.apply(login("ann", "s1"))
     await ear.hear(1)
-    with changed(SourceChange("lib/entries", script_runner._TEXTS["lib/entries"], FORMER_TEXT)):
+    with changed(before_shard_changes()):
         b.apply(login("bob", "s2"), login("cy", "s3"))
     await ear.hear(0)
     a.apply(end("ann", "s1"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
 from presence.store import script_runner
@@ -20,6 +21,12 @@ class SourceChange:
 def little_room(record_bytes: int = 600) -> SourceChange:
     """Bound the records of a call, so that batches are cut into pieces; a plain record has some 200 bytes."""
     return SourceChange("lib/record_cache", "RECORD_BYTES = 1024 * 1024", f"RECORD_BYTES = {record_bytes}")
+
+
+def before_shard_changes() -> SourceChange:
+    """The scripts of 1.0.0rc1, which do not publish all changes of a shard: this part is what differs."""
+    former = Path(__file__).parents[1] / "store" / "data" / "entries_before_shard_changes.lua"
+    return SourceChange("lib/entries", script_runner._TEXTS["lib/entries"], former.read_text("utf-8"))
 
 
 @contextmanager
