@@ -26,7 +26,7 @@ import trio
 from presence.common.faults import Faults
 from presence.watching.channel import ServerChannel, ShardJoined, Subscribed, Unsubscribed
 from presence.watching.shard_view import ShardView, ViewPhase
-from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent, read_hint
+from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent, read_change
 
 MAX_USERS_PER_SNAPSHOT: Final = 500  # in one transaction: a millisecond of Redis
 MAX_USERS_PER_COMPARISON: Final = 500  # of one shard, in one read
@@ -197,11 +197,11 @@ class ShardWatch:
                 self.view.shard_joined()
         return True
 
-    def hear(self, uid: str, event: str) -> bool:
+    def hear(self, uid: str, event: bytes) -> bool:
         """Apply an event of a message of the whole shard; return whether its user is watched."""
         if uid not in self.view:
             return False
-        if (entry := read_hint(event)) is not None:
+        if (entry := read_change(uid, event)) is not None:
             self._receive(entry)
         return True
 

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgpack
+
 from presence.common.errors import StoreUnavailable
 from presence.watching.channel import (
     ChannelMessage,
@@ -97,7 +99,9 @@ class Shard:
         if entry.uid in self.subscribed:
             self.wire.append(entry)
         if self.followed is not None and not self.is_old:
-            self.wire.append(ShardChanges(self.followed, previous, entry.id, [(entry.uid, hint(entry))]))
+            self.wire.append(
+                ShardChanges(self.followed, previous, entry.id, [(entry.uid, packed_change(entry))])
+            )
 
     def snapshot(self, uids: Iterable[str]) -> ShardSnapshot:
         states = {uid: self.shown.get(uid) or self.left.get(uid) or WatchedState("offline") for uid in uids}
@@ -113,24 +117,27 @@ class Shard:
         return Replay([entry for entry in page if entry.uid in uids], position, len(page), is_end=is_end)
 
 
-def hint(entry: UserEvent) -> str:
-    """Return the JSON of an event, as servers publish it."""
+def packed_change(entry: UserEvent) -> bytes:
+    """Return an event as servers publish it with all changes of its shard."""
     state = entry.state
-    fields: dict[str, object] = {"id": id_text(entry.id), "uid": entry.uid, "reason": entry.reason}
+    fields: dict[str, object] = {}
     if entry.is_hidden:
-        fields |= {"type": "device", "at_ms": entry.id[0], "invisible": "1", "public": ""}
+        kind = "device"
+        fields |= {"at_ms": entry.id[0], "invisible": "1", "public": ""}
         if state.id:
             fields["public"] = f"1 {state.id} {state.since_ms} {state.last_seen_ms}"
     elif state.status == "offline":
-        fields |= {"type": "offline", "at_ms": state.since_ms, "last_seen_ms": state.last_seen_ms}
+        kind = "offline"
+        fields |= {"at_ms": state.since_ms, "last_seen_ms": state.last_seen_ms}
     else:
-        fields |= {"type": state.status, "status": state.status, "status_ms": state.since_ms}
-        if entry.is_of_device:
-            fields["type"] = "device"
+        kind = "device" if entry.is_of_device else state.status
         if state.devices is not None:
             devices = [each._asdict() | {"class": each.device_class} for each in state.devices]
             fields["devices"] = json.dumps(devices)
-    return json.dumps(fields)
+    flat = [part for field in fields.items() for part in field]
+    change = [id_text(entry.id), kind, entry.reason, state.status, state.since_ms, *flat]
+    packed: bytes = msgpack.packb(change)
+    return packed
 
 
 class MemoryChannel:

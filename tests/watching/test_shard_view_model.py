@@ -25,7 +25,7 @@ from presence.watching.user_states import (
     WatchedState,
     id_of,
     id_text,
-    read_hint,
+    read_change,
 )
 from tests.watching.shard import Shard
 
@@ -219,8 +219,8 @@ class Views(RuleBasedStateMachine):
             self.view.end_changes(message.last)
             self.partly = None
             return
-        uid, text = message.changes[applied]
-        entry = read_hint(text)
+        uid, packed = message.changes[applied]
+        entry = read_change(uid, packed)
         assert entry is not None
         if uid in self.view:
             self.push([self.view.receive(entry)])
