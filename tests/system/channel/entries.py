@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from loadtest.checker import id_order
 from loadtest.stream_events import StreamEvent
+from presence.protocol import Code
 
 EntryId = tuple[int, int]
 State = Mapping[str, Any]
@@ -34,7 +35,9 @@ def entry_of(id: str, fields: Mapping[str, str]) -> ChannelEntry:
     state: dict[str, Any] = {"id": id}
     if fields["type"] == OFFLINE:
         state |= {"status": OFFLINE, "since_ms": int(fields["at_ms"])}
-        state["last_seen_ms"] = int(fields["last_seen_ms"])
+        # Clients see one time of a logout; a keepalive just before it would tell an operator's end apart.
+        is_logout = fields.get("reason") == Code.LOGOUT.reason
+        state["last_seen_ms"] = state["since_ms"] if is_logout else int(fields["last_seen_ms"])
     else:
         since_ms = int(fields.get("status_ms") or fields["since_ms"])
         state |= {"status": fields.get("status", "online"), "since_ms": since_ms, "last_seen_ms": None}
