@@ -19,6 +19,29 @@ def test_who_watches_sees_every_change_while_a_worker_and_redis_are_killed() -> 
 
 
 @pytest.mark.alone
+def test_no_change_is_missed_while_workers_follow_whole_shards_and_switch() -> None:
+    plan = watch.WatchPlan(
+        30,
+        10,
+        80,
+        9.0,
+        rate=150.0,
+        kills=1,
+        restarts=1,
+        away_s=1.0,
+        idle_s=2.0,
+        lease_s=1.0,
+        tides=1,
+        channels=36,
+    )
+    report = watch.watch(plan, seed=7)
+    print(report.table())
+    assert report.broken == []
+    assert report.metrics["pushes"] > 500
+    assert len(report.metrics["injected"]) == 3, "each fault, and a switch"
+
+
+@pytest.mark.alone
 def test_each_message_has_one_outcome() -> None:
     plan = messages.MessagesPlan(
         users=200,

@@ -1,4 +1,8 @@
-"""``watch``: many who watch, while those whom they watch come, go and change, and servers and Redis fail."""
+"""``watch``: many who watch, while those whom they watch come, go and change, and servers and Redis fail.
+
+With ``--tides`` most watchers leave and come back so many times. With few ``--channels`` this lets workers
+follow shards as a whole, and by user again.
+"""
 
 import itertools
 import os
@@ -14,11 +18,13 @@ from typing import Any
 
 from loadtest.outcome import failed_checks, print_progress, spread_ms
 from loadtest.scenario_report import LoadedServer, ScenarioReport, loaded_server
-from loadtest.servers import wait_for
+from loadtest.servers import PRESENCE, wait_for
 from presence import protocol
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from presence.protocol import Kind
 from presence.store.keys import Keys
+from presence.store.redis_client import RedisError
+from tests.system.channel import few_channels_server
 from tests.system.channel.entries import ChannelEntry, by_user, read_entries
 from tests.system.channel.watch_judge import AnsweredWatch, Lost, Pushed, TrueStates, Unwatched, judge
 
@@ -31,7 +37,9 @@ PROOF_S = 15.0  # until a worker that was killed is replaced
 AFTER_S = 5.0  # after Redis' return what waited for it is told; not as in calm
 STATUS_TEXTS = ("at work", "im Zug", "おはよう", "")
 VERSIONS = 40
+FEW_CHANNELS_SERVER = ("-m", "tests.system.channel.few_channels_server")
 RETRY_S = 0.5  # where the server names no time
+EBB_S = few_channels_server.LINGER_S + 2.0  # for so long most watchers are away
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class WatchPlan:
     kills: int = 2  # of a worker
     restarts: int = 2  # of Redis
     away_s: float = 2.0  # how long Redis is down
+    tides: int = 0  # times that most watchers leave and come back
+    channels: int = 0  # of a worker, before it follows shards as a whole; 0: the server's own bound
     idle_s: float = 5.0
     lease_s: float = 2.0
     tick_s: float = 0.5
@@ -61,6 +71,10 @@ class WatchPlan:
             *("--idle-timeout", f"{self.idle_s:g}", "--tick", f"{self.tick_s:g}"),
             *("--disconnect-grace", f"{self.grace_s:g}"),
         )
+
+    @property
+    def program(self) -> Sequence[str]:
+        return (*FEW_CHANNELS_SERVER, str(self.channels)) if self.channels else PRESENCE
 
     @property
     def settle_s(self) -> float:
@@ -174,13 +188,13 @@ class Watcher(LoopClient):
         self._requests.clear()
         self.history.append(Lost())
 
-    def reconnect(self) -> None:
-        """Drop the connection, and reconnect soon."""
+    def reconnect(self, away_s: float = 1.0) -> None:
+        """Drop the connection, and reconnect after at most so long."""
         if self.is_logged_in:
             now = time.monotonic()
             self.close(reset=True)
             self.on_disconnect(None, now)
-            self.loop.call_at(now + random.uniform(0.0, 1.0), self.connect)
+            self.loop.call_at(now + random.uniform(away_s - 1.0, away_s), self.connect)
 
     def watch_again(self) -> None:
         """Unwatch half of the users, and watch them again."""
@@ -237,6 +251,8 @@ class WatchRun:
         self._is_acting = True
         self._act_next()
         self._disturb_watcher()
+        for tide in range(plan.tides):
+            loop.call_at(time.monotonic() + (tide + 0.5) * plan.seconds / plan.tides, self._ebb)
         injecting = threading.Thread(target=self._inject, daemon=True)  # the clients go on
         injecting.start()
         loop.run(plan.seconds)
@@ -297,6 +313,29 @@ class WatchRun:
             self._random.choice((watcher.reconnect, watcher.watch_again))()
             self._loop.call_at(time.monotonic() + self._random.uniform(0.0, 0.5), self._disturb_watcher)
 
+    def _ebb(self) -> None:
+        """Let all watchers leave but the restless, and come back; see what that does to subscriptions."""
+        followed = self._count_followed()
+        for number, watcher in enumerate(self.watchers):
+            if number % RESTLESS_EVERY:
+                watcher.reconnect(EBB_S + 1.0)
+
+        def look() -> None:
+            self.proofs["a worker followed a shard as a whole, and by user again"] += max(
+                0, followed - self._count_followed()
+            )
+
+        self._loop.call_at(time.monotonic() + EBB_S, look)
+
+    def _count_followed(self) -> int:
+        """Return how many subscriptions to whole shards there are; 0 if Redis is away."""
+        channels = [self._keys.changes_channel(shard) for shard in range(self._plan.shards)]
+        try:
+            found = self._stage.data.client.pubsub_numsub(*channels)
+        except (RedisError, OSError):
+            return 0
+        return sum(count for _, count in found)
+
     def report(self) -> ScenarioReport:
         plan, entries = self._plan, self.entries()
         histories = {each.uid: each.history for each in self.watchers}
@@ -340,7 +379,7 @@ class WatchRun:
 
 
 def watch(plan: WatchPlan, seed: int) -> ScenarioReport:
-    with loaded_server(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True) as stage:
+    with loaded_server(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True, program=plan.program) as stage:
         play = WatchRun(plan, seed, stage)
         play.run()
         return play.report()
