@@ -17,9 +17,12 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.watching.channel import ShardServers
+from presence.watching.known_states import KnownStates
+from presence.watching.packed_states import PackedStates
 from presence.watching.server_watch import ServerWatch
 from presence.watching.shard_watch import ReadPaces, ShardWatch
 from presence.watching.user_states import UserEvent, WatchedState
+from presence.watching.user_table import UserTable
 
 MAX_USER_CHANNELS: Final = 4_000  # of a worker, where users are spread evenly over shards: 1 MB of Redis
 NO_SERVER: Final = "no server of the cluster has it"
@@ -30,8 +33,11 @@ _log = structlog.get_logger(__name__)
 class WatchedShards:
     """Watches users of all shards, with two connections to each server and no thread.
 
-    `shard_of` gives the shard of a user, of `shards` in all; others: see `ShardWatch`. Of errors, those in a
-    message skip it, and all others count as a loss.
+    `shard_of` gives the shard of a user, of `shards` in all; `users` is the worker's table; others: see
+    `ShardWatch`. Of errors, those in a message skip it, and all others count as a loss.
+
+    Attributes:
+        states: the known states of all watched users.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class WatchedShards:
         push: Callable[[UserEvent], None],
         ready: Callable[[Iterable[str]], None],
         *,
+        users: UserTable,
         shards: int,
         runtime: Runtime,
         faults: Faults,
@@ -57,6 +64,8 @@ class WatchedShards:
         self._faults = faults
         self._call = runtime.loop_caller().call
         self._bell = runtime.wake_event()
+        self._users = users
+        self.states = PackedStates()
         self._watches: dict[int, ShardWatch] = {}
         self._unplaced: dict[int, ShardWatch] = {}  # without a server
         self._places: dict[int, ServerWatch] = {}  # of the others
@@ -68,9 +77,9 @@ class WatchedShards:
         """The watches over all shards of which a user has been watched."""
         return self._watches.values()
 
-    def current(self, uid: str) -> WatchedState | None:
+    def is_current(self, uid: str) -> bool:
         watch = self._watches.get(self._shard_of(uid))
-        return watch.view.current(uid) if watch is not None else None
+        return watch is not None and watch.view.is_current(uid)
 
     def latest(self, uid: str) -> WatchedState | None:
         watch = self._watches.get(self._shard_of(uid))
@@ -82,6 +91,7 @@ class WatchedShards:
             if watch is None:
                 watch = self._watches[shard] = ShardWatch(
                     shard,
+                    KnownStates(shard, self._users, self.states),
                     self._absence_s,
                     self._push,
                     self._ready,

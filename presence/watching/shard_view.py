@@ -84,9 +84,9 @@ class ShardView:
         known: the users whose states are known.
     """
 
-    def __init__(self, absence_s: float) -> None:
+    def __init__(self, known: KnownStates, absence_s: float) -> None:
         self._absence_s = absence_s
-        self.known = KnownStates()
+        self.known = known
         self._unread: dict[str, UserEvent | None] = {}  # the other wanted users, each with the deferred event
         self._deferred: dict[str, UserEvent] = {}  # of known users, the newest event not applied yet
         self._dropped: dict[str, None] = {}  # no longer wanted, and to be forgotten
@@ -136,8 +136,12 @@ class ShardView:
             self._forget(uid)
         return bool(self._dropped)
 
+    def is_current(self, uid: str) -> bool:
+        """Whether the state of a user is known and kept up to date by the subscription."""
+        return self.phase is ViewPhase.LIVE and uid not in self._dropped and uid in self.known
+
     def current(self, uid: str) -> WatchedState | None:
-        """Return the state of a user if it is known and kept up to date by the subscription."""
+        """Return the state of a user if it `is_current`."""
         return self.latest(uid) if self.phase is ViewPhase.LIVE else None
 
     def latest(self, uid: str) -> WatchedState | None:

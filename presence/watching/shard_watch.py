@@ -25,6 +25,7 @@ import trio
 
 from presence.common.faults import Faults
 from presence.watching.channel import ServerChannel, ShardJoined, Subscribed, Unsubscribed
+from presence.watching.known_states import KnownStates
 from presence.watching.shard_view import ShardView, ViewPhase
 from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent, read_change
 
@@ -97,8 +98,9 @@ class _Recovery:
 class ShardWatch:
     """Watches the users of one shard.
 
-    `push` is called with each change, `ready` with users whose states have become known. `absence_s`: see
-    `ShardView`. With more than `max_user_channels` users the whole shard is followed. `paces`: of the worker.
+    `known` has no user yet. `push` is called with each change, `ready` with users whose states have become
+    known. `absence_s`: see `ShardView`. With more than `max_user_channels` users the whole shard is followed.
+    `paces`: of the worker.
 
     Attributes:
         failures: losses in a row.
@@ -109,6 +111,7 @@ class ShardWatch:
     def __init__(
         self,
         number: int,
+        known: KnownStates,
         absence_s: float,
         push: Callable[[UserEvent], None],
         ready: Callable[[Iterable[str]], None],
@@ -123,7 +126,7 @@ class ShardWatch:
         self._ready = ready
         self._max_user_channels = max_user_channels
         self._paces = paces
-        self.view = ShardView(absence_s)
+        self.view = ShardView(known, absence_s)
         self.statistics = ShardStatistics()
         self.failures = 0
         self.retry_at = -math.inf
@@ -139,7 +142,7 @@ class ShardWatch:
     def want(self, uids: Iterable[str]) -> None:
         for uid in uids:
             self.view.want(uid)
-            if self.view.current(uid) is not None:  # it was about to be forgotten
+            if self.view.is_current(uid):  # it was about to be forgotten
                 self._ready((uid,))
             else:
                 self._awaited[uid] = None

@@ -17,6 +17,7 @@ from typing import Final
 
 USERS_PER_BUCKET: Final = 8  # on average: a search looks at some 150 bytes
 MAX_HOLDS: Final = 255  # of one user, see `UserTable.hold`
+MAX_RECENT: Final = 1_024  # a power of two: twice the users of the largest request; 130 KB
 WALK_FACTOR: Final = 8  # slots that a step of a walk looks at, as a multiple of those it may return
 NO_SHARD: Final = 0xFFFF  # there are at most 16,384
 
@@ -24,6 +25,8 @@ _USER: Final = b"\xff"  # begins a user, and ends a bucket
 _SLOT: Final = b"\xfe"  # ends the name; the slot follows
 _SLOT_DIGITS: Final = 6  # hexadecimal
 _HASH_MASK: Final = 0xFFFFFFFF
+_RECENT_MASK: Final = MAX_RECENT - 1
+_NOBODY: Final = None, None
 
 
 class UserTable:
@@ -39,19 +42,22 @@ class UserTable:
         self._holds = array("B")  # by how many parts it is held; 0: the slot is free
         self._shards = array("H")  # for `walk`
         self._free = array("I")  # slots
-        # The user found last, who is likely to be looked for again: a change goes through several parts.
-        self._found: tuple[str | None, int | None] = None, None
+        # Users looked for lately, by the lowest bits of the hash: each part that a watch or a change goes
+        # through looks for the user.
+        self._recent: list[tuple[str | None, int | None]] = [_NOBODY] * MAX_RECENT
 
     def __len__(self) -> int:
         return self._count
 
     def find(self, uid: str) -> int | None:
         """Return the slot of a user; None if the user is not held."""
-        if self._found[0] is uid:
-            return self._found[1]
-        _, _, rest = self._buckets[self._bucket(hash(uid))].partition(_key(uid))
+        hashed = hash(uid)
+        recent, slot = self._recent[hashed & _RECENT_MASK]
+        if recent == uid:
+            return slot
+        _, _, rest = self._buckets[self._bucket(hashed)].partition(_key(uid))
         slot = int(rest[:_SLOT_DIGITS], 16) if rest else None
-        self._found = uid, slot
+        self._recent[hashed & _RECENT_MASK] = uid, slot
         return slot
 
     def hold(self, uid: str) -> int:
@@ -73,7 +79,7 @@ class UserTable:
             self._hashes.append(0)
             self._holds.append(0)
             self._shards.append(NO_SHARD)
-        self._found = uid, slot
+        self._recent[hash(uid) & _RECENT_MASK] = uid, slot
         self._hashes[slot] = hash(uid) & _HASH_MASK
         self._holds[slot] = 1
         self._buckets[self._bucket(self._hashes[slot])] += b"%b%06x\xff" % (_key(uid)[1:], slot)
@@ -88,7 +94,7 @@ class UserTable:
         if self._holds[slot]:
             return
         self._count -= 1
-        self._found = None, None
+        self._recent[self._hashes[slot] & _RECENT_MASK] = _NOBODY
         if not self._count:
             self._clear()
             return

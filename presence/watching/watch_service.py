@@ -95,7 +95,8 @@ class Watching:
         self._faults = faults or Faults()
         self._max_watches = max_watches
         self._device_events = device_events
-        self._watches = Watches(UserTable())
+        users = UserTable()
+        self._watches = Watches(users)
         self._pending = PendingWatches()
         self._quiet = quiet or QuietSessions()
         self._pushes = PushQueue(self._watches, self._faults, self._latest, self._quiet)
@@ -115,6 +116,7 @@ class Watching:
             absence_s,
             self._pushes.push,
             self._on_known,
+            users=users,
             shards=shards,
             runtime=self._runtime,
             faults=self._faults,
@@ -540,7 +542,11 @@ class Watching:
         """Return the memory of all watches, pending ones included, and of so many more, of these users."""
         new = sum(not (self._watches.is_watched(uid) or self._pending.is_awaited(uid)) for uid in uids)
         users = sum(len(shard.view) for shard in self._shards.all)
-        watched = bytes_of_watches(users + new, len(self._watches) + self._pending.users + watches)
+        watched = bytes_of_watches(
+            users + new,
+            len(self._watches) + self._pending.users + watches,
+            self._shards.states.unusual_bytes,
+        )
         return watched + self._rosters.bytes
 
     # Shards
@@ -558,7 +564,7 @@ class Watching:
         return self._shards.latest(uid)
 
     def _is_known(self, uid: str) -> bool:
-        return self._shards.current(uid) is not None
+        return self._shards.is_current(uid)
 
     def _on_known(self, uids: Iterable[str]) -> None:
         """Complete the watches that were waiting for these users."""

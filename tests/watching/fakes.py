@@ -3,7 +3,10 @@
 from presence import protocol
 from presence.core.registry import Handle, Session
 from presence.protocol import Decoder, Packet
+from presence.watching.known_states import KnownStates
+from presence.watching.packed_states import PackedStates
 from presence.watching.user_states import UserEvent, WatchedDevice, WatchedState, id_text
+from presence.watching.user_table import UserTable
 
 
 class Line:
@@ -53,6 +56,11 @@ class Line:
 def session(uid: str = "watcher", line: Line | None = None) -> tuple[Session, Line]:
     line = line or Line()
     return Session(line, 0, uid, 1, 30.0, 0.0, 0.0), line
+
+
+def known_states() -> KnownStates:
+    """A table of known users in tables of its own."""
+    return KnownStates(0, UserTable(), PackedStates())
 
 
 def entry(uid: str, number: int, status: str = "online") -> UserEvent:

@@ -4,13 +4,13 @@ import random
 
 from presence.watching.known_states import KnownStates
 from presence.watching.user_states import NO_ENTRY, WatchedState
-from tests.watching.fakes import entry
+from tests.watching.fakes import entry, known_states
 
 OFFLINE = WatchedState("offline")
 
 
 def table(*uids: str) -> KnownStates:
-    known = KnownStates()
+    known = known_states()
     for uid in uids:
         known.put(uid, OFFLINE, NO_ENTRY)
     return known

@@ -4,7 +4,7 @@ import pytest
 
 from presence.watching.shard_view import ShardView, ViewPhase
 from presence.watching.user_states import ShardSnapshot, UserEvent, WatchedState
-from tests.watching.fakes import device_entry, entry
+from tests.watching.fakes import device_entry, entry, known_states
 
 ABSENCE_S = 40.0
 OFFLINE = WatchedState("offline")
@@ -22,7 +22,7 @@ class Watched(ShardView):
     """A connected view that is subscribed to some users."""
 
     def __init__(self, *uids: str) -> None:
-        super().__init__(ABSENCE_S)
+        super().__init__(known_states(), ABSENCE_S)
         self.connected()
         self.subscribe(*uids)
 
@@ -172,7 +172,7 @@ class Followed(ShardView):
     """A view that follows the whole shard, of which nothing is known yet."""
 
     def __init__(self, *uids: str) -> None:
-        super().__init__(ABSENCE_S)
+        super().__init__(known_states(), ABSENCE_S)
         self.connected(whole=True)
         for uid in uids:
             self.want(uid)
@@ -197,7 +197,7 @@ def test_a_whole_shard_is_subscribed_to_once() -> None:
 
 
 def test_of_a_whole_shard_nothing_is_read_before_its_subscription_is_active() -> None:
-    view = ShardView(ABSENCE_S)
+    view = ShardView(known_states(), ABSENCE_S)
     view.want("ann")
     view.connected(whole=True)
     assert view.users_to_read(9) == []

@@ -27,6 +27,7 @@ from presence.watching.user_states import (
     id_text,
     read_change,
 )
+from tests.watching.fakes import known_states
 from tests.watching.shard import Shard
 
 UIDS = ("ann", "bob", "cy")
@@ -40,7 +41,7 @@ class Views(RuleBasedStateMachine):
     @initialize(users=integers(0, 3), watched=integers(0, 3), whole=booleans())
     def begin(self, users: int, watched: int, *, whole: bool) -> None:
         self.shard = Shard()
-        self.view = ShardView(ABSENCE_S)
+        self.view = ShardView(known_states(), ABSENCE_S)
         self.now = 0.0
         self.pinged: list[EntryId] = []
         self.seen: dict[str, list[WatchedState]] = {}  # by watched user, the states that the watcher got

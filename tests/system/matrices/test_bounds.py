@@ -45,6 +45,8 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.watching import push_queue
+from presence.watching.known_states import KnownStates
+from presence.watching.packed_states import PackedStates
 from presence.watching.pending_watches import MAX_PENDING_BYTES as MAX_PENDING_WATCH_BYTES
 from presence.watching.pending_watches import (
     PendingWatch,
@@ -132,7 +134,8 @@ def an_incomplete_packet() -> float:
 
 def watches() -> float:
     """Return the bytes of a watch: in both directions, and what is known of its user."""
-    watched, view = Watches(UserTable()), ShardView(40.0)
+    users = UserTable()
+    watched, view = Watches(users), ShardView(KnownStates(0, users, PackedStates()), 40.0)
     watchers = [session(f"w{number}")[0] for number in range(ENTRIES // UIDS_PER_REQUEST)]
     view.connected()
     with grown() as bytes_kept:
