@@ -45,6 +45,13 @@ _HAS_SINCE, _HAS_SEEN, _HAS_ID, _HIDES_TIMES, _ASKED_DEVICES, _HAS_META, _IS_WHO
 # Status, flags, reason, base, last_seen_ms and the time of `id` after it, the number of `id`, and `as_of`.
 _RECORD: Final = Struct("=BBHqiiIqI")
 
+# States without anything else, as of users who were never seen, by status and flags.
+_BARE: Final = {
+    (number, flags): WatchedState(status, devices=() if flags else None)
+    for status, number in _STATUS_NUMBERS.items()
+    for flags in (0, _ASKED_DEVICES)
+}
+
 _Beside: TypeAlias = str | tuple[WatchedState, EntryId]
 """The `meta` of a packed state, or a whole state with its `as_of`."""
 
@@ -77,6 +84,8 @@ class PackedStates:
         status, flags, reason, base, seen, time, number, _, _ = self._record(slot)
         if not status:
             return None
+        if not flags & ~_ASKED_DEVICES and not reason:
+            return _BARE[status, flags]
         meta = ""
         if flags & (_HAS_META | _IS_WHOLE):
             beside = self._beside[slot // PAGE_SLOTS][slot]

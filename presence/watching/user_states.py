@@ -75,7 +75,9 @@ class WatchedState(NamedTuple):
         return STATE_BYTES + texts + devices
 
     def without_devices(self) -> "WatchedState":
-        return self if self.devices is None else self._replace(devices=None)
+        if self.devices is None:
+            return self
+        return WatchedState(*self[:6], None, self.hides_times)
 
     def public(self) -> "WatchedState":
         """Return what of it others are shown."""
