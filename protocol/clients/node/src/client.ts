@@ -601,7 +601,7 @@ export abstract class BaseClient {
       return false;
     }
     pending?.resolve(result);
-    return "presence" in result;
+    return "presence" in result || "states" in result;
   }
 
   private emitPush(push: Push | WatchEnded): void {

@@ -113,7 +113,7 @@ export class Login {
    * @param timeMs the server's clock, Unix milliseconds; null if unknown.
    */
   frame(timeMs: number | null): Uint8Array {
-    const login: Confirming = { ...this.identity, confirms: true };
+    const login: SentLogin = { ...this.identity, confirms: true };
     this.leftOut.clear();
     if (login.untilMs !== undefined) {
       const isOver = timeMs !== null && login.untilMs <= timeMs;
@@ -135,6 +135,10 @@ export class Login {
     }
     if (!fits(login)) {
       login.confirms = undefined; // with the longest names there is no room for it
+    }
+    login.batch = true;
+    if (!fits(login)) {
+      login.batch = undefined; // it saves bytes, and is not worth another packet
     }
     return loginFrame(login);
   }
@@ -162,9 +166,12 @@ export class Login {
 }
 
 /** A login as it is sent. */
-type Confirming = { -readonly [Name in keyof Identity]: Identity[Name] } & { confirms?: true | undefined };
+type SentLogin = { -readonly [Name in keyof Identity]: Identity[Name] } & {
+  confirms?: true | undefined;
+  batch?: true | undefined;
+};
 
-function fits(login: Confirming): boolean {
+function fits(login: SentLogin): boolean {
   return loginFrame(login, SERVER_FRAME_LIMIT_BYTES).length - HEADER_BYTES <= FRAME_LIMIT_BEFORE_LOGIN_BYTES;
 }
 
@@ -183,12 +190,13 @@ function withChange(login: Identity, change: LoginChange): Identity {
 
 /** @throws EncodeError the login breaks a rule of the protocol. */
 function loginFrame(
-  { idleTimeoutMs, untilMs, ...rest }: Confirming,
+  { idleTimeoutMs, untilMs, ...rest }: SentLogin,
   limitBytes = FRAME_LIMIT_BEFORE_LOGIN_BYTES,
 ): Uint8Array {
   const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
-  const { uid, device, deviceClass, token, meta, private: secret, status, quiet, confirms } = rest;
+  const { uid, device, deviceClass, token, meta, private: secret, status, quiet, confirms, batch } = rest;
   const shown = { meta, private: secret, status, until_ms: untilMs, quiet: quiet || undefined };
-  const payload = { uid, device, class: deviceClass, token, idle_timeout, ...shown, v: VERSION, confirms };
+  const says = { v: VERSION, confirms, batch };
+  const payload = { uid, device, class: deviceClass, token, idle_timeout, ...shown, ...says };
   return encode(Kind.LOGIN, LOGIN_ID, payload, limitBytes);
 }

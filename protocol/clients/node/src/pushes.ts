@@ -2,10 +2,12 @@
 
 import { KEEPALIVE_SHARE } from "./keepalives.js";
 import type { Packet } from "./codec.js";
+import { Code, Kind } from "./constants.js";
 import type { Refusal } from "./errors.js";
 import type { Value, ValueMap } from "./values.js";
 
 const DEFAULT_IDLE_TIMEOUT_MS = 30_000; // if the server names none
+const REASONS = new Map<number, string>(Object.entries(Code).map(([name, code]) => [code, name.toLowerCase()]));
 
 /** Logged in, for the first time or again. */
 export interface Connected {
@@ -163,7 +165,6 @@ function parseDeviceState(map: ValueMap): DeviceState {
   };
 }
 
-/** Returns the states in an answer, by uid. A Map, because a uid may be any string. */
 export function parseReceipt(payload: ValueMap): Receipt {
   const [delivered, confirmed, byApp] = ["delivered", "confirmed", "by_app"].map((name) =>
     Number(payload[name] ?? 0),
@@ -171,9 +172,30 @@ export function parseReceipt(payload: ValueMap): Receipt {
   return { delivered, confirmed, byApp, unconfirmed: Math.max(0, delivered - confirmed) };
 }
 
+/**
+ * Returns the states in an answer, by uid; those of an older server are in `presence`. A Map, because a uid may be
+ * any string.
+ */
 export function parseUserStates(payload: ValueMap): Map<string, UserState> {
-  const states = (payload["presence"] ?? {}) as { [uid: string]: ValueMap };
-  return new Map(Object.entries(states).map(([uid, state]) => [uid, parseUserState(state)]));
+  const states = Object.entries((payload["presence"] ?? {}) as { [uid: string]: ValueMap });
+  const rows = ((payload["states"] ?? []) as readonly Value[]).map(parseRow);
+  return new Map([...states, ...rows].map(([uid, state]) => [uid, parseUserState(state)]));
+}
+
+/** Returns the user of a row, and the state as an older server sends it. */
+export function parseRow(row: Value): [uid: string, state: ValueMap] {
+  const elements = typeof row === "string" ? [row] : (row as readonly Value[]);
+  const [uid, status, code, ms, n, since, seen, meta, devices] = elements.map((each) => each ?? undefined);
+  const sinceMs = since === undefined ? null : Number(ms ?? 0) + Number(since);
+  const state = {
+    status: status ?? "offline",
+    since_ms: sinceMs,
+    last_seen_ms: seen === undefined ? null : (sinceMs ?? 0) - Number(seen),
+    id: ms === undefined ? null : `${ms as bigint}-${n as bigint}`,
+    meta: meta ?? {},
+    reason: code === undefined ? null : (REASONS.get(Number(code)) ?? String(code as string | number)),
+  };
+  return [uid as string, devices === undefined ? state : { ...state, devices }];
 }
 
 /** @param again whether the client was online before. */
@@ -190,9 +212,15 @@ export function parseDelivered({ payload }: Packet): Delivered {
   return { type: "message", sender, body: payload["body"], atMs: Number(payload["at_ms"]) };
 }
 
-export function parsePresenceChanged({ payload }: Packet): PresenceChanged {
-  const { uid, reason } = payload as { uid: string; reason: string };
-  return { type: "presence", uid, state: parseUserState(payload), reason };
+/** Returns the changes in a packet of either kind that has some, in order. */
+export function parsePresenceChanges({ kind, payload }: Packet): PresenceChanged[] {
+  const states: (readonly [string, ValueMap])[] =
+    kind === Kind.CHANGES
+      ? (payload["changes"] as readonly Value[]).map(parseRow)
+      : [[payload["uid"] as string, payload]];
+  return states.map(([uid, state]) => {
+    return { type: "presence", uid, state: parseUserState(state), reason: state["reason"] as string };
+  });
 }
 
 export function parseGoodbye({ payload }: Packet): Goodbye {

@@ -14,7 +14,7 @@ import {
 } from "./errors.js";
 import { KEEPALIVE_SHARE, type Keepalives } from "./keepalives.js";
 import { MessageLines, type Moves } from "./message-lines.js";
-import { parseDelivered, parsePresenceChanged, parseRefusal, type Push } from "./pushes.js";
+import { parseDelivered, parsePresenceChanges, parseRefusal, type Push } from "./pushes.js";
 import type { Chance } from "./environment.js";
 import type { Value, ValueMap } from "./values.js";
 
@@ -212,7 +212,8 @@ export class Session {
         }
         return [parseDelivered(packet)];
       case Kind.PRESENCE:
-        return [parsePresenceChanged(packet)];
+      case Kind.CHANGES:
+        return parsePresenceChanges(packet);
       default:
         return [];
     }

@@ -335,7 +335,7 @@ for (const [what, before, change, answer, later] of [
     assert.deepEqual((await peer.grant(Kind.UPDATE, answer)).payload, change);
     await update;
     const { payload } = await (await reconnected(context)).logIn();
-    assert.deepEqual(payload, { uid: "ann", status: later, v: 1, confirms: true });
+    assert.deepEqual(payload, { uid: "ann", status: later, v: 1, confirms: true, batch: true });
   });
 }
 
@@ -387,7 +387,7 @@ whenOnline("what no login can hold follows it until the server takes it", async 
   }
   const next = await reconnected(context);
   const { payload } = await next.logIn();
-  assert.deepEqual(payload, { uid: "ann", token, meta, v: 1, confirms: true });
+  assert.deepEqual(payload, { uid: "ann", token, meta, v: 1, confirms: true, batch: true });
   await next.refuse(Kind.UPDATE, Code.RATE_LIMITED, "rate_limited", { retry_after: 0.01 });
   assert.deepEqual((await next.grant(Kind.UPDATE)).payload, { private: { push: "p".repeat(200) } });
 });
@@ -587,7 +587,7 @@ test("the token function is called for the login, and again before the token exp
   try {
     const connected = client.connect();
     const peer = await server.accept();
-    assert.deepEqual((await peer.logIn()).payload, { token: SHORT, v: 1, confirms: true });
+    assert.deepEqual((await peer.logIn()).payload, { token: SHORT, v: 1, confirms: true, batch: true });
     await connected;
     const watched = client.watch(["bob"]);
     await peer.grant(Kind.WATCH, snapshot({ bob: { status: "not_allowed" } }));

@@ -61,7 +61,7 @@ test("the first packet is the login", () => {
   const login = { uid: "ann", device: "phone", idleTimeoutMs: 45_000, status: "away" } as const;
   const driver = new ClientDriver({ login });
   driver.establish();
-  const payload = { uid: "ann", device: "phone", idle_timeout: 45, status: "away", v: 1, confirms: true };
+  const payload = { uid: "ann", device: "phone", idle_timeout: 45, status: "away", v: 1, confirms: true, batch: true };
   assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, payload)]);
 });
 
@@ -72,7 +72,7 @@ test("a login is quiet only if the client is", () => {
   ] as const) {
     const driver = new ClientDriver({ login: { uid: "ann", quiet } });
     driver.establish();
-    assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, { uid: "ann", ...sent, v: 1, confirms: true })]);
+    assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, { uid: "ann", ...sent, v: 1, confirms: true, batch: true })]);
   }
   assert.throws(() => new ClientMachine({ uid: "ann", quiet: "yes" as unknown as boolean }), EncodeError);
 });
@@ -651,7 +651,7 @@ test("login.change applies to later logins, and an invalid change has no effect"
   driver.advance(1000);
   driver.establish();
   const payload = { uid: "ann", device: "phone", token: "fresh", status: "away", meta: { app: "2" } };
-  assert.deepEqual(driver.sent.at(-1)?.payload, { ...payload, v: 1, confirms: true });
+  assert.deepEqual(driver.sent.at(-1)?.payload, { ...payload, v: 1, confirms: true, batch: true });
 });
 
 const soonMs = SERVER_TIME_S * 1000 + 60_000;
@@ -671,7 +671,7 @@ for (const [lasting, timed, login, rest] of [
     driver.disconnect();
     driver.advance(1000);
     driver.establish();
-    const identity = { uid: "ann", device: "phone", v: 1, confirms: true };
+    const identity = { uid: "ann", device: "phone", v: 1, confirms: true, batch: true };
     assert.deepEqual(driver.sent.at(-1)?.payload, { ...identity, ...login });
     assert.deepEqual(driver.machine.login.rest(), rest);
     driver.receive(packet(Kind.OK, 1, { time_ms: soonMs }));

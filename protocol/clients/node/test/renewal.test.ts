@@ -64,7 +64,7 @@ test("a token is fetched before connecting, and needs no uid", () => {
   driver.advance(CONNECT_TIMEOUT_MS - 1);
   assert.deepEqual([driver.machine.state, driver.machine.wantsToken], ["connecting", false]);
   driver.establish();
-  assert.deepEqual(driver.sent[0]?.payload, { token: FIRST, v: 1, confirms: true });
+  assert.deepEqual(driver.sent[0]?.payload, { token: FIRST, v: 1, confirms: true, batch: true });
 });
 
 for (const given of [new Error("no way there"), "", "x".repeat(800), undefined, null, 7]) {

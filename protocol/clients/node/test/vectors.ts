@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
-import type { Packet } from "../src/index.js";
+import type { Packet, Value, ValueMap } from "../src/index.js";
 
 export interface Good {
   readonly name: string;
@@ -19,6 +19,14 @@ export interface Bad {
   readonly code: number;
   readonly kind: number | bigint | null;
   readonly id: number | bigint | null;
+}
+
+/** A row, and the state that it stands for. */
+export interface StateOfRow {
+  readonly name: string;
+  readonly row: Value;
+  readonly uid: string;
+  readonly state: ValueMap;
 }
 
 export const LIMITS = { before_login: 1024, none: 16_384, server: 262_144 };
@@ -58,7 +66,13 @@ function commonFields(entry: Entry): { name: string; frame: Uint8Array; limitByt
 }
 
 const text = readFileSync(join(__dirname, "../../../../vectors.json"), "utf-8");
-const all = JSON.parse(text) as { good: Entry[]; bad: Entry[] };
+const all = JSON.parse(text) as { good: Entry[]; bad: Entry[]; rows: StateOfRow[] };
+
+export const ROWS: readonly StateOfRow[] = all.rows.map((entry) => ({
+  ...entry,
+  row: decodeJson(entry.row) as Value,
+  state: decodeJson(entry.state) as ValueMap,
+}));
 
 export const GOOD: readonly Good[] = all.good.map((entry) => ({
   ...commonFields(entry),
