@@ -3,7 +3,8 @@
 A node writes transitions to one shard, in batches; so many workers listen, each to the channels of a share of
 the users drawn at random, or to all changes of the shard. Redis' processor time per transition is that of its
 process, and includes writing the transition; all ways take turns in each round. A worker's time is that of
-receiving and decoding, without views and pushes.
+receiving and decoding, without views and pushes. Then what a worker takes of Redis' memory, and what reading
+the records of users costs, which is how a worker recovers if the stream does not reach back.
 """
 
 import argparse
@@ -29,7 +30,10 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.watch_connection import WatchServers
+from presence.store.watch_reads import read_snapshot
 from presence.watching.channel import ShardChanges
+from presence.watching.shard_placement import MAX_USER_CHANNELS
+from presence.watching.shard_watch import MAX_USERS_PER_SNAPSHOT
 from presence.watching.user_states import UserEvent, read_change
 
 KEYS: Final = Keys()
@@ -37,6 +41,8 @@ USERS: Final = 2_048
 UIDS: Final = tuple(f"user-{i:06d}" for i in range(USERS))
 AT_MS: Final = 1_700_000_000_000
 WARM_UP: Final = 1_024  # transitions
+RECORDS: Final = 200_000  # of which some are read
+SHARDS: Final = 64  # of whose channels the memory is measured
 MAX_CALLS: Final = 2_048  # of a script, in one measurement
 RECEIVED: Final = 4_096  # changes that a worker receives; Redis holds them until then
 
@@ -223,6 +229,47 @@ def worker_table(redis: LocalRedis, shares: Sequence[float], batches: Sequence[i
     return markdown(head, rows)
 
 
+def many_channels() -> tuple[list[str], list[str]]:
+    """Return as many channels of users as a worker has at most, and those of whole shards."""
+    keys = Keys(shards=SHARDS)
+    users = [keys.user_channel(f"user-{i:06d}") for i in range(MAX_USER_CHANNELS)]
+    return users, [keys.changes_channel(shard) for shard in range(SHARDS)]
+
+
+def subscription_bytes(redis: LocalRedis, names: Sequence[str]) -> int:
+    """Return the bytes of Redis for a connection that is subscribed to these channels."""
+    redis.client.flushall()
+    time.sleep(1)  # in which the server frees in the background
+    before = redis.client.info("memory")["used_memory"]
+    with closing(redis.client.pubsub()) as listener:
+        for first in range(0, len(names), 1_000):
+            listener.subscribe(*names[first : first + 1_000])
+        for _ in names:
+            listener.get_message(timeout=5)
+        time.sleep(1)
+        return int(redis.client.info("memory")["used_memory"] - before)
+
+
+def read_us(redis: LocalRedis, reads: int) -> tuple[float, float]:
+    """Return µs of Redis and of a worker per user whose state is read, in transactions; half are online."""
+    with closing(Writer(redis.url)) as writer:
+        writer.write(1, 1)
+    record = redis.client.hget(KEYS.online(0), UIDS[0])
+    uids = [f"user-{i:06d}" for i in range(RECORDS)]
+    for first in range(0, RECORDS, 10_000):
+        online, offline = uids[first : first + 5_000], uids[first + 5_000 : first + 10_000]
+        redis.client.hset(KEYS.online(0), mapping=dict.fromkeys(online, record))
+        redis.client.zadd(KEYS.seen(0), dict.fromkeys(offline, AT_MS))
+        redis.client.hset(KEYS.left(0), mapping=dict.fromkeys(offline, f"100 {AT_MS}-0 0"))
+    samples = [random.Random(n).sample(uids, MAX_USERS_PER_SNAPSHOT) for n in range(reads)]
+    before_us, before = redis_us(redis), time.process_time()
+    for each in samples:
+        read_snapshot(redis.client, KEYS, 0, each)
+    used_us, used = redis_us(redis) - before_us, time.process_time() - before
+    users = reads * MAX_USERS_PER_SNAPSHOT
+    return used_us / users, used * 1e6 / users
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -232,6 +279,7 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8,64,256")
     parser.add_argument("--listeners", default="1,6,54")
     parser.add_argument("--shares", default="0.02,0.2,1")
+    parser.add_argument("--reads", type=from_1, default=200, help=f"of {MAX_USERS_PER_SNAPSHOT} users each")
     options = parser.parse_args()
     batches = [int(each) for each in options.batches.split(",")]
     shares = [float(each) for each in options.shares.split(",") if each]
@@ -244,7 +292,14 @@ def main() -> None:
         print("Redis: µs per transition, and bytes per transition and listening worker\n", flush=True)
         print(redis_table(redis, ways, batches, options.rounds, options.transitions), flush=True)
         print("\nA worker: µs per change of the shard\n", flush=True)
-        print(worker_table(redis, shares, batches, options.rounds))
+        print(worker_table(redis, shares, batches, options.rounds), flush=True)
+        in_users, in_shards = (subscription_bytes(redis, each) for each in many_channels())
+        print(
+            f"\nbytes of Redis for a worker with {MAX_USER_CHANNELS:,} channels of users: {in_users:,};"
+            f" with those of {SHARDS} whole shards: {in_shards:,}"
+        )
+        in_redis, in_worker = read_us(redis, options.reads)
+        print(f"\nreading a user: {in_redis:.1f} µs of Redis, {in_worker:.1f} of the worker")
     finally:
         redis.close()
 
