@@ -44,6 +44,8 @@ from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries, States
 from presence.watching.rosters import FollowedRosters, NoRosters, RosterFollower, Rosters
 from presence.watching.shard_placement import WatchedShards
+from presence.watching.shard_view import ViewStatistics
+from presence.watching.shard_watch import ShardStatistics
 from presence.watching.user_states import HIDDEN, REMOVED, WatchedState
 from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
@@ -578,8 +580,13 @@ class Watching:
 
     def report(self) -> dict[str, Any]:
         """Return all metrics, for the log."""
-        shards = [asdict(shard.statistics) for shard in self._shards.all]
-        views = [asdict(shard.view.statistics) for shard in self._shards.all]
+        shards = [
+            asdict(each) for each in (ShardStatistics(), *(shard.statistics for shard in self._shards.all))
+        ]
+        views = [
+            asdict(each)
+            for each in (ViewStatistics(), *(shard.view.statistics for shard in self._shards.all))
+        ]
         return {
             "watchers": self._watches.sessions,
             "watches": len(self._watches),
@@ -592,8 +599,8 @@ class Watching:
             "refused": self._refused,
             "full": self._full,
             "timed_out": self._timed_out,
-            "shards": {name: sum(each[name] for each in shards) for name in (shards[0] if shards else ())},
-            "views": {name: sum(each[name] for each in views) for name in (views[0] if views else ())},
+            "shards": {name: sum(each[name] for each in shards) for name in shards[0]},
+            "views": {name: sum(each[name] for each in views) for name in views[0]},
             "pushes": asdict(self._pushes.statistics()),
             "queries": asdict(self._queries.statistics),
             "rosters": asdict(self._rosters.statistics),

@@ -24,14 +24,14 @@ def test_no_change_is_missed_while_workers_follow_whole_shards_and_switch() -> N
         30,
         10,
         80,
-        9.0,
+        12.0,
         rate=150.0,
         kills=1,
         restarts=1,
         away_s=1.0,
         idle_s=2.0,
         lease_s=1.0,
-        tides=1,
+        tides=2,
         channels=36,
     )
     report = watch.watch(plan, seed=7)
@@ -39,6 +39,15 @@ def test_no_change_is_missed_while_workers_follow_whole_shards_and_switch() -> N
     assert report.broken == []
     assert report.metrics["pushes"] > 500
     assert len(report.metrics["injected"]) == 3, "each fault, and a switch"
+
+
+@pytest.mark.nightly
+@pytest.mark.alone
+def test_no_change_is_missed_while_whole_shards_are_followed_for_a_minute() -> None:
+    report = watch.watch(watch.WatchPlan(tides=6, channels=750), seed=7)
+    print(report.table())
+    assert report.broken == []
+    assert len(report.metrics["injected"]) == 3
 
 
 @pytest.mark.alone
