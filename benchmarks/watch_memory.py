@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from random import Random
 from typing import Any, Final, TypeVar
 
+import msgpack
 import trio
 
 from loadtest.arguments import from_1
@@ -121,11 +122,12 @@ class _BenchRedis(ServerChannel):
         for uid in uids:
             before, self._last = self._last, (self._last[0] + 1, 0)
             at_ms = self._last[0]
-            fields = {"id": f"{at_ms}-0", "type": "online", "uid": uid, "at_ms": at_ms, "since_ms": at_ms}
-            event = json.dumps(fields | {"reason": "login"}).encode()
             if self._is_whole:
+                event = msgpack.packb([f"{at_ms}-0", "online", "login", "online", at_ms])
                 self._send(ShardChanges(0, before, self._last, [(uid, event)]))
-            elif (change := read_hint(event)) is not None:
+                continue
+            fields = {"id": f"{at_ms}-0", "type": "online", "uid": uid, "status_ms": at_ms, "reason": "login"}
+            if (change := read_hint(json.dumps(fields))) is not None:
                 self._send(change)
 
     def open(self) -> None:
