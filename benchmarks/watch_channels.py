@@ -47,7 +47,7 @@ MAX_CALLS: Final = 2_048  # of a script, in one measurement
 RECEIVED: Final = 4_096  # changes that a worker receives; Redis holds them until then
 
 
-class Way(NamedTuple):
+class Channels(NamedTuple):
     """How so many workers listen."""
 
     listeners: int
@@ -95,7 +95,7 @@ class Writer:
         return reply
 
 
-def channels(way: Way, seed: int) -> list[str]:
+def channels(way: Channels, seed: int) -> list[str]:
     if way.whole:
         return [KEYS.changes_channel(0)]
     watched = random.Random(seed).sample(UIDS, round(USERS * way.share))
@@ -103,7 +103,7 @@ def channels(way: Way, seed: int) -> list[str]:
 
 
 @contextmanager
-def listening(redis: LocalRedis, way: Way) -> Iterator[None]:
+def listening(redis: LocalRedis, way: Channels) -> Iterator[None]:
     """Have a thread receive and discard what so many subscribed connections are sent."""
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
@@ -147,7 +147,9 @@ def output_bytes(redis: LocalRedis) -> int:
     return int(redis.client.info("stats")["total_net_output_bytes"])
 
 
-def cost(redis: LocalRedis, writer: Writer, way: Way, batch: int, transitions: int) -> tuple[float, float]:
+def cost(
+    redis: LocalRedis, writer: Writer, way: Channels, batch: int, transitions: int
+) -> tuple[float, float]:
     """Return µs of Redis per transition, and bytes sent per transition and listener."""
     with listening(redis, way):
         writer.write(min(WARM_UP, MAX_CALLS * batch), batch)
@@ -158,8 +160,10 @@ def cost(redis: LocalRedis, writer: Writer, way: Way, batch: int, transitions: i
     return used_us / transitions, sent / transitions / max(1, way.listeners)
 
 
-def redis_table(redis: LocalRedis, ways: Sequence[Way], batches: Sequence[int], rounds: int, n: int) -> str:
-    found: dict[tuple[Way, int], list[tuple[float, float]]] = {}
+def redis_table(
+    redis: LocalRedis, ways: Sequence[Channels], batches: Sequence[int], rounds: int, n: int
+) -> str:
+    found: dict[tuple[Channels, int], list[tuple[float, float]]] = {}
     with closing(Writer(redis.url)) as writer:
         for _ in range(rounds):
             for batch in batches:
@@ -283,10 +287,10 @@ def main() -> None:
     options = parser.parse_args()
     batches = [int(each) for each in options.batches.split(",")]
     shares = [float(each) for each in options.shares.split(",") if each]
-    ways = [Way(0, 0)]
+    ways = [Channels(0, 0)]
     for listeners in (int(each) for each in options.listeners.split(",") if each):
-        ways += [Way(listeners, share) for share in shares]
-        ways.append(Way(listeners, 1, whole=True))
+        ways += [Channels(listeners, share) for share in shares]
+        ways.append(Channels(listeners, 1, whole=True))
     redis = LocalRedis()
     try:
         print("Redis: µs per transition, and bytes per transition and listening worker\n", flush=True)
