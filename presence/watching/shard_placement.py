@@ -24,7 +24,10 @@ from presence.watching.shard_watch import ReadPaces, ShardWatch
 from presence.watching.user_states import UserEvent, WatchedState
 from presence.watching.user_table import UserTable
 
-MAX_USER_CHANNELS: Final = 4_000  # of a worker, where users are spread evenly over shards: 1 MB of Redis
+# Of a worker, where users are spread evenly over shards: 1 MB of Redis, 270 bytes each. In full batches whole
+# shards also take less of its time, if six workers watch a fifth of the users each, or 54 a fiftieth. Changes
+# alone in their batches take up to two fifths more (`benchmarks.watch_channels`).
+MAX_USER_CHANNELS: Final = 3_500
 NO_SERVER: Final = "no server of the cluster has it"
 
 _log = structlog.get_logger(__name__)

@@ -29,13 +29,16 @@ from presence.watching.known_states import KnownStates
 from presence.watching.shard_view import ShardView, ViewPhase
 from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent, read_change
 
-MAX_USERS_PER_SNAPSHOT: Final = 500  # in one transaction: a millisecond of Redis
+MAX_USERS_PER_SNAPSHOT: Final = 500  # in one transaction: 1.5 ms of Redis, and 6 of the worker
 MAX_USERS_PER_COMPARISON: Final = 500  # of one shard, in one read
 COMPARE_INTERVAL_S: Final = 1.0  # between two comparisons of one shard; a full cycle takes at least
 COMPARE_CYCLE_S: Final = 30.0
-MAX_COMPARED_PER_S: Final = 500  # users, by a worker: a million take half an hour, and 1 ms of Redis a second
-MAX_REREAD_PER_PACE: Final = 2_000  # users, by a worker, per
-REREAD_PACE_S: Final = 0.1  # so a million take 50 s
+# Users, by a worker: a million take half an hour, and 54 workers 80 ms of Redis a second.
+MAX_COMPARED_PER_S: Final = 500
+# Users, by a worker: a million take 200 s. If 54 workers read that many, after Redis has lost data, they take
+# 0.8 s of it each second: twice as many users would leave nothing to the transitions.
+MAX_REREAD_PER_PACE: Final = 500
+REREAD_PACE_S: Final = 0.1
 LINGER_S: Final = 30.0  # after its last user a shard stays subscribed to
 MAX_REPLAY_ENTRIES: Final = 20_000  # beyond, reading the users' records is cheaper
 REPLAY_INTERVAL_S: Final = 0.2  # between replays of a shard for entries that its channel lacked
