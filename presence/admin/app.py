@@ -46,7 +46,7 @@ class App:
         self.sources = Sources(
             workers=workers,
             sampler=Sampler(workers, context.redis_url, settings.prefix),
-            queries=RedisQueries(context.redis_url, settings.prefix),
+            queries=RedisQueries(context.redis_url, settings.prefix, settings.roster_memory),
             broadcaster=EventBroadcaster(context.redis_url, settings.prefix),
             history=EventHistory(context.redis_url, settings.prefix),
             audit=audit,
@@ -109,6 +109,9 @@ def endpoints(handlers: Handlers, page: PageFiles) -> list[Endpoint]:
         Endpoint("POST", "/v1/ban", "act", handlers.ban, act="ban"),
         Endpoint("POST", "/v1/unban", "act", handlers.unban, act="unban"),
         Endpoint("POST", "/v1/message", "act", handlers.message, act="message"),
+        Endpoint("GET", "/v1/roster", "read", handlers.roster_of),
+        Endpoint("GET", "/v1/roster/{uid}", "read", handlers.roster),
+        Endpoint("POST", "/v1/roster", "act", handlers.change_roster, act="roster"),
         Endpoint("GET", "/openapi.json", "read", page.describe),
         Endpoint("GET", "/", "read", page.index),
         Endpoint("GET", "/static/{file}", "read", page.file),

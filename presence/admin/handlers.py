@@ -277,6 +277,36 @@ class Handlers:
         log_action(operator, scope, "unban", "done", lifted=sum(map(len, lifted.values())), **users)
         return json_answer({"lifted": lifted})
 
+    async def roster(self, request: Request) -> Response:
+        """The users whom a user's clients watch, as the backend has said."""
+        return await self._roster(request_checks.uid_of_path(request, "/v1/roster/"))
+
+    async def roster_of(self, request: Request) -> Response:
+        """As `roster`, with the uid in a parameter."""
+        return await self._roster(request_checks.uid_of_query(request))
+
+    async def _roster(self, uid: str) -> Response:
+        return json_answer({"uid": uid, "users": await self._sources.queries.roster(uid)})
+
+    async def change_roster(self, request: Request) -> Response:
+        operator, scope = operator_of(request.scope), request.scope
+        log_action = self._sources.audit.log_action
+        try:
+            body = await request_checks.json_object(request, "uid", "put", "add", "remove")
+            change = request_checks.roster_change_of(body)
+        except ApiError as error:
+            log_action(operator, scope, "roster", "refused", reason=error.code)
+            raise
+        try:
+            users = await self._sources.queries.change_roster(change)
+        except ApiError as error:
+            log_action(operator, scope, "roster", "failed", uid=change.uid, reason=error.code)
+            raise
+        added, removed = len(change.added), len(change.removed)
+        done: dict[str, Any] = {"put": change.is_new, "added": added, "removed": removed, "users": users}
+        log_action(operator, scope, "roster", "done", uid=change.uid, **done)
+        return json_answer({"uid": change.uid, "users": users})
+
     async def message(self, request: Request) -> Response:
         operator, scope, audit = operator_of(request.scope), request.scope, self._sources.audit
         try:

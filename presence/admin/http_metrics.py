@@ -34,6 +34,8 @@ ROUTES: Final = (
     "/v1/message",
     "/v1/explain",
     "/v1/explain/{uid}",
+    "/v1/roster",
+    "/v1/roster/{uid}",
     OTHER,
 )
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", OTHER)
@@ -54,7 +56,7 @@ REFUSALS: Final = (
     OTHER,
 )
 VIEWS: Final = ("events", "live")
-VERBS: Final = ("kick", "ban", "unban", "message", OTHER)
+VERBS: Final = ("kick", "ban", "unban", "message", "roster", OTHER)
 OUTCOMES: Final = ("done", "failed", "refused", OTHER)
 # From responses out of memory to the time-out of Redis.
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -17,6 +17,7 @@ from presence.protocol.schema import confirm_complaint, device_complaint, uid_co
 from presence.reader import UserFilter
 from presence.sender import MAX_MESSAGES, Message, check_message, check_name
 from presence.store.ban_table import MAX_DURATION_S, MAX_REASON_CHARS
+from presence.store.roster_table import RosterChange
 
 MAX_UIDS: Final = 500  # as in a query of a client
 USERS_DEFAULT: Final = 100
@@ -83,6 +84,25 @@ def uids_of(body: dict[str, Any]) -> list[str]:
         raise bad_request("bad_uids", "uids must be a list")
     if len(uids) > MAX_UIDS:
         raise ApiError(413, "too_many_uids", f"at most {MAX_UIDS} uids per query", reason="uids")
+    return list(dict.fromkeys(checked_uid(uid) for uid in uids))
+
+
+def roster_change_of(body: dict[str, Any]) -> RosterChange:
+    """Return the change of a roster: `put` in place of all, or `remove` and `add`."""
+    uid = checked_uid(body.get("uid"))
+    lists = {name: _roster_users(body[name], name) for name in ("put", "add", "remove") if name in body}
+    if not lists or ("put" in lists and len(lists) > 1):
+        raise bad_request("bad_roster", "there must be put alone, or add or remove or both")
+    if "put" in lists:
+        return RosterChange(uid, (), lists["put"], is_new=True)
+    return RosterChange(uid, lists.get("remove", ()), lists.get("add", ()))
+
+
+def _roster_users(uids: object, name: str) -> list[str]:
+    if not isinstance(uids, list):
+        raise bad_request("bad_roster", f"{name} must be a list of uids")
+    if len(uids) > MAX_UIDS:
+        raise ApiError(413, "too_many_uids", f"at most {MAX_UIDS} users in {name}", reason="uids")
     return list(dict.fromkeys(checked_uid(uid) for uid in uids))
 
 

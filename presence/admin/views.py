@@ -19,10 +19,12 @@ from presence.ops.ban import BanResult, ban, ban_addresses, unban, unban_address
 from presence.ops.explain import Explainer
 from presence.ops.kick import KickResult, kick
 from presence.reader import Page, PresenceReader, UserFilter
+from presence.rosters import MAX_MB, PresenceRosters
 from presence.sender import Message, Outcome, PresenceSender
 from presence.store.ban_table import TooManyBans
 from presence.store.error_classes import passes
 from presence.store.redis_client import RedisError
+from presence.store.roster_table import RosterChange, RosterFull
 
 THREADS: Final = 8
 KICK_THREADS: Final = 4  # separate threads, because a kick may wait for long
@@ -38,10 +40,11 @@ T = TypeVar("T")
 class RedisQueries:
     """Queries of Redis, kicks, bans and messages. All raise `ApiError` if Redis does not answer."""
 
-    def __init__(self, redis_url: str, prefix: str) -> None:
+    def __init__(self, redis_url: str, prefix: str, roster_mb: int = MAX_MB) -> None:
         self.reader = PresenceReader(redis_url, prefix=prefix)
         self._url = redis_url
         self._sender = PresenceSender(redis_url, "-", prefix=prefix)  # each request has a name of its own
+        self._rosters = PresenceRosters(redis_url, prefix=prefix, max_mb=roster_mb)
         self._explainer = Explainer(redis_url, prefix=prefix)
         self._limiter = trio.CapacityLimiter(THREADS)
         self._acting = trio.CapacityLimiter(KICK_THREADS)
@@ -158,6 +161,26 @@ class RedisQueries:
             return await self._call(send, within_s=math.inf, limiter=limiter)
         return [Outcome("unknown")] * len(messages)
 
+    async def roster(self, uid: str) -> list[str] | None:
+        """Return the users in a roster; None if there is none."""
+        return await self._call(lambda: self._rosters.get(uid))
+
+    async def change_roster(self, change: RosterChange) -> int:
+        """Change a roster; return how many users it has."""
+
+        def make() -> int | RosterFull:
+            try:
+                if change.is_new:
+                    return self._rosters.put(change.uid, change.added)
+                return self._rosters.change(change.uid, remove=change.removed, add=change.added)
+            except RosterFull as error:
+                return error
+
+        users = await self._call(make)
+        if isinstance(users, RosterFull):
+            raise ApiError(409, "roster_full", str(users))
+        return users
+
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
         """Return why a user is online or offline.
 
@@ -175,6 +198,7 @@ class RedisQueries:
         self.reader.close()
         self._explainer.close()
         self._sender.close()
+        self._rosters.close()
 
     async def _call(
         self,

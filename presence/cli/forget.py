@@ -15,7 +15,8 @@ UIDS_LOGGED = 10  # in the log of a server
 
 _DESCRIPTION = (
     "Erases the last-seen times of offline users from Redis, their entries in the event streams, their "
-    "follow-ups, the dead letters of these, and what consumer groups recorded about them. A subscriber whose "
+    "follow-ups, the dead letters of these, what consumer groups recorded about them, and their rosters, but "
+    "not their names in the rosters of others. A subscriber whose "
     "last event is among them sees a gap. Not erased: bans, copies kept by subscribers, backups and "
     "append-only files of Redis, logs, and, for a while, what nodes remember of ended sessions and notices "
     "between them."

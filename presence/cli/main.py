@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "ban": "keep users out for a time or for ever",
     "unban": "lift bans of users",
     "bans": "print the bans",
+    "roster": "print or change whom a user's clients watch",
     "forget": "erase the data of offline users from Redis",
     "explain": "explain why a user is online or offline, asking all servers",
     "nodes": "print the servers that share a Redis",

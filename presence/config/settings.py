@@ -345,6 +345,12 @@ class Settings:
         unit="MB",
         bounds=(0, 10**6),
     )
+    roster_memory: int = _presence(
+        1000,
+        "memory in Redis for rosters that come over HTTP; what makes rosters smaller is always possible",
+        unit="MB",
+        bounds=(0, 10**6),
+    )
 
     redis: str | None = _redis(
         None,

@@ -15,6 +15,7 @@ from presence.followups.script_calls import cancel_call
 from presence.followups.stream_keys import FollowupKeys
 from presence.store.control_messages import Erasure, erasure_text
 from presence.store.keys import Keys
+from presence.store.roster_table import erase_call
 from presence.store.script_arguments import Shape, unpacked
 from presence.store.script_runner import Command, Scripting
 
@@ -45,7 +46,7 @@ class Eraser(Scripting):
         self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
 
     def forget(self, uids: Iterable[str], progress: Progress = lambda _looked, _total: None) -> Forgotten:
-        """Erase the data of offline users from Redis: last seen, events, follow-ups, dead letters.
+        """Erase the data of offline users from Redis: last seen, events, follow-ups, dead letters, rosters.
 
         Users who are online are left unchanged; data written after the start of the call is kept. A second
         call erases what an interrupted one has left.
@@ -62,6 +63,7 @@ class Eraser(Scripting):
                 done.online += answer["online"]
                 done.last_seen += answer["seen"]
                 if offline := set(some).difference(answer["online"]):
+                    self.one(erase_call(self._keys, shard, offline))
                     self._erase(shard, offline, answer["last_id"], done, progress)
         return done
 

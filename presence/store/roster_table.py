@@ -79,7 +79,11 @@ class RosterTable(Scripting):
         for shard, some in by_shard.items():
             for first in range(0, len(some), MAX_CHANGES_PER_CALL):
                 places.append(some[first : first + MAX_CHANGES_PER_CALL])
-                calls.append(self._call(shard, [changes[place] for place in places[-1]], ()))
+                rows = [
+                    [each.uid, int(each.is_new), [*each.removed], [*each.added]]
+                    for each in map(changes.__getitem__, places[-1])
+                ]
+                calls.append(_call(self._keys, shard, self._max_bytes, rows, []))
         for group, answer in zip(places, self.evaluate(calls), strict=True):
             if isinstance(answer, Exception):
                 raise answer
@@ -87,22 +91,22 @@ class RosterTable(Scripting):
                 answers[place] = self._failure(changes[place].uid, count) if count < 0 else count
         return answers
 
-    def erase(self, shard: int, uids: Iterable[str]) -> None:
-        """Erase the rosters of some users of a shard; sessions that follow them keep what they watch."""
-        self.one(self._call(shard, (), [*uids]))
-
-    def _call(self, shard: int, changes: Iterable[RosterChange], erased: Sequence[str]) -> Call:
-        rows = [[each.uid, int(each.is_new), [*each.removed], [*each.added]] for each in changes]
-        packed = [msgpack.packb(each, use_bin_type=False) for each in (rows, [*erased])]
-        arguments = [self._keys.roster_channel, UIDS_MAX, self._max_bytes, *packed]
-        return Call("roster", [self._keys.rosters(shard)], arguments)
-
     def _failure(self, uid: str, answer: int) -> StoreError:
         if answer == _TOO_MANY:
             return RosterFull(f"the roster of {uid} would have more than {UIDS_MAX} users")
         return RosterFull(
             f"no room for the roster of {uid}: the rosters of its shard take {self._max_bytes} bytes"
         )
+
+
+def erase_call(keys: Keys, shard: int, uids: Iterable[str]) -> Call:
+    """Return the call that erases the rosters of users of a shard; sessions keep what they watch."""
+    return _call(keys, shard, 0, [], [*uids])
+
+
+def _call(keys: Keys, shard: int, max_bytes: int, changes: list[Any], erased: list[str]) -> Call:
+    packed = [msgpack.packb(each, use_bin_type=False) for each in (changes, erased)]
+    return Call("roster", [keys.rosters(shard)], [keys.roster_channel, UIDS_MAX, max_bytes, *packed])
 
 
 class StoredRosters:

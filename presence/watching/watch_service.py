@@ -170,9 +170,6 @@ class Watching:
         """Return the number of users that a session watches."""
         return self._watches.count(session)
 
-    def follows_roster(self, session: Session) -> bool:
-        return self._rosters.get(session) is not None
-
     def all_sent(self, session: Session) -> None:
         self._pushes.all_sent(session)
         self._rosters.again(session)

@@ -46,15 +46,20 @@ READS: Final = {
     "GET /v1/explain/{uid}": "/v1/explain/ann",
     "GET /v1/explain": "/v1/explain?uid=ann",
     "GET /v1/bans": "/v1/bans",
+    "GET /v1/roster/{uid}": "/v1/roster/ann",
+    "GET /v1/roster": "/v1/roster?uid=ann",
     "GET /openapi.json": "/openapi.json",
     "GET /": "/",
     "GET /static/{file}": "/static/icon.svg",
 }
-ACTS: Final = {f"POST {path}": path for path in ("/v1/kick", "/v1/ban", "/v1/unban", "/v1/message")}
+ACTS: Final = {
+    f"POST {path}": path for path in ("/v1/kick", "/v1/ban", "/v1/unban", "/v1/message", "/v1/roster")
+}
 TARGETS: Final = {**{each: each.partition(" ")[2] for each in OPEN}, **READS, **ACTS}
 BODIES: Final = {
     **dict.fromkeys(("POST /v1/presence/query", "POST /v1/ban", "POST /v1/unban"), b'{"uids":["ann"]}'),
     "POST /v1/kick": b'{"uid":"ann"}',
+    "POST /v1/roster": b'{"uid":"ann","add":["bob"]}',
     "POST /v1/message": b'{"from":"@shop","to":"ann","body":1}',
 }
 
@@ -101,6 +106,12 @@ async def secured(redis_server: EmbeddedRedis, tokens: Path) -> AsyncIterator[Op
 
 
 @pytest.fixture
+def a_guess_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow a wrong token at each endpoint."""
+    monkeypatch.setattr(auth_middleware, "GUESSES_BURST", len(TARGETS))
+
+
+@pytest.fixture
 def logged() -> Iterator[list[Any]]:
     with structlog.testing.capture_logs() as lines:
         yield lines
@@ -119,6 +130,7 @@ async def kick(running: Operators, secret: str = "", **body: Any) -> Answered:
     return await running.ask("/v1/kick", "POST", {"uid": "ann", **body}, **(bearer(secret) if secret else {}))
 
 
+@pytest.mark.usefixtures("a_guess_for_each")
 async def test_each_endpoint_answers_the_permitted_roles_only(
     redis_server: EmbeddedRedis, tokens: Path
 ) -> None:
@@ -138,7 +150,7 @@ async def test_each_endpoint_answers_the_permitted_roles_only(
                         assert answered.headers[header.lower()] == value, asked
                     acted = asked in ACTS and role.act == 200
                     # A message to ann, who is offline, is an action that has failed.
-                    done = [actions[verb, "done"] for verb in ("kick", "ban", "unban")]
+                    done = [actions[verb, "done"] for verb in ("kick", "ban", "unban", "roster")]
                     assert sum(done) + actions["message", "failed"] == int(acted), f"{asked}, {name}"
     assert "unsafe" not in auth_middleware.HEADERS["Content-Security-Policy"]
 
@@ -268,6 +280,7 @@ async def test_tokens_are_reread_and_an_invalid_file_changes_nothing(
 # Log and audit
 
 
+@pytest.mark.usefixtures("a_guess_for_each")
 @pytest.mark.parametrize("password", [REDIS, f"wrong-{REDIS}"], ids=["right", "wrong"])
 async def test_no_secret_is_in_a_response_or_in_the_log(
     redis_server: EmbeddedRedis,

@@ -31,6 +31,7 @@ from presence.outbox.overflow import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
+from presence.rosters import PresenceRosters
 from presence.sender import PresenceSender
 from presence.store.answers import AnswerField, AnswerKeys
 from presence.store.ban_table import BanTable
@@ -203,6 +204,14 @@ def send(stage: Stage) -> None:
     stage.hand.apply(login("ann", "s1"))
     with ListeningNode(stage.hand.store.url, "seed", all_of), PresenceSender(stage.url, "@shop") as sender:
         assert [sender.send(uid, "hello").status for uid in ("ann", "bob")] == ["delivered", "offline"]
+
+
+def keep_rosters(stage: Stage) -> None:
+    """The work of `PresenceRosters`."""
+    with PresenceRosters(stage.url) as rosters:
+        assert rosters.put("ann", ["bob", "eve"]) == 2
+        assert rosters.remove("ann", ["eve"]) == 1
+        assert rosters.get("ann") == ["bob"]
 
 
 def follow(stage: Stage) -> None:
@@ -439,6 +448,7 @@ ROLES: dict[str, Callable[[Stage], None]] = {
     "server": serve,
     "reader": read,
     "sender": send,
+    "rosters": keep_rosters,
     "subscriber": follow,
     "worker": share,
     "followups": follow_up,

@@ -15,6 +15,7 @@ from presence.store.roster_table import (
     RosterFull,
     RosterTable,
     StoredRosters,
+    erase_call,
     read_changed,
 )
 from tests.store.servers import Server
@@ -123,8 +124,8 @@ def test_rosters_take_so_much_memory_and_what_makes_them_smaller_is_never_refuse
 def test_the_memory_of_rosters_is_counted_exactly(rosters: RosterTable, server: Server) -> None:
     rosters.change([put(*FRIENDS), put("eve", of="bob"), add("eve"), remove("carl"), put("bob")])
     assert counted(server.client) == 2 * ENTRY_BYTES + len("annbob") + len("bobeve")
-    rosters.erase(KEYS.shard("ann"), ["ann", "nobody"])
-    rosters.erase(KEYS.shard("bob"), ["bob"])
+    rosters.one(erase_call(KEYS, KEYS.shard("ann"), ["ann", "nobody"]))
+    rosters.one(erase_call(KEYS, KEYS.shard("bob"), ["bob"]))
     assert counted(server.client) == 0
 
 
@@ -137,7 +138,7 @@ def test_a_full_redis_still_makes_rosters_smaller(
     with pytest.raises(StoreUnavailable):
         rosters.change([add("x" * 120)])
     assert stored.read(["ann"]) == {"ann": ("bob", "dora")}
-    rosters.erase(KEYS.shard("ann"), ["ann"])
+    rosters.one(erase_call(KEYS, KEYS.shard("ann"), ["ann"]))
     assert stored.read(["ann"]) == {"ann": None}
 
 
@@ -146,7 +147,7 @@ def test_nodes_are_told_of_each_changed_roster_and_of_no_other(rosters: RosterTa
         pubsub.subscribe(KEYS.roster_channel)
         pubsub.get_message(timeout=1)
         rosters.change([put("bob", of="é"), put("bob"), add("bob"), put("bob"), remove("carl")])
-        rosters.erase(KEYS.shard("nobody"), ["nobody"])
+        rosters.one(erase_call(KEYS, KEYS.shard("nobody"), ["nobody"]))
         rosters.change([put(of="last")])
         told: list[str] = []
         while "last" not in told:

@@ -22,6 +22,7 @@ from tests.store.driving import end, login
 DESCRIBED = description()
 QUERY, KICK, BAN, UNBAN = "/v1/presence/query", "/v1/kick", "/v1/ban", "/v1/unban"
 MESSAGE = "/v1/message"
+ROSTER = "/v1/roster"
 ONE = {"from": "@shop", "to": "ann", "body": {"order": 7}}
 META = {"mood": "fine", "raw": {"$bin": "00ff"}}
 Asked = tuple[str, str, str, Any, int]
@@ -88,6 +89,17 @@ ASKED = [
     *posts(MESSAGE, 413, {"from": "@shop", "messages": [{"to": "ann", "body": 1}] * 101}),
     *posts(MESSAGE, 400, {"from": "@shop"}, {**ONE, "from": "the shop"}, {**ONE, "messages": []}),
     *posts(MESSAGE, 415, b"{"),
+    *posts(ROSTER, 200, {"uid": "ann", "put": ["bob", "bob"]}, {"uid": "ann", "remove": [], "add": ["é"]}),
+    *posts(ROSTER, 400, {"uid": "ann"}, {"uid": "ann", "put": [], "add": []}, {"uid": "ann", "put": "bob"}),
+    *posts(ROSTER, 400, {"put": []}, {"uid": "ann", "add": ["a b"]}, {"uid": "ann", "set": []}),
+    *posts(ROSTER, 413, {"uid": "ann", "put": [f"u{n}" for n in range(501)]}),
+    *posts(ROSTER, 200, {"uid": "zoe", "put": [f"u{n}" for n in range(500)]}),
+    *posts(ROSTER, 409, {"uid": "zoe", "add": ["one-more"]}),
+    *posts(ROSTER, 415, b"{"),
+    *gets("/v1/roster/{uid}", 200, "ann", "nobody", "%F0%9F%A6%8A%2F%C3%A9"),
+    *gets("/v1/roster/{uid}", 400, "a%20b"),
+    *gets("/v1/roster", 200, "?uid=.."),
+    *gets("/v1/roster", 400, ""),
     *gets("/static/{file}", 200, "main.js"),
     *gets("/static/{file}", 404, "../app.py", "%2e%2e/app.py"),
 ]
