@@ -25,7 +25,7 @@ from loadtest.outcome import markdown
 from loadtest.usage import memory
 from presence.common.runtime import Caller, Linger, TrioWakeEvent
 from presence.core.registry import Session
-from presence.core.service_requests import WatchRequest
+from presence.core.service_requests import UnwatchRequest, WatchRequest
 from presence.watching.channel import (
     ChannelMessage,
     Pong,
@@ -231,9 +231,12 @@ class _BenchWorker:
         self._clients = 0
 
     def client(self) -> Session:
+        """Return a new client, which has made a request that is about no user."""
         self._clients += 1
         lines: Any = self.lines
-        return Session(lines, self._clients, f"client-{self._clients}", self._clients, 30.0, 0.0, 0.0)
+        client = Session(lines, self._clients, f"client-{self._clients}", self._clients, 30.0, 0.0, 0.0)
+        self.watching.take(client, UnwatchRequest(None, []))
+        return client
 
     def shuffled(self, numbers: range) -> Iterator[list[int]]:
         """Return these users in another order, for one client after the other."""

@@ -4,7 +4,7 @@ Tests: `tests/watching/test_known_states.py`, `tests/watching/test_shard_view_mo
 """
 
 from presence.watching.packed_states import PackedStates
-from presence.watching.user_states import NO_ENTRY, EntryId, WatchedState
+from presence.watching.user_states import EntryId, WatchedState
 from presence.watching.user_table import NO_SHARD, UserTable
 
 
@@ -42,10 +42,12 @@ class KnownStates:
         slot = self._users.find(uid)
         return None if slot is None else self._states.get(slot)
 
-    def as_of(self, uid: str) -> EntryId:
-        """Return the entry id that a known user's state includes; `NO_ENTRY` of any other user."""
+    def get(self, uid: str) -> tuple[WatchedState, EntryId] | None:
+        """Return the state of a user, and the entry id that it includes; None if it is not known."""
         slot = self._users.find(uid)
-        return NO_ENTRY if slot is None else self._states.as_of(slot)
+        if slot is None or (state := self._states.get(slot)) is None:
+            return None
+        return state, self._states.as_of(slot)
 
     def put(self, uid: str, state: WatchedState, as_of: EntryId) -> None:
         slot = self._users.find(uid)

@@ -351,11 +351,11 @@ class ShardView:
 
     def _apply(self, entry: UserEvent) -> UserEvent | None:
         uid = entry.uid
-        known = self.known.state(uid)
-        if known is None:
+        found = self.known.get(uid)
+        if found is None:
             return None
+        known, as_of = found
         self._absent.pop(uid, None)
-        as_of = self.known.as_of(uid)
         if entry.id <= as_of:
             self.statistics.stale += 1
             return None
@@ -369,12 +369,12 @@ class ShardView:
 
     def _compare(self, uid: str, state: WatchedState, as_of: EntryId, now: float) -> UserEvent | None:
         """Compare the known state of a user with a read; return a missed change."""
-        known, known_as_of = self.known.state(uid), self.known.as_of(uid)
-        if known is None:
+        if (found := self.known.get(uid)) is None:
             return None
+        known, known_as_of = found
         change = None
-        if (found := _entry_of(state)) > known_as_of:
-            change = UserEvent(uid, found, state, state.reason or reason_for(state))
+        if (entry := _entry_of(state)) > known_as_of:
+            change = UserEvent(uid, entry, state, state.reason or reason_for(state))
         elif state.status == OFFLINE and known.status != OFFLINE:
             since = self._absent.get(uid)
             if since is None and len(self._absent) < MAX_ABSENT_USERS:

@@ -28,7 +28,7 @@ def test_the_last_state_of_a_user_is_found() -> None:
     known = table("ann")
     away = entry("ann", 7, "away")
     known.put("ann", away.state, away.id)
-    assert (known.state("ann"), known.as_of("ann"), len(known)) == (away.state, (7, 0), 1)
+    assert (known.state("ann"), known.get("ann"), len(known)) == (away.state, (away.state, (7, 0)), 1)
 
 
 def test_nothing_is_known_of_a_user_who_was_removed() -> None:
