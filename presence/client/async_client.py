@@ -157,7 +157,8 @@ class Client:
         Their changes follow as for `watch`, also after a reconnect. So do changes of the list:
         `PresenceChanged` with the reason ``watched`` for a user who is added, and with the status and reason
         ``removed`` for one who is taken off it, and not watched any more unless `watch` was called, too.
-        `unwatch` of a listed user counts until the next login.
+        `unwatch` of a listed user counts until the client asks for the list again: after a login or a new
+        pass.
 
         Raises as `watch`; `Unsupported`: the server is older, and keeps no rosters.
         """

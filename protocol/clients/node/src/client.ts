@@ -129,6 +129,7 @@ export abstract class BaseClient {
       request: this.request.bind(this),
       update: (change: LoginChange) => this.requestUpdate(change, () => undefined),
       watch: (uids: readonly string[]) => this.requestWatch(uids),
+      watchRoster: () => this.requestRoster(true),
       unwatch: (uids: readonly string[]) => this.undoWatch(uids),
       watchEnded: (push: WatchEnded) => this.emitPush(push),
     };
@@ -333,6 +334,24 @@ export abstract class BaseClient {
   }
 
   /**
+   * Watches the users whom the backend has listed for this user; resolves with their states. `presence` follows as
+   * for `watch`, also after a reconnect. So do changes of the list: with the reason `watched` for a user who is
+   * added, and with the status and reason `removed` for one who is taken off it, and not watched any more unless
+   * `watch` was called, too. `unwatch` of a listed user counts until the client asks for the list again: after a login
+   * or a new pass. Rejects with `Unsupported` if the server is older, and keeps no rosters.
+   */
+  watchRoster({ signal }: Abortable = {}): Promise<Map<string, UserState>> {
+    return this.requestRoster(false, signal);
+  }
+
+  /** As `watchRoster`, connected or not; the states arrive as for `watchNowait`. */
+  watchRosterNowait(): void {
+    if (this.watchedUsers.followRoster()) {
+      this.restoration.watchRoster();
+    }
+  }
+
+  /**
    * Gives the server a pass, by which this user may see others until it expires, also after a reconnect.
    * Watched users who were `not_allowed` are asked for again.
    */
@@ -344,19 +363,21 @@ export abstract class BaseClient {
     await answer;
   }
 
-  /** Stops watching some users, or all, also while offline. No events of these users follow the call. */
+  /** Stops watching some users, or all and the roster, also while offline. No events of them follow the call. */
   async unwatch(uids?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
     const list = uids === undefined ? undefined : checkedUids(uids);
     this.machine.check(Kind.UNWATCH, { uids: list });
     checkSignal(signal);
     signal?.throwIfAborted(); // a server that is not told would go on
-    this.watchedUsers.remove(list);
+    const answered = this.watchedUsers.removeBy(list);
     if (this.machine.state !== "online") {
+      answered();
       return; // the watches have ended with the connection
     }
     try {
-      await this.request(Kind.UNWATCH, { uids: list }, () => undefined, { signal });
+      await this.request(Kind.UNWATCH, { uids: list }, answered, { signal });
     } catch (error) {
+      answered();
       if (!(error instanceof ConnectionLost)) {
         throw error;
       }
@@ -406,8 +427,7 @@ export abstract class BaseClient {
       this.restoration.tokenTaken();
     }
     if (!isKept) {
-      const message = "this server does not hide that for the user";
-      throw new Unsupported({ code: Code.UNSUPPORTED, reason: "unsupported", message, retryAfterMs: null });
+      throw unsupported("this server does not hide that for the user");
     }
   }
 
@@ -691,21 +711,56 @@ export abstract class BaseClient {
     const { sight } = this.restoration;
     const isSince = this.watchedUsers.watchedSince(uids);
     const apply = (answer: ValueMap): Map<string, UserState> => {
-      const states = this.applySnapshot(answer, isSince);
-      if ([...states.values()].some(isHidden)) {
-        this.restoration.usersAreHidden(sight);
-      }
-      return states;
+      const states = parseUserStates(answer);
+      const since = new Map([...states].filter(([uid]) => isSince(uid)));
+      return this.tell(states, this.watchedUsers.applySnapshot(since), sight);
     };
     return this.request(Kind.WATCH, this.restoration.watchPayload(uids), apply, { signal });
   }
 
-  /** Applies the answer to a watch: emits its changes, and returns the newest states of its users. */
-  private applySnapshot(answer: ValueMap, isSince: (uid: string) => boolean): Map<string, UserState> {
-    const states = parseUserStates(answer);
-    const since = new Map([...states].filter(([uid]) => isSince(uid)));
-    this.watchedUsers.applySnapshot(since).forEach((change) => this.emitPush(change));
-    // A later push may have been newer.
-    return new Map([...states].map(([uid, state]) => [uid, this.watchedUsers.state(uid) ?? state]));
+  /** @param isOwn whether no call of the program waits for the answer. */
+  private async requestRoster(isOwn: boolean, signal?: AbortSignal): Promise<Map<string, UserState>> {
+    checkSignal(signal);
+    signal?.throwIfAborted();
+    const { sight } = this.restoration;
+    const request = this.watchedUsers.rosterRequested();
+    const apply = (answer: ValueMap): Map<string, UserState> => {
+      if (answer["roster"] === undefined) {
+        throw unsupported("this server keeps no rosters");
+      }
+      const states = parseUserStates(answer);
+      const changes = this.watchedUsers.applyRoster(request, states, isOwn);
+      return this.tell(states, changes, sight);
+    };
+    const payload = { ...this.restoration.watchPayload([]), roster: true };
+    try {
+      return await this.request(Kind.WATCH, payload, apply, { signal });
+    } catch (error) {
+      const mayBeGranted = error instanceof RequestTimeout || signal?.aborted === true;
+      if (this.watchedUsers.rosterFailed(request) && mayBeGranted) {
+        const undo = { uids: [], roster: true };
+        this.request(Kind.UNWATCH, undo, () => undefined).catch(() => undefined);
+      }
+      throw error;
+    }
   }
+
+  /** Emits the changes of an answer that was requested at this `sight`; returns the newest states of its users. */
+  private tell(
+    states: ReadonlyMap<string, UserState>,
+    changes: readonly PresenceChanged[],
+    sight: number,
+  ): Map<string, UserState> {
+    changes.forEach((change) => this.emitPush(change));
+    // A later push may have been newer.
+    const newest = new Map([...states].map(([uid, state]) => [uid, this.watchedUsers.state(uid) ?? state]));
+    if ([...newest.values()].some(isHidden)) {
+      this.restoration.usersAreHidden(sight);
+    }
+    return newest;
+  }
+}
+
+function unsupported(message: string): Unsupported {
+  return new Unsupported({ code: Code.UNSUPPORTED, reason: "unsupported", message, retryAfterMs: null });
 }

@@ -111,14 +111,16 @@ export interface PresenceChanged {
   readonly uid: string;
   readonly state: UserState;
   /**
-   * Name of the code that caused it; `watched` for the first state of a user given to `watchNowait`; `meanwhile`
-   * for a change found after a reconnect: intermediate states are not reported.
+   * Name of the code that caused it; `watched` for the first state of a user given to `watchNowait`, or added to
+   * the roster; `removed`, as is the status, for a user who was taken off the roster and is not watched any more;
+   * `meanwhile` for a change found after a reconnect: intermediate states are not reported.
    */
   readonly reason: string;
 }
 
 export const MEANWHILE = "meanwhile";
 export const WATCHED = "watched";
+export const REMOVED = "removed";
 
 /**
  * The server refused a watch that no call waits for: no more changes of these users follow. Temporary failures,

@@ -19,6 +19,8 @@ export interface Sender {
   update(change: LoginChange): Promise<void>;
   /** Sends a request to watch users, and applies its answer. */
   watch(uids: readonly string[]): Promise<unknown>;
+  /** Sends a request for the roster, and applies its answer. */
+  watchRoster(): Promise<unknown>;
   unwatch(uids: readonly string[]): void;
   watchEnded(push: WatchEnded): void;
 }
@@ -45,7 +47,13 @@ export class Restoration {
       }
     }
     const passes = [...this.passes].map((pass) => this.passOf(pass));
-    this.ownRequests.start([this.rest, ...passes, ...this.watchesOf(this.watchedUsers.states().keys())]);
+    const roster = this.watchedUsers.followsRoster ? [this.roster] : [];
+    this.ownRequests.start([
+      this.rest,
+      ...passes,
+      ...roster,
+      ...this.watchesOf(this.watchedUsers.known(false)),
+    ]);
   }
 
   /** The connection is lost, or the client has ended. */
@@ -56,6 +64,11 @@ export class Restoration {
   /** Requests watches of these users, now if there is a connection, and on the next one. */
   watch(uids: readonly string[]): void {
     this.ownRequests.add(this.watchesOf(uids));
+  }
+
+  /** Requests the roster, now if there is a connection, and on the next one. */
+  watchRoster(): void {
+    this.ownRequests.add([this.roster]);
   }
 
   /** The payload of a request to watch users. */
@@ -100,8 +113,26 @@ export class Restoration {
   /** Requests for the watched users who were `not_allowed`, and for whom no queued request asks. */
   private watchesOfHidden(queued: readonly OwnRequest[]): OwnRequest[] {
     const asked = new Set(queued.flatMap(({ uids }) => uids));
-    return this.watchesOf(this.watchedUsers.hidden().filter((uid) => !asked.has(uid)));
+    const watches = this.watchesOf(this.watchedUsers.hidden(false).filter((uid) => !asked.has(uid)));
+    const asksForRoster = this.watchedUsers.hidden(true).length > 0 && !queued.includes(this.roster);
+    return asksForRoster ? [...watches, this.roster] : watches;
   }
+
+  /** The users whom the backend has listed. */
+  private readonly roster: OwnRequest = {
+    kind: "watch",
+    uids: [],
+    send: () => (this.watchedUsers.followsRoster ? this.sender.watchRoster() : null),
+    refused: ({ code, reason, message }) => {
+      if (code === Code.UNSUPPORTED && this.watchedUsers.rosterWasGranted) {
+        // An older server, as during an upgrade: it can watch the users as they were listed last.
+        return this.watchesOf(this.watchedUsers.known(true));
+      }
+      const uids = this.watchedUsers.endRoster();
+      this.sender.watchEnded({ type: "watchEnded", uids, code, reason, message });
+      return [];
+    },
+  };
 
   /** What the login had to leave out. */
   private readonly rest: OwnRequest = {

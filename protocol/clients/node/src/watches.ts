@@ -4,33 +4,34 @@
  * A watch ends with its connection, so the client watches again after a reconnect. The snapshot that answers
  * is compared with the known states, by their ids: each change is reported once, and never an older state
  * after a newer one.
+ *
+ * A user is watched because the program has named them, or only because of the roster: then the watch is listed.
+ * The answer to a request for the roster is the whole roster, so listed users who are not in it are gone. Users
+ * whom the program has named stay watched, by the server too, when the roster loses them.
  */
 
 import { utf8 } from "./bytes.js";
 import { FRAME_LIMIT_BYTES, UIDS_MAX } from "./constants.js";
-import { MEANWHILE, type PresenceChanged, type UserState, WATCHED } from "./pushes.js";
+import { MEANWHILE, type PresenceChanged, REMOVED, type UserState, WATCHED } from "./pushes.js";
 import { isEqual } from "./values.js";
 
 // In the frame of a watch: everything except the uids; and the header of each uid.
 const FRAME_OVERHEAD_BYTES = 32;
 const UID_HEADER_BYTES = 2;
 const HIDDEN = "not_allowed";
+const NOTHING_KNOWN = { sinceMs: null, lastSeenMs: null, id: null, meta: {}, reason: null, devices: null };
 /** Of users whose state was not received yet, and for whom no call waits. */
-const UNKNOWN: UserState = {
-  status: "unknown",
-  sinceMs: null,
-  lastSeenMs: null,
-  id: null,
-  meta: {},
-  reason: null,
-  devices: null,
-};
+const UNKNOWN: UserState = { status: "unknown", ...NOTHING_KNOWN };
+/** Of users who have left the roster while the client was offline. */
+const GONE: UserState = { status: REMOVED, ...NOTHING_KNOWN };
 
 interface Watch {
   /** Null until the first answer, or a change pushed before it. */
   state: UserState | null;
   /** Whether it lasts if the pending requests fail: one was granted, or the client asks for it by itself. */
   isKept: boolean;
+  /** Whether it lasts only because of the roster. */
+  isListed: boolean;
   /** The pending requests for this user, before the first answer. */
   readonly requests: Set<number>;
   /** How many answers it was in. */
@@ -39,24 +40,124 @@ interface Watch {
   mayBeGranted: boolean;
 }
 
+/** A request for the roster that is not answered yet. */
+export interface RosterRequest {
+  /** Users unwatched since it was sent. */
+  readonly unwatched: Set<string>;
+  /** Whether all were. */
+  isOver: boolean;
+}
+
 export class WatchedUsers {
+  /** Whether the roster is watched, again after each login. */
+  followsRoster = false;
+  /** Whether a server has granted that, since the client follows it. */
+  rosterWasGranted = false;
   private readonly watches = new Map<string, Watch>();
+  private readonly rosterRequests = new Set<RosterRequest>();
+  private readonly unwatched = new Set<readonly string[]>(); // by requests that the server may not have read
   private requests = 0;
 
-  /** The users whom the server did not let this client see. */
-  hidden(): string[] {
-    return [...this.watches].filter(([, { state }]) => state && isHidden(state)).map(([uid]) => uid);
+  /** The users whom the server did not let this client see, by name or because of the roster. */
+  hidden(isListed: boolean): string[] {
+    return this.uids((watch) => watch.isListed === isListed && watch.state !== null && isHidden(watch.state));
   }
 
-  /** Adds users whose state arrives later; returns those who were not watched before. */
+  /** The users with a known state who are watched only because of the roster, or the others. */
+  known(isListed: boolean): string[] {
+    return this.uids((watch) => watch.isListed === isListed && watch.state !== null);
+  }
+
+  private uids(has: (watch: Watch) => boolean): string[] {
+    return [...this.watches].filter(([, watch]) => has(watch)).map(([uid]) => uid);
+  }
+
+  /** Adds users whose state may arrive later; returns those whom the program did not watch before. */
   add(uids: Iterable<string>): string[] {
-    const added = [...uids].filter((uid) => !this.watches.get(uid)?.isKept);
+    const isNamed = ({ isKept, isListed }: Watch): boolean => isKept && !isListed;
+    const added = [...uids].filter((uid) => !isNamed(this.getOrAdd(uid)));
     for (const uid of added) {
       const watch = this.getOrAdd(uid);
       watch.state ??= UNKNOWN;
       watch.isKept = true;
+      watch.isListed = false;
     }
     return added;
+  }
+
+  /** Follows the roster from now on; returns whether that is new. */
+  followRoster(): boolean {
+    const isNew = !this.followsRoster;
+    this.followsRoster = true;
+    return isNew;
+  }
+
+  /** Notes a request for the roster. */
+  rosterRequested(): RosterRequest {
+    const request = { unwatched: new Set<string>(), isOver: false };
+    this.rosterRequests.add(request);
+    return request;
+  }
+
+  /** A request for the roster failed; returns whether the roster is not followed. */
+  rosterFailed(request: RosterRequest): boolean {
+    this.rosterRequests.delete(request);
+    return !this.followsRoster && this.rosterRequests.size === 0;
+  }
+
+  /**
+   * Applies the answer to a request for the roster; returns the changes of users whose state was known.
+   *
+   * @param isOwn whether no call of the program returns the states: those of new users are changes, too.
+   */
+  applyRoster(
+    request: RosterRequest,
+    states: ReadonlyMap<string, UserState>,
+    isOwn: boolean,
+  ): PresenceChanged[] {
+    this.rosterRequests.delete(request);
+    if (request.isOver) {
+      return [];
+    }
+    this.followsRoster = this.rosterWasGranted = true;
+    const listed = new Map([...states].filter(([uid]) => !request.unwatched.has(uid)));
+    const gone = this.known(true).filter((uid) => !listed.has(uid));
+    gone.forEach((uid) => this.unlist(uid));
+    const changes: PresenceChanged[] = gone.map((uid) => presenceChanged(uid, GONE, REMOVED));
+    for (const [uid, state] of listed) {
+      const watch = this.getOrAdd(uid);
+      if (isOwn) {
+        watch.state ??= UNKNOWN;
+      }
+      this.list(watch);
+      changes.push(...this.answered(uid, watch, state));
+    }
+    return changes;
+  }
+
+  /** Keeps a watch because of the roster, unless it is kept already. */
+  private list(watch: Watch): void {
+    watch.isListed ||= !watch.isKept;
+    watch.isKept = true;
+  }
+
+  /** Ends a watch that was only there because of the roster; calls that wait for an answer do so. */
+  private unlist(uid: string): void {
+    const watch = this.watches.get(uid);
+    if (watch && watch.requests.size > 0) {
+      watch.state = null;
+      watch.isKept = watch.isListed = false;
+    } else {
+      this.watches.delete(uid);
+    }
+  }
+
+  /** The server refused the roster; returns its users, who are not watched any more. */
+  endRoster(): string[] {
+    this.followsRoster = this.rosterWasGranted = false;
+    const ended = this.known(true);
+    ended.forEach((uid) => this.unlist(uid));
+    return ended;
   }
 
   /** Notes a request to watch users; returns its number. */
@@ -73,7 +174,8 @@ export class WatchedUsers {
     if (known) {
       return known;
     }
-    const watch = { state: null, isKept: false, requests: new Set<number>(), grants: 0, mayBeGranted: false };
+    const flags = { isKept: false, isListed: false, mayBeGranted: false };
+    const watch = { state: null, requests: new Set<number>(), grants: 0, ...flags };
     this.watches.set(uid, watch);
     return watch;
   }
@@ -112,27 +214,51 @@ export class WatchedUsers {
       if (!watch) {
         continue; // unwatched in the meantime
       }
+      watch.isListed &&= watch.requests.size === 0; // else the program has named the user
       watch.requests.clear();
       watch.grants += 1;
       watch.isKept = true;
-      if (watch.state && differs(state, watch.state)) {
-        changes.push({ type: "presence", uid, state, reason: watch.state === UNKNOWN ? WATCHED : MEANWHILE });
-        watch.state = state;
-      } else if (!watch.state?.id) {
-        watch.state = state; // the first state, or the same with an id
-      }
+      changes.push(...this.answered(uid, watch, state));
     }
     return changes;
   }
 
+  /** Takes the state of an answer; returns the change, if there was another state. */
+  private answered(uid: string, watch: Watch, state: UserState): PresenceChanged[] {
+    const before = watch.state;
+    if (before && differs(state, before)) {
+      watch.state = state;
+      return [presenceChanged(uid, state, before === UNKNOWN ? WATCHED : MEANWHILE)];
+    }
+    if (!before?.id) {
+      watch.state = state; // the first state, or the same with an id
+    }
+    return [];
+  }
+
   /** Applies a pushed change; returns false if the user is not watched or the state is not newer. */
-  applyChange({ uid, state }: PresenceChanged): boolean {
+  applyChange({ uid, state, reason }: PresenceChanged): boolean {
+    if (reason === REMOVED) {
+      const wasListed = this.watches.get(uid)?.isListed === true;
+      if (wasListed) {
+        this.unlist(uid);
+      }
+      return wasListed;
+    }
+    if ((reason === WATCHED || reason === HIDDEN) && this.mayJoin(uid)) {
+      this.list(this.getOrAdd(uid));
+    }
     const watch = this.watches.get(uid);
     if (!watch || (watch.state && !isNewer(state, watch.state))) {
       return false;
     }
     watch.state = state;
     return true;
+  }
+
+  /** Whether to watch a user whom the server adds: not if it is about to read an unwatch. */
+  private mayJoin(uid: string): boolean {
+    return this.followsRoster && ![...this.unwatched].some((uids) => uids.includes(uid));
   }
 
   /**
@@ -145,7 +271,7 @@ export class WatchedUsers {
       const watch = this.watches.get(uid);
       if (watch && watch.requests.size > 0) {
         watch.state = null;
-        watch.isKept = false;
+        watch.isKept = watch.isListed = false;
       } else if (watch) {
         ended.push(uid);
       }
@@ -154,8 +280,23 @@ export class WatchedUsers {
     return ended;
   }
 
-  /** Stops watching some users, all if `uids` is left out. */
-  remove(uids?: Iterable<string>): void {
+  /** As `remove`, by a request; returns what to call when it is answered: before, the server may add users. */
+  removeBy(uids: readonly string[] | undefined): () => void {
+    const unwatched = uids ?? [];
+    this.unwatched.add(unwatched);
+    this.remove(uids);
+    return () => this.unwatched.delete(unwatched);
+  }
+
+  /** Stops watching some users, all and the roster if `uids` is left out. */
+  remove(uids?: readonly string[]): void {
+    for (const request of this.rosterRequests) {
+      request.isOver ||= uids === undefined;
+      uids?.forEach((uid) => request.unwatched.add(uid));
+    }
+    if (uids === undefined) {
+      this.followsRoster = this.rosterWasGranted = false;
+    }
     for (const uid of uids ?? [...this.watches.keys()]) {
       this.watches.delete(uid);
     }
@@ -191,6 +332,10 @@ export class WatchedUsers {
     }
     return states;
   }
+}
+
+function presenceChanged(uid: string, state: UserState, reason: string): PresenceChanged {
+  return { type: "presence", uid, state, reason };
 }
 
 /** Whether the server did not let this client see the user. */

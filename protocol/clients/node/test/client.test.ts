@@ -282,6 +282,72 @@ whenOnline("watchEnded reports users whose watch the server refuses to restore",
   );
 });
 
+whenOnline("the roster is watched, again after a reconnect, and its changes are events", async (context) => {
+  const { client, peer, server, events } = context;
+  const roster = client.watchRoster();
+  const changes: Packet = {
+    kind: Kind.CHANGES,
+    id: null,
+    payload: { changes: [["kim", "away", Code.WATCHED, 2, 0], ["bob", "removed", Code.REMOVED]] },
+  };
+  const { payload } = await peer.grant(Kind.WATCH, { states: ["bob"], roster: 1 }, changes);
+  assert.deepEqual(payload, { uids: [], roster: true });
+  assert.deepEqual([...(await roster).keys()], ["bob"]);
+  while (client.watched().has("bob")) {
+    await nextEvent(client, "presence");
+  }
+  peer.socket.destroy();
+  const next = await server.accept();
+  await next.logIn();
+  const changed = nextEvent(client, "presence");
+  assert.deepEqual((await next.grant(Kind.WATCH, { states: [], roster: 0 })).payload, payload);
+  await changed;
+  assert.deepEqual(events, [
+    "connected",
+    "presence kim away watched",
+    "presence bob removed removed",
+    "disconnected closed",
+    "connected",
+    "presence kim removed removed",
+  ]);
+});
+
+whenOnline("an aborted request for the roster is undone", async ({ client, peer }) => {
+  const controller = new AbortController();
+  const roster = client.watchRoster({ signal: controller.signal });
+  await peer.next(Kind.WATCH);
+  controller.abort();
+  await assert.rejects(roster, { name: "AbortError" });
+  assert.deepEqual((await peer.next(Kind.UNWATCH)).payload, { uids: [], roster: true });
+});
+
+whenOnline("an older server has no roster", async ({ client, peer, events }) => {
+  const roster = client.watchRoster();
+  await peer.grant(Kind.WATCH, { presence: {} });
+  await assert.rejects(roster, Unsupported);
+  const ended = nextEvent(client, "watchEnded");
+  client.watchRosterNowait();
+  await peer.grant(Kind.WATCH, { presence: {} });
+  await ended;
+  assert.equal(events.at(-1), "watchEnded unsupported ");
+});
+
+whenOnline("an older server is asked for the users who were listed last", async (context) => {
+  const { client, peer, server, events } = context;
+  client.watchRosterNowait();
+  await peer.grant(Kind.WATCH, { states: ["bob"], roster: 1 });
+  await nextEvent(client, "presence");
+  peer.socket.destroy();
+  const next = await server.accept();
+  await next.logIn();
+  await next.grant(Kind.WATCH, { presence: {} });
+  const changed = nextEvent(client, "presence");
+  const { payload } = await next.grant(Kind.WATCH, snapshot({ bob: { status: "away", id: "2-0" } }));
+  assert.deepEqual(payload, { uids: ["bob"] });
+  await changed;
+  assert.equal(events.at(-1), "presence bob away meanwhile");
+});
+
 whenOnline("while offline a request rejects immediately, and unwatch succeeds", async ({ peer, client }) => {
   const query = client.query(["bob"]);
   const lost = nextEvent(client, "disconnected");

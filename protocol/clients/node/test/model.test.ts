@@ -12,6 +12,7 @@ import { MessageLines, type Moves } from "../src/message-lines.js";
 import { OwnRequests } from "../src/own-requests.js";
 import { Session } from "../src/session.js";
 import { Backoff } from "../src/reconnect.js";
+import { WatchedUsers } from "../src/watches.js";
 import { World } from "./model.js";
 
 const STEPS_PER_WORLD = 250;
@@ -208,6 +209,46 @@ planted(
     return function (this: { refusedToken: string | null }): unknown {
       this.refusedToken = null;
       return original.call(this);
+    } as Methods[string];
+  },
+);
+
+planted(
+  "users who have left the roster while the client was offline stay",
+  WatchedUsers,
+  "applyRoster",
+  /client and server disagree/,
+  (original) => {
+    return function (this: { watches: Map<string, { isListed: boolean }> }): unknown {
+      this.watches.forEach((watch) => (watch.isListed = false));
+      return (original as (...given: unknown[]) => unknown).apply(this, [...arguments]);
+    } as Methods[string];
+  },
+);
+
+planted(
+  "a listed user whom the program names is not named to the server",
+  WatchedUsers,
+  "add",
+  /client and server disagree/,
+  (original) => {
+    return function (this: { known(isListed: boolean): string[] }, uids: string[]): unknown {
+      const listed = this.known(true);
+      const added = (original as (...given: unknown[]) => string[]).call(this, uids);
+      return added.filter((uid) => !listed.includes(uid));
+    } as Methods[string];
+  },
+);
+
+planted(
+  "an older server is not asked for those who were listed",
+  WatchedUsers,
+  "known",
+  /client and server disagree|what is shown/,
+  (original) => {
+    return function (this: unknown, isListed: boolean): unknown {
+      const isFallback = new Error().stack?.includes("refused") === true;
+      return isFallback ? [] : (original as (...given: unknown[]) => unknown).call(this, isListed);
     } as Methods[string];
   },
 );

@@ -19,7 +19,8 @@
  * - a refused token is never sent again, one that was not refused always is, and only two refusals end a client;
  * - keepalives are sent in time;
  * - after a busy answer the pause before a request of the client's own is that of its own failures;
- * - changes of a user never go back, and in a good world the watches of client and server agree;
+ * - changes of a user never go back, and in a good world the watches of client and server agree, those of the
+ *   roster too, which the backend changes meanwhile;
  * - an iterator gives every message, or says how many it has dropped.
  */
 
@@ -40,6 +41,7 @@ import {
   type Receipt,
   RequestFailed,
   RequestTimeout,
+  type Value,
   type ValueMap,
 } from "../src/index.js";
 import { STEADY_MS } from "../src/message-lines.js";
@@ -114,6 +116,14 @@ interface Expected {
   readonly dueAt: number;
 }
 
+/** What a server does for a client that follows its roster. */
+interface Following {
+  /** Whom the client was told of, and of these whom it may see: they are watched. */
+  readonly members: Set<string>;
+  readonly listed: Set<string>;
+  readonly unwatched: Set<string>;
+}
+
 export class World {
   readonly trace: string[] = [];
   private readonly random: Random;
@@ -167,6 +177,12 @@ export class World {
   private readonly passesOf = new Set<VirtualPeer>(); // connections that have one
   private readonly shown = new Map<string, { id: number; status: string }>(); // the truth
   private readonly seen = new Map<string, number>(); // the newest id that the client has reported
+  private readonly roster = new Set<string>();
+  private readonly followings = new Map<VirtualPeer, Following>();
+  private readonly older = new Set<VirtualPeer>(); // connections to servers that keep no rosters
+  private followsRoster = false; // the client, as it was told to
+  private rosterEnds = 0; // how often it was told not to
+  private readonly uncertain = new Set<string>(); // whom the server may watch without the client on this connection
   private passes = 0;
   private readonly abandonedPasses = new Set<string>();
   private requests: Request[] = []; // not answered
@@ -249,6 +265,9 @@ export class World {
       [4, () => this.watch()],
       [3, () => this.watchNowait()],
       [2, () => this.unwatch()],
+      [2, () => this.watchRoster()],
+      [1, () => this.watchRosterNowait()],
+      [6, () => this.list()],
       [2, () => this.addPass()],
       [3, () => this.call("query", (signal) => this.client.query([this.anyUser()], { signal }))],
       [2, () => this.update()],
@@ -316,7 +335,13 @@ export class World {
       }
     });
     this.client.on("goodbye", () => assert.ok(this.isRunning, "goodbye outside of a run"));
-    this.client.on("presence", ({ uid, state }) => {
+    this.client.on("watchEnded", ({ code }) => (this.followsRoster &&= code !== Code.UNSUPPORTED));
+    this.client.on("presence", ({ uid, state, reason }) => {
+      if (reason === "removed") {
+        assert.ok(!this.client.watched().has(uid), `${uid} is watched without being in the roster`);
+        this.seen.delete(uid);
+        return;
+      }
       const id = Number(state.id?.split("-")[0] ?? NaN);
       const before = this.seen.get(uid) ?? 0;
       assert.ok(!(id < before), `the state of ${uid} went back from ${before} to ${id}`);
@@ -499,7 +524,26 @@ export class World {
 
   private watch(): void {
     const uids = USERS.filter(() => this.random() < 0.5);
-    this.call(`watch ${uids.join()}`, (signal) => this.client.watch(uids, { signal }));
+    const failed = (error: unknown): never => {
+      uids.forEach((uid) => this.uncertain.add(uid));
+      throw error;
+    };
+    this.call(`watch ${uids.join()}`, (signal) => this.client.watch(uids, { signal }).catch(failed));
+  }
+
+  private watchRoster(): void {
+    const before = this.rosterEnds;
+    const start = async (signal: AbortSignal): Promise<void> => {
+      await this.client.watchRoster({ signal });
+      this.followsRoster ||= before === this.rosterEnds;
+    };
+    this.call("watchRoster", start);
+  }
+
+  private watchRosterNowait(): void {
+    this.note("watchRosterNowait");
+    this.client.watchRosterNowait();
+    this.followsRoster = true;
   }
 
   private watchNowait(): void {
@@ -509,6 +553,13 @@ export class World {
   }
 
   private unwatch(): void {
+    if (this.random() < 0.2) {
+      USERS.forEach((uid) => this.forget(uid));
+      this.followsRoster = false;
+      this.rosterEnds += 1;
+      this.call("unwatch", (signal) => this.client.unwatch(undefined, { signal }));
+      return;
+    }
     const uids = USERS.filter(() => this.random() < 0.5);
     uids.forEach((uid) => this.forget(uid));
     this.call(`unwatch ${uids.join()}`, (signal) => this.client.unwatch(uids, { signal }));
@@ -788,6 +839,10 @@ export class World {
     if (kind === Kind.LOGIN) {
       this.refusalsInARow = 0;
       this.watches.set(peer, new Set());
+      this.uncertain.clear();
+      if (this.random() < 0.3) {
+        this.older.add(peer);
+      }
       this.refusedAt.clear();
       this.steadyUntil.clear();
     }
@@ -832,15 +887,80 @@ export class World {
           this.passesOf.add(peer); // else the client cannot know
         }
         uids.filter((uid) => this.isVisible(uid, peer)).forEach((uid) => this.watches.get(peer)?.add(uid));
-        return { presence: Object.fromEntries(uids.map((uid) => [uid, this.stateOf(uid, peer)])) };
+        if (payload["roster"] === true && !this.older.has(peer)) {
+          return { ...this.states([...new Set([...uids, ...this.roster])], peer), roster: this.follow(peer) };
+        }
+        return this.states(uids, peer);
       case Kind.QUERY:
-        return { presence: Object.fromEntries(uids.map((uid) => [uid, this.stateOf(uid, peer)])) };
+        return this.states(uids, peer);
       case Kind.UNWATCH:
-        (payload["uids"] === undefined ? USERS : uids).forEach((uid) => this.watches.get(peer)?.delete(uid));
+        if (payload["uids"] === undefined || payload["roster"] === true) {
+          this.followings.delete(peer);
+        }
+        for (const uid of payload["uids"] === undefined ? USERS : uids) {
+          const following = this.followings.get(peer);
+          this.watches.get(peer)?.delete(uid);
+          following?.members.delete(uid);
+          following?.listed.delete(uid);
+          following?.unwatched.add(uid);
+          this.uncertain.add(uid);
+        }
         return {};
       default:
         return {};
     }
+  }
+
+  /** States in one form or the other. */
+  private states(uids: readonly string[], peer: VirtualPeer): ValueMap {
+    if (this.random() < 0.5) {
+      return { states: uids.map((uid) => rowOf(uid, this.stateOf(uid, peer))) };
+    }
+    return { presence: Object.fromEntries(uids.map((uid) => [uid, this.stateOf(uid, peer)])) };
+  }
+
+  private sendChange(peer: VirtualPeer, uid: string, state: ValueMap, reason: string): void {
+    const isRow = this.random() < 0.5;
+    const payload = isRow ? { changes: [rowOf(uid, state, reason)] } : { uid, ...state, reason };
+    peer.send({ kind: isRow ? Kind.CHANGES : Kind.PRESENCE, id: null, payload });
+  }
+
+  // The roster
+
+  /** The server lists all users of the roster; returns their number. */
+  private follow(peer: VirtualPeer): number {
+    const members = new Set(this.roster);
+    const listed = new Set([...members].filter((uid) => this.isVisible(uid, peer)));
+    this.followings.set(peer, { members, listed, unwatched: new Set() });
+    return members.size;
+  }
+
+  /** The backend adds a user, or removes one. */
+  private list(): void {
+    const uid = this.anyUser();
+    const isAdded = !this.roster.delete(uid);
+    if (isAdded) {
+      this.roster.add(uid);
+    }
+    this.note(`the roster ${isAdded ? "has" : "loses"} ${uid}`);
+    for (const [peer, { members, listed, unwatched }] of this.followings) {
+      const isVisible = this.isVisible(uid, peer);
+      const isNews = members.has(uid) !== isAdded && !this.watches.get(peer)?.has(uid);
+      if (peer.state !== "open" || unwatched.has(uid)) {
+        continue;
+      }
+      members[isAdded ? "add" : "delete"](uid);
+      listed[isAdded && isVisible ? "add" : "delete"](uid);
+      if (isNews && isAdded) {
+        this.sendChange(peer, uid, this.stateOf(uid, peer), isVisible ? "watched" : "not_allowed");
+      } else if (isNews) {
+        this.sendChange(peer, uid, { status: "removed" }, "removed");
+      }
+    }
+  }
+
+  private watchedBy(peer: VirtualPeer): Set<string> {
+    return new Set([...(this.watches.get(peer) ?? []), ...(this.followings.get(peer)?.listed ?? [])]);
   }
 
   private serverTimeMs(): number {
@@ -914,13 +1034,9 @@ export class World {
     const { id } = this.shown.get(uid) as { id: number };
     const status = this.pick(["online", "away", "offline"]) as string;
     this.shown.set(uid, { id: id + 1, status });
-    for (const [peer, watched] of this.watches) {
-      if (watched.has(uid)) {
-        peer.send({
-          kind: Kind.PRESENCE,
-          id: null,
-          payload: { uid, ...this.stateOf(uid, peer), reason: "login" },
-        });
+    for (const peer of this.watches.keys()) {
+      if (this.watchedBy(peer).has(uid)) {
+        this.sendChange(peer, uid, this.stateOf(uid, peer), "login");
       }
     }
   }
@@ -1068,9 +1184,10 @@ export class World {
     assert.equal(this.calls.size, 0);
     const watched = this.client.watched();
     const { peer } = this.server;
-    const granted = [...(this.watches.get(peer) ?? [])];
     const visible = [...watched.keys()].filter((uid) => this.isVisible(uid, peer));
+    const granted = [...this.watchedBy(peer)].filter((uid) => watched.has(uid) || !this.uncertain.has(uid));
     assert.deepEqual(visible.sort(), granted.sort(), "client and server disagree about the watches");
+    assert.equal(this.followings.has(peer), this.followsRoster && !this.older.has(peer), "who follows the roster");
     for (const [uid, { status, id }] of watched) {
       assert.deepEqual({ status, id }, { id: null, ...this.stateOf(uid, peer) }, `what is shown of ${uid}`);
     }
@@ -1083,6 +1200,11 @@ export class World {
     this.check();
     await assert.rejects(this.client.query(["bob"]), Ended);
   }
+}
+
+function rowOf(uid: string, state: ValueMap, code: string | null = null): Value[] {
+  const [ms, n] = typeof state["id"] === "string" ? state["id"].split("-").map(Number) : [null, null];
+  return [uid, state["status"] as Value, code, ms as Value, n as Value];
 }
 
 /** What a watch asks for: its users, or its pass. */

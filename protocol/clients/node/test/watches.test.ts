@@ -154,3 +154,114 @@ test("batches fit into a frame each, and contain every user", () => {
   }
   assert.equal(batches(short).length, 3);
 });
+
+// The roster
+
+function reasons(changes: readonly PresenceChanged[]): string[][] {
+  return changes.map(({ uid, state: { status }, reason }) => [uid, status, reason]);
+}
+
+function added(uid: string, id: string): PresenceChanged {
+  return { type: "presence", uid, state: state("online", id), reason: "watched" };
+}
+
+function removed(uid: string): PresenceChanged {
+  return { type: "presence", uid, state: state("removed", null), reason: "removed" };
+}
+
+/** The program has named ann; bob is in the roster. */
+function withRoster(): WatchedUsers {
+  const watches = watchedUsers({ ann: state("online", "1-0") });
+  const states = new Map([["bob", state("online", "1-0")]]);
+  assert.deepEqual(watches.applyRoster(watches.rosterRequested(), states, false), []);
+  return watches;
+}
+
+function uids(watches: WatchedUsers): string[] {
+  return [...watches.states().keys()];
+}
+
+test("the next answer is the roster: who is not in it is gone, and who is new is a change", () => {
+  const watches = withRoster();
+  const states = new Map([
+    ["kim", state("away", "2-0")],
+    ["ann", state("away", "3-0")],
+  ]);
+  assert.deepEqual(reasons(watches.applyRoster(watches.rosterRequested(), states, true)), [
+    ["bob", "removed", "removed"],
+    ["kim", "away", "watched"],
+    ["ann", "away", "meanwhile"],
+  ]);
+  assert.deepEqual(uids(watches), ["ann", "kim"]);
+  assert.deepEqual(reasons(watches.applyRoster(watches.rosterRequested(), new Map(), true)), [
+    ["kim", "removed", "removed"],
+  ]);
+});
+
+test("users are added and removed, and those whom the program has named stay", () => {
+  const watches = withRoster();
+  const applied = [added("kim", "2-0"), removed("bob"), removed("ann"), removed("bob")].map((change) =>
+    watches.applyChange(change),
+  );
+  assert.deepEqual(applied, [true, true, false, false]);
+  assert.deepEqual(uids(watches), ["ann", "kim"]);
+});
+
+test("a listed user whom the program names is named to the server, and stays", () => {
+  const watches = withRoster();
+  assert.deepEqual(watches.add(["ann", "bob"]), ["bob"]);
+  assert.equal(watches.applyChange(removed("bob")), false);
+  const granted = withRoster();
+  granted.requestSent(["bob"]);
+  granted.applySnapshot(new Map([["bob", state("online", "1-0")]]));
+  assert.equal(granted.applyChange(removed("bob")), false);
+});
+
+test("a call that names a user waits on when the roster loses them", () => {
+  const watches = withRoster();
+  watches.requestSent(["bob"]);
+  const isSince = watches.watchedSince(["bob"]);
+  assert.equal(watches.applyChange(removed("bob")), true);
+  assert.deepEqual(uids(watches), ["ann"]);
+  assert.ok(isSince("bob"));
+  assert.deepEqual(watches.applySnapshot(new Map([["bob", state("online", "1-0")]])), []);
+  assert.equal(watches.applyChange(removed("bob")), false, "now they are named");
+});
+
+test("nobody is added without a roster, nor before the server has read an unwatch", () => {
+  assert.equal(watchedUsers({}).applyChange(added("kim", "2-0")), false);
+  const watches = withRoster();
+  const answered = watches.removeBy(["bob"]);
+  assert.equal(watches.applyChange(added("bob", "2-0")), false);
+  answered();
+  assert.equal(watches.applyChange(added("bob", "3-0")), true);
+  watches.removeBy(undefined)();
+  assert.equal(watches.applyChange(added("bob", "4-0")), false);
+});
+
+test("who is unwatched before the answer is not in it", () => {
+  const watches = withRoster();
+  const states = new Map([["bob", state("online", "1-0")]]);
+  const first = watches.rosterRequested();
+  watches.remove(["bob"]);
+  assert.deepEqual(watches.applyRoster(first, states, true), []);
+  const second = watches.rosterRequested();
+  watches.remove();
+  assert.deepEqual(watches.applyRoster(second, states, true), []);
+  assert.deepEqual([uids(watches), watches.followsRoster], [[], false]);
+});
+
+test("a failed request for the roster is undone, unless it is followed", () => {
+  const watches = new WatchedUsers();
+  const [first, second] = [watches.rosterRequested(), watches.rosterRequested()];
+  assert.deepEqual([watches.rosterFailed(first), watches.rosterFailed(second)], [false, true]);
+  assert.equal(watches.followRoster(), true);
+  assert.equal(watches.followRoster(), false);
+  assert.equal(watches.rosterFailed(watches.rosterRequested()), false);
+});
+
+test("a refused roster ends the watches of its users", () => {
+  const watches = withRoster();
+  assert.deepEqual(watches.endRoster(), ["bob"]);
+  assert.deepEqual([uids(watches), watches.followsRoster, watches.rosterWasGranted], [["ann"], false, false]);
+});
