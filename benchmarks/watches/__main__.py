@@ -70,6 +70,7 @@ ROWS = {
     "µs of Redis": "{redis_us:.2f}",
     "change to push, p50 ms": "{p50_ms:.1f}",
     "p99 ms": "{p99_ms:.1f}",
+    "p99 by cause": "{causes}",
     "B on the wire per change": "{push_bytes:.1f}",
     "changes per packet": "{changes_per_packet:.2f}",
     "quiet: share of a core": "{quiet_cpu:.1%}",
@@ -99,6 +100,7 @@ def table(found: Sequence[WatchFigures]) -> str:
             "distinct_each": each.distinct / max(1, each.workers),
             "redis_kb": each.redis_watching_bytes / 1000,
             "storm_p99_ms": each.storm_p99_s * 1000,
+            "causes": ", ".join(f"{why} {some['p99_ms']:.0f}" for why, some in each.latencies.items()),
         }
         columns.append([form.format(**asdict(each), **more) for form in ROWS.values()])
     rows = zip(*columns, strict=True)
