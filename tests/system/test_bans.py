@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.redis_sentinel import SentinelSetup
 from loadtest.servers import PRESENCE, PresenceServer
 from presence.ops import ban
 from presence.protocol import Code, Kind
@@ -20,7 +21,6 @@ from presence.store.embedded import find_binary
 from presence.store.redis_client import RedisError
 from tests.store.servers import Server as Redis
 from tests.support.redis_cluster import Cluster
-from tests.support.redis_sentinel import SentinelSetup
 from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for

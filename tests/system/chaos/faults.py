@@ -13,11 +13,11 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, Final
 
+from loadtest.redis_sentinel import SentinelSetup, TcpRedis
 from loadtest.servers import error_count, wait_for
 from presence.store.keys import Keys
 from tests.support.proxy import Proxy, ProxyFaults
 from tests.support.redis_cluster import Cluster, Member
-from tests.support.redis_sentinel import SentinelSetup, TcpRedis
 from tests.system.chaos.bounds import Troubles
 from tests.system.chaos.collector import Collector
 from tests.system.chaos.nodes import ANSWER_TIMEOUT_S, ChaosNode, Clustered, DurableRedis, Plain, Watched

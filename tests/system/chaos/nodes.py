@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.redis_contents import Records
+from loadtest.redis_sentinel import SentinelSetup, TcpRedis
 from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis, PresenceServer, free_port, is_stopped, wait_for
 from presence.store.redis_client import open_client
 from tests.support.proxy import Proxy
 from tests.support.redis_cluster import Cluster, Member
-from tests.support.redis_sentinel import SentinelSetup, TcpRedis
 from tests.system.chaos.crowd import Address
 
 WITHOUT_PROXY = ("+cluster://", "+sentinel://")  # such a URL names servers that name others

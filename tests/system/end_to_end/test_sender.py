@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.redis_sentinel import SentinelSetup
 from presence import protocol
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.protocol import Kind
@@ -18,7 +19,6 @@ from presence.sender import Message, Outcome, PresenceSender
 from presence.store.embedded import EmbeddedRedis
 from tests.support.phone import Phone
 from tests.support.redis_cluster import Cluster
-from tests.support.redis_sentinel import SentinelSetup
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 

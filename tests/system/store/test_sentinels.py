@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from loadtest.redis_sentinel import HOST, Secrets, SentinelSetup
 from loadtest.servers import PresenceServer
 from presence.client import PresenceChanged, connect_blocking
 from presence.config.settings import Settings
@@ -15,7 +16,6 @@ from presence.doctor.redis_checks import sentinels
 from presence.doctor.redis_facts import gather
 from presence.doctor.results import CheckResult, CheckStatus
 from presence.reader import PresenceReader
-from tests.support.redis_sentinel import HOST, Secrets, SentinelSetup
 from tests.support.waiting import wait_for
 
 T = 3.0  # idle time-out, seconds
