@@ -17,6 +17,9 @@ that belongs to no file, after one client in ten watches and after all do, so th
 what a further watch take follow from two equations. Bytes on the wire are those of frames, without TCP's
 headers.
 
+``--faults`` restarts Redis, with and without its data, replaces all workers, and has a replica take over,
+while users change: `benchmarks.watches.faults`.
+
 Results go to ``--out DIR`` as ``watches.md`` and ``watches.json``; the exit status is 1 if a promise was
 broken. Needs Linux, and the ``loadtest`` and ``embedded`` extras.
 
@@ -32,6 +35,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.watches.faults import FaultFigures, FaultLoad, fault_table, play_faults
 from benchmarks.watches.graph import FriendGraph, random_graph
 from benchmarks.watches.play import WatchesRun, WatchFigures
 from benchmarks.watches.subjects import (
@@ -89,8 +93,26 @@ def measure(kind: SubjectKind, graph: FriendGraph, given: argparse.Namespace) ->
         run.rest()
         run.log_in(given.logins, KEEPALIVE_SHARE * given.idle_timeout)
         run.watch(given.at_once)
-        run.change(len(graph) * given.changes / 100 / 60, given.minutes * 60)
+        run.change(per_second(given), given.minutes * 60)
         return run.finish()
+
+
+def fault_load(given: argparse.Namespace) -> FaultLoad:
+    return FaultLoad(
+        workers=given.workers,
+        per_second=per_second(given),
+        logins=given.logins,
+        at_once=given.at_once,
+        idle_timeout=given.idle_timeout,
+        keepalive_s=KEEPALIVE_SHARE * given.idle_timeout,
+        rest_s=given.rest,
+        seed=given.seed,
+    )
+
+
+def per_second(given: argparse.Namespace) -> float:
+    """Return how many users begin to do something a second."""
+    return float(given.clients * given.changes / 100 / 60)
 
 
 def table(found: Sequence[WatchFigures]) -> str:
@@ -124,6 +146,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--at-once", type=from_1, default=60, help="unanswered watches while all begin to watch (60)")
     add("--rest", type=above_0, default=3.0, help="seconds after each phase (3)")
     add("--idle-timeout", type=above_0, default=30.0, help="the server's T, seconds (30)")
+    add("--faults", action="store_true", help="faults of the first server, instead of figures of all")
     add("--servers", default="", help="semicolon-separated names (all)")
     add("--also", action="append", default=[], metavar="NAME=PYTHON", help="another installation")
     add("--seed", type=int, default=1, help="of the graph, and of what users do (1)")
@@ -141,7 +164,7 @@ def main(words: Sequence[str] | None = None) -> int:
         raise SystemExit(f"no such server: {', '.join(unknown)}; there are {'; '.join(kinds)}")
     gc.disable()  # millions of views pass through here, and nothing makes cycles
     found = []
-    for name in names:
+    for name in [] if given.faults else names:
         kind = kinds[name]
         if kind.broker is not None and (why := kind.broker.missing()):
             print_progress(f"{name} is skipped: {why}")
@@ -152,14 +175,22 @@ def main(words: Sequence[str] | None = None) -> int:
         for broken in figures.broken:
             print_progress(f"{name}: {broken}")
         found.append(figures)
-    text = table(found)
+    faults: list[FaultFigures] = []
+    if given.faults:
+        kind = next(kinds[name] for name in names if kinds[name].broker is None)
+        faults = play_faults(kind, random_graph(given.clients, given.friends, given.seed), fault_load(given))
+        text = fault_table(faults)
+    else:
+        text = table(found)
     print(text)
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "watches.md").write_text(text + "\n")
         rows = {"machine": usage.machine_facts(), "servers": [asdict(each) for each in found]}
+        rows |= {"faults": [asdict(each) for each in faults]}
         (given.out / "watches.json").write_text(json.dumps(rows, indent=1) + "\n")
     failed = [f"{each.name}: {what}" for each in found for what in each.broken]
+    failed += [f"{each.name}: {what}" for each in faults for what in each.broken]
     print("benchmarks.watches: " + ("FAILED: " + "; ".join(failed) if failed else "passed"))
     return 1 if failed else 0
 

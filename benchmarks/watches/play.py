@@ -2,6 +2,7 @@
 
 import math
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -12,7 +13,7 @@ from typing import Any
 from benchmarks.loop_processes import LoopProcesses, sources_of
 from benchmarks.watches.crowd import STATUSES, Crowd, CrowdStatus, Views
 from benchmarks.watches.graph import FriendGraph, distinct_friends
-from benchmarks.watches.subjects import Subject
+from benchmarks.watches.subjects import PresenceSubject, Subject
 from benchmarks.watches.truth import JudgedChanges, compare_views, judge_deliveries
 from loadtest import usage
 from loadtest.outcome import BrokenPromises, percentile, print_progress
@@ -104,6 +105,7 @@ class WatchesRun:
         self.figures = WatchFigures(subject.name, len(graph), len(graph.friends))
         self.promises = BrokenPromises()
         self._progress_at = 0.0
+        self._least_ids = array("q", [0]) * len(graph)  # see `count_behind`
 
     def close(self) -> None:
         self.crowd.close()
@@ -221,6 +223,13 @@ class WatchesRun:
 
     def stop_changes(self) -> None:
         self.crowd.call_all("stop_changes")
+
+    def count_behind(self, moment: float) -> tuple[int, int]:
+        """Return how many clients do not watch that are to, and how many views lack an event until then."""
+        assert isinstance(self.subject, PresenceSubject)
+        self.subject.add_least_ids(self._least_ids, moment)
+        absent, behind = zip(*self.crowd.call_all("count_behind", ids=self._least_ids), strict=True)
+        return sum(absent), sum(behind)
 
     def judge(self, since: float) -> JudgedChanges:
         """Judge the deliveries of the phase that began then."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,17 +72,17 @@ class BrokerSubject(Subject):
         }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PresenceSubject(Subject):
     """This server, in this version or another."""
 
-    server: PresenceServer | None = None
-    reader: Reader | None = None
-    redis_url: str = ""
+    server: PresenceServer
+    reader: Reader
+    redis_url: str
     read: int = 0  # events that `new_changes` has returned
+    settled: int = 0  # events that `least_ids` has taken in
 
     def new_changes(self, logs: Sequence[CrowdLog]) -> list[UserChange]:
-        assert self.reader is not None
         events = self.reader.events[self.read :]
         self.read += len(events)
         return [
@@ -90,6 +90,18 @@ class PresenceSubject(Subject):
             for each in events
             if each.uid
         ]
+
+    def has_event_since(self, moment: float) -> bool:
+        """Whether an event was read that was written after that time."""
+        return bool(self.reader.events) and self.reader.events[-1].written_at > moment
+
+    def add_least_ids(self, ids: MutableSequence[int], moment: float) -> None:
+        """Set the ids, by user, to those of the last events that were written until then."""
+        events = self.reader.events
+        while self.settled < len(events) and events[self.settled].written_at <= moment:
+            if (event := events[self.settled]).uid:
+                ids[number_of(event.uid)] = entry_id_number(event.id)
+            self.settled += 1
 
     def states(self, views: Sequence[Views]) -> Mapping[int, TrueState]:
         users = [
@@ -105,8 +117,6 @@ class PresenceSubject(Subject):
         return found
 
     def failures(self) -> list[str]:
-        assert self.server is not None
-        assert self.reader is not None
         return [*self.server.failures(), *self.reader.broken]
 
 
@@ -130,12 +140,12 @@ def subject_kinds(python: str, also: Mapping[str, str]) -> dict[str, SubjectKind
 
 @contextlib.contextmanager
 def running_subject(
-    kind: SubjectKind, workers: int, *flags: str, redis: LocalRedis | None = None
+    kind: SubjectKind, workers: int, *flags: str, redis: tuple[str, Any] | None = None
 ) -> Iterator[Subject]:
     """Run a server for the length of a ``with`` block.
 
     Args:
-        redis: of a presence server; by default one of its own.
+        redis: URL of, and a connection to, that of a presence server; by default it has one of its own.
     """
     with contextlib.ExitStack() as stack:
         if kind.broker is not None:
@@ -144,20 +154,23 @@ def running_subject(
                 kind.name, [(broker.host, broker.port)], kind.make_client, lambda: [broker.pid]
             )
             return
-        store = redis or stack.enter_context(LocalRedis())
-        words = ["--redis", store.url, "--workers", str(workers), *_bounds(kind.python), *flags]
+        if redis is None:
+            local = stack.enter_context(LocalRedis())
+            redis = local.url, local.client
+        url, client = redis
+        words = ["--redis", url, "--workers", str(workers), *_bounds(kind.python), *flags]
         program = ("-P", "-m", "presence")
         server = stack.enter_context(PresenceServer(*words, program=program, python=kind.python))
-        reader = stack.enter_context(contextlib.closing(Reader(store.url)))
+        reader = stack.enter_context(contextlib.closing(Reader(url)))
         yield PresenceSubject(
             kind.name,
             [server.address],
             kind.make_client,
             lambda: usage.server_processes(server.process.pid),
-            store.client,
-            server,
-            reader,
-            store.url,
+            client,
+            server=server,
+            reader=reader,
+            redis_url=url,
         )
 
 
