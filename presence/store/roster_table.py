@@ -23,7 +23,6 @@ from presence.store.script_arguments import unpacked
 from presence.store.script_runner import Call, Scripting
 from presence.store.shard_clients import ShardClients
 
-MAX_ROSTER_BYTES: Final = 128 * 1024  # of a text in Redis: `UIDS_MAX` of the longest uids take less
 MAX_CHANGES_PER_CALL: Final = 16  # of 500 users each: some milliseconds of Redis' time
 # What no list of uids has: the rules for uids in one search, because a login reads hundreds.
 _NO_UIDS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f{}]|[^\S ]|^ | $|  ")
@@ -170,7 +169,7 @@ def _roster(text: bytes) -> Roster | None:
         found = text.decode()
     except UnicodeDecodeError:
         return None
-    if len(text) > MAX_ROSTER_BYTES or _NO_UIDS.search(found) or _TOO_LONG.search(text):
+    if _NO_UIDS.search(found) or _TOO_LONG.search(text):
         return None
     uids = tuple(found.split(" ")) if found else ()
     return uids if len(uids) <= UIDS_MAX else None

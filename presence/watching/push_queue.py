@@ -274,8 +274,6 @@ class PushQueue:
 
     def tell(self, session: Session, changes: Iterable[tuple[str, WatchedState, Code]]) -> int:
         """Offer a session changes that concern no other; return how many it took: they are not deferred."""
-        if session in self._deferred:
-            return 0
         frames: _Frames = []
         for uid, state, code in changes:
             shown = state if session in self.with_devices else state.without_devices()

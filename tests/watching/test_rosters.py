@@ -166,10 +166,13 @@ async def test_many_logins_are_read_together_and_a_roster_of_two_devices_once(
     autojump_clock: MockClock,
 ) -> None:
     async with desk() as at:
+        await trio.sleep(SOON_S)
         lines = []
         for number in range(2 * MAX_ROSTERS_PER_READ):
             watcher, line = session(f"user-{number // 2}")
             lines.append(line)
+            if number == MAX_ROSTERS_PER_READ:
+                await trio.sleep(0.001)
             at.watching.take(watcher, WatchRequest(1, [], roster=True))
         await trio.sleep(SOON_S)
         assert [len(each) for each in at.lists.reads] == [MAX_ROSTERS_PER_READ]
@@ -426,8 +429,9 @@ async def test_a_quiet_session_gets_its_roster_with_its_next_packet(autojump_clo
     async with desk() as at:
         watcher, line = await at.following("ann", "bob")
         at.quiet.sessions.add(watcher)
-        at.node.shard.write("ann", "online")
         await at.put("ann", "cy")
+        assert watcher in at.quiet.holding
+        at.node.shard.write("ann", "online")
         await at.put("ann", "dee")
         at.watching.take(watcher, UnwatchRequest(2, ["ann"]))
         assert [packet.id for packet in line.packets()] == [2]
