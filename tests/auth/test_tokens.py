@@ -278,12 +278,15 @@ def test_no_pass_is_a_token_and_no_token_a_pass() -> None:
 # The users whom the user's clients watch
 
 
+ODD_ROSTERS: list[object] = ["bob", None, 7, {}, [7], [""], ["a b"], ["bob", ["eve"]], ["x" * 200]]
+
+
 @pytest.mark.parametrize(
     ("roster", "expected"),
     [
         (["bob", "eve"], "bob eve"),
         ([], ""),
-        *((odd, "") for odd in ("bob", None, 7, {}, [7], [""], ["a b"], ["bob", ["eve"]], ["x" * 200])),
+        *((each, "") for each in ODD_ROSTERS),
         (["bob"] * (UIDS_MAX + 1), ""),
     ],
     ids=lambda value: repr(value)[:30],

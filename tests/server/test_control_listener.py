@@ -168,7 +168,13 @@ async def test_messages_are_dispatched_by_kind_in_slices_and_errors_are_containe
             raise LookupError("a mistake")
 
     rosters: list[Sequence[str] | None] = []
-    batch = [LETTER, QUESTION, KICK, ChangedRosters(("ann",)), *[LETTER] * MAX_DELIVERIES_PER_TURN]
+    batch: list[ControlMessage] = [
+        LETTER,
+        QUESTION,
+        KICK,
+        ChangedRosters(("ann",)),
+        *[LETTER] * MAX_DELIVERIES_PER_TURN,
+    ]
     channel = Confused([LETTER], batch)
     control = ControlListener(cast("Node", node), channel, deliver, asked.extend, on_rosters=rosters.append)
     async with trio.open_nursery() as nursery:
