@@ -283,7 +283,7 @@ class Watching:
             watch.follower.is_busy = True
         if watch.missing:
             self._timeouts.add(watch)
-            self._shards.want(watch.missing)
+            self._shards.want(uid for uid in watch.uids if uid in watch.missing)
         else:
             self._complete.append(watch)
             self._completed.set()
