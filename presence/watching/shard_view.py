@@ -90,6 +90,7 @@ class ShardView:
         self._unread: dict[str, UserEvent | None] = {}  # the other wanted users, each with the deferred event
         self._deferred: dict[str, UserEvent] = {}  # of known users, the newest event not applied yet
         self._dropped: dict[str, None] = {}  # no longer wanted, and to be forgotten
+        self._fresh: set[str] = set()  # while recovering, users whose records were read out of turn
         self._absent: dict[str, float] = {}  # since when known online without a record, the earliest first
         self._subscriptions = UserSubscriptions()
         self._unconfirmed = 0  # users known before a loss whose subscription is not confirmed again
@@ -138,11 +139,12 @@ class ShardView:
 
     def is_current(self, uid: str) -> bool:
         """Whether the state of a user is known and kept up to date by the subscription."""
-        return self.phase is ViewPhase.LIVE and uid not in self._dropped and uid in self.known
+        is_up_to_date = self.phase is ViewPhase.LIVE or uid in self._fresh
+        return is_up_to_date and uid not in self._dropped and uid in self.known
 
     def current(self, uid: str) -> WatchedState | None:
         """Return the state of a user if it `is_current`."""
-        return self.latest(uid) if self.phase is ViewPhase.LIVE else None
+        return self.latest(uid) if self.is_current(uid) else None
 
     def latest(self, uid: str) -> WatchedState | None:
         """Return the last known state of a user; changes follow, at the latest after a loss."""
@@ -165,6 +167,7 @@ class ShardView:
         self._is_joined, self._heard = False, None
         self._to_read.clear()
         self._reading.clear()
+        self._fresh.clear()
         self._deferred.clear()
         self._unread = dict.fromkeys(self._unread)
         self.forget_dropped(len(self._dropped))
@@ -218,7 +221,7 @@ class ShardView:
             self._unread[uid] = _newest(self._unread[uid], entry)
         elif uid not in self.known:
             pass
-        elif self.phase is not ViewPhase.LIVE:
+        elif self.phase is not ViewPhase.LIVE and uid not in self._fresh:
             self._deferred[uid] = _newest(self._deferred.get(uid), entry)
         else:
             if not self.is_whole:
@@ -267,10 +270,15 @@ class ShardView:
         """Begin a read of some users; only one is under way at a time."""
         self._reading = {uid for uid in uids if uid in self and self._is_subscribed(uid)}
 
-    def apply_snapshot(self, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
+    def apply_snapshot(self, snapshot: ShardSnapshot, now: float, *, early: bool = False) -> list[UserEvent]:
         """Apply the read begun last; return the changes to push. Users not known before are known afterwards.
 
-        Users not subscribed to ever since are skipped. `now`: monotonic seconds.
+        Users not subscribed to ever since are skipped.
+
+        Args:
+            snapshot: the answer.
+            now: monotonic seconds.
+            early: whether the users are current from now on, although the view is still recovering.
         """
         changes = []
         reading, self._reading = self._reading, set()
@@ -281,6 +289,11 @@ class ShardView:
                 self._learn(uid, state, snapshot.as_of)
             elif (change := self._compare(uid, state, snapshot.as_of, now)) is not None:
                 changes.append(change)
+            if early and self.phase is ViewPhase.RECOVERING:
+                self._fresh.add(uid)
+                deferred = self._deferred.pop(uid, None)
+                if deferred is not None and (change := self._apply(deferred)) is not None:
+                    changes.append(change)
         return changes
 
     # After a loss
@@ -322,12 +335,14 @@ class ShardView:
         if self._heard is not None and position <= self._heard[1]:
             return
         self._heard = position, position
+        self._fresh.clear()
         if self.phase is ViewPhase.LIVE and self.known and self.has_gap:
             self.statistics.gaps += 1
             self.phase = ViewPhase.RECOVERING
 
     def _go_live(self) -> None:
         self.phase = ViewPhase.LIVE
+        self._fresh.clear()
         if self._heard is not None:
             self.position = max(self.position, self._heard[1])
 
@@ -399,6 +414,7 @@ class ShardView:
         for users in (self._unread, self._to_read, self._deferred, self._dropped, self._absent):
             users.pop(uid, None)
         self._reading.discard(uid)
+        self._fresh.discard(uid)
         if was_known and self.phase is ViewPhase.JOINING and not self._subscriptions.is_active(uid):
             self._unconfirmed -= 1
         self._subscriptions.drop(uid)

@@ -219,13 +219,24 @@ class ShardWatch:
     def must_read(self, now: float) -> bool:
         """Whether `step` reads something now."""
         if self.view.phase is ViewPhase.RECOVERING:
-            return self._recovery_due <= now
+            return self._recovery_due <= now or self._reads_early
         return bool(self.view.users_to_read(1))
 
     @property
+    def _is_reread(self) -> bool:
+        return self._recovery is not None and self._recovery.is_reread
+
+    @property
+    def _reads_early(self) -> bool:
+        """Whether users who are asked for are read first: the records of all may take a minute.
+
+        Not in the other way of following, in which those few users may not be subscribed to yet.
+        """
+        return self._is_reread and self.view.is_whole and bool(self._awaited)
+
+    @property
     def _recovery_due(self) -> float:
-        is_reread = self._recovery is not None and self._recovery.is_reread
-        return self._paces.reread.free_at if is_reread else self._replay_due
+        return self._paces.reread.free_at if self._is_reread else self._replay_due
 
     def due_at(self, now: float) -> float:
         """Return when the shard next needs a recovery, a comparison or a switch, or has lingered."""
@@ -253,6 +264,11 @@ class ShardWatch:
     async def step(self, channel: ServerChannel, call: Callable[[Any], Awaitable[Any]]) -> None:
         """Do the next part of a recovery, or read newly watched users, which makes them known."""
         if self.view.phase is ViewPhase.RECOVERING:
+            if self._reads_early:
+                asked = [*islice(self._awaited, MAX_USERS_PER_SNAPSHOT)]
+                self.statistics.looks += len(asked)
+                await self._read(channel, call, asked, early=True)
+                self._report_known(asked)
             if self._recovery_due <= trio.current_time():
                 await self._recover(channel, call)
         elif uids := self.view.users_to_read(MAX_USERS_PER_SNAPSHOT):
@@ -329,12 +345,17 @@ class ShardWatch:
         self._ready(uids)
 
     async def _read(
-        self, channel: ServerChannel, call: Callable[[Any], Awaitable[Any]], uids: Sequence[str]
+        self,
+        channel: ServerChannel,
+        call: Callable[[Any], Awaitable[Any]],
+        uids: Sequence[str],
+        *,
+        early: bool = False,
     ) -> ShardSnapshot:
-        """Read some users, and push the changes found."""
+        """Read some users, and push the changes found; `early`: see `ShardView.apply_snapshot`."""
         self.view.begin_snapshot(uids)
         snapshot: ShardSnapshot = await call(lambda: channel.snapshot(self.number, uids))
-        self._push_all(self.view.apply_snapshot(snapshot, trio.current_time()))
+        self._push_all(self.view.apply_snapshot(snapshot, trio.current_time(), early=early))
         return snapshot
 
     def _push_all(self, changes: Iterable[UserEvent]) -> None:

@@ -296,3 +296,39 @@ def test_a_user_found_absent_is_read_again_when_that_decides() -> None:
     assert view.absent_users(1.0 + ABSENCE_S, 9) == ["ann"]
     changes_of(view, snapshot(21, ann=OFFLINE), 1.0 + ABSENCE_S)
     assert view.absent_since() == 2.0
+
+
+def rereading() -> Followed:
+    """Return a view that recovers from all records, because the stream does not reach back."""
+    view = followed(ann=OFFLINE, bob=OFFLINE)
+    view.hear(12, entry("ann", 13))
+    return view
+
+
+def early(view: ShardView, snapshot: ShardSnapshot) -> list[UserEvent]:
+    view.begin_snapshot(snapshot.states)
+    return view.apply_snapshot(snapshot, 0.0, early=True)
+
+
+def test_a_user_read_out_of_turn_is_current_while_the_view_recovers() -> None:
+    view = rereading()
+    view.want("cy")
+    assert early(view, snapshot(14, cy=online(9))) == []
+    assert (view.phase, view.current("cy"), view.current("bob")) == (
+        ViewPhase.RECOVERING,
+        online(9),
+        None,
+    )
+
+
+def test_what_was_deferred_of_a_user_read_out_of_turn_is_pushed_and_later_events_at_once() -> None:
+    view = rereading()
+    assert early(view, snapshot(12, ann=OFFLINE)) == [entry("ann", 13)]
+    assert view.hear(13, entry("ann", 14, "away"), entry("bob", 15)) == [entry("ann", 14, "away"), None]
+
+
+def test_a_user_read_out_of_turn_is_not_current_after_another_gap() -> None:
+    view = rereading()
+    early(view, snapshot(14, ann=online(13)))
+    view.hear(16, entry("bob", 17))
+    assert view.current("ann") is None

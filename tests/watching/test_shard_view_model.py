@@ -58,6 +58,7 @@ class Views(RuleBasedStateMachine):
         self.positions: list[EntryId] | None = None
         self.lost_data: set[str] = set()
         self.is_reread = False  # whether the call is one of those reads
+        self.is_early = False  # whether it reads users out of turn
         self.is_torn = False  # whether the stream lacks some of what was missed
         self.looked_at: dict[str, EntryId] = {}  # by user, the entry up to which the answer is valid
         for uid in UIDS[:users]:
@@ -236,6 +237,10 @@ class Views(RuleBasedStateMachine):
         elif self.view.phase is ViewPhase.RECOVERING and self.positions is None:
             self.heard_from = self.view.heard_from
             self.call = self.shard.replay(self.view.position, self.view.known)
+        elif self.view.phase is ViewPhase.RECOVERING and is_walk and self.view.is_whole:
+            asked = [uid for uid, seen in self.seen.items() if not seen]
+            self.snapshot(asked or sorted(self.seen)[:1])
+            self.is_early = True
         elif self.view.phase is ViewPhase.RECOVERING and not is_walk:
             uids, self.rest = self.view.known.walk(self.rest, 1)
             self.snapshot(uids, is_reread=True)
@@ -247,7 +252,7 @@ class Views(RuleBasedStateMachine):
 
     def snapshot(self, uids: list[str], *, is_reread: bool = False) -> None:
         self.view.begin_snapshot(uids)
-        self.is_reread = is_reread
+        self.is_reread, self.is_early = is_reread, False
         self.call = self.shard.snapshot(uids)
 
     @precondition(lambda self: self.call is not None)
@@ -259,7 +264,10 @@ class Views(RuleBasedStateMachine):
             self.take_replay(call)
         elif call is not None:
             unseen = set(self.view.users_to_read(9))
-            changes = self.view.apply_snapshot(call, self.now)
+            unanswered = [uid for uid, seen in self.seen.items() if not seen]
+            changes = self.view.apply_snapshot(call, self.now, early=self.is_early)
+            if self.is_early:
+                self.looked_at.update(dict.fromkeys(unanswered, call.as_of))
             for uid in unseen.difference(self.view.users_to_read(9)):
                 self.looked_at[uid] = call.as_of
             self.push(changes)
@@ -326,7 +334,9 @@ class Views(RuleBasedStateMachine):
 
     def ask_next(self) -> None:
         if self.call is None:
-            self.ask(is_walk=False)
+            self.ask(
+                is_walk=self.view.is_whole and self.positions is not None and not all(self.seen.values())
+            )
 
     def take_it(self) -> None:
         if self.call is not None:

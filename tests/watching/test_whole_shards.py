@@ -199,3 +199,28 @@ def test_a_pace_allows_so_many_users_per_period(users: int, seconds: float) -> N
         else:
             now = pace.free_at
     assert 19 * users <= read <= 21 * users
+
+
+async def test_a_watch_is_answered_while_all_records_are_read_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_watch, "MAX_USERS_PER_SNAPSHOT", 1)
+    monkeypatch.setattr(shard_watch, "MAX_REREAD_PER_PACE", 1)
+    monkeypatch.setattr(shard_watch, "REREAD_PACE_S", 10.0)
+    async with running() as node:
+        _, line = await node.watched(*MANY)
+        node.channel.is_up = False
+        await trio.sleep(1)
+        for uid in (MANY[0], MANY[-1], "other"):
+            node.shard.write(uid, "online")
+        node.shard.entries.clear()
+        node.channel.is_up = True
+        await trio.sleep(2)
+        assert (written(line), node.figures("shards")["rereads"]) == ([(MANY[0], "online")], 1)
+        await node.watched(MANY[-1], "other")
+        assert written(line) == [(MANY[-1], "online")]
+        await trio.sleep(10 * len(MANY))
+        assert written(line) == []
+        node.shard.write(MANY[1], "online")
+        await trio.sleep(0.1)
+        assert written(line) == [(MANY[1], "online")]
