@@ -332,3 +332,50 @@ def test_a_user_read_out_of_turn_is_not_current_after_another_gap() -> None:
     early(view, snapshot(14, ann=online(13)))
     view.hear(16, entry("bob", 17))
     assert view.current("ann") is None
+
+
+def test_a_user_read_out_of_turn_is_not_current_after_a_loss() -> None:
+    view = rereading()
+    early(view, snapshot(14, ann=online(13)))
+    view.lost()
+    assert view.current("ann") is None
+
+
+def test_what_was_heard_before_a_loss_is_no_gap_in_a_redis_that_counts_from_below() -> None:
+    view = followed(ann=OFFLINE)
+    view.hear(20, entry("ann", 21))
+    view.lost()
+    view.connected(whole=True)
+    view.shard_joined()
+    view.position = (3, 0)
+    view.finish_recovery(9)
+    assert view.phase is ViewPhase.LIVE
+
+
+def test_a_user_wanted_before_a_whole_shard_is_subscribed_to_is_read_after_that() -> None:
+    view = ShardView(known_states(), ABSENCE_S)
+    view.connected(whole=True)
+    view.want("ann")
+    assert view.users_to_read(9) == []
+
+
+def test_an_event_of_a_user_who_became_known_during_a_recovery_is_applied_after_it() -> None:
+    view = followed(ann=OFFLINE)
+    view.want("cy")
+    view.begin_snapshot(["cy"])
+    view.hear(11, entry("cy", 12))
+    view.apply_snapshot(snapshot(11, cy=OFFLINE), 0.0)
+    view.position = (11, 0)
+    view.finish_recovery(9)
+    assert view.current("cy") == online(12)
+
+
+def test_a_read_does_not_count_for_a_user_who_was_dropped_during_it() -> None:
+    view = Followed("ann")
+    view.begin_snapshot(["ann"])
+    view.drop("ann")
+    view.forget_dropped(9)
+    view.hear(10, entry("ann", 11))
+    view.want("ann")
+    view.apply_snapshot(snapshot(10, ann=OFFLINE), 0.0)
+    assert (view.current("ann"), view.users_to_read(9)) == (None, ["ann"])
