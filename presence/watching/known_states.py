@@ -39,15 +39,13 @@ class KnownStates:
 
     def state(self, uid: str) -> WatchedState | None:
         """Return the state of a user; None if it is not known."""
-        slot = self._users.find(uid)
-        return None if slot is None else self._states.get(slot)
+        found = self.get(uid)
+        return None if found is None else found[0]
 
     def get(self, uid: str) -> tuple[WatchedState, EntryId] | None:
         """Return the state of a user, and the entry id that it includes; None if it is not known."""
         slot = self._users.find(uid)
-        if slot is None or (state := self._states.get(slot)) is None:
-            return None
-        return state, self._states.as_of(slot)
+        return None if slot is None else self._states.get(slot)
 
     def put(self, uid: str, state: WatchedState, as_of: EntryId) -> None:
         slot = self._users.find(uid)

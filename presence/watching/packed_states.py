@@ -77,22 +77,26 @@ class PackedStates:
         page = slot // PAGE_SLOTS
         return page < len(self._pages) and self._pages[page][slot % PAGE_SLOTS * _RECORD.size] != 0
 
-    def get(self, slot: int) -> WatchedState | None:
-        """Return the state of a user; None if it is not known."""
-        if slot // PAGE_SLOTS >= len(self._pages):
+    def get(self, slot: int) -> tuple[WatchedState, EntryId] | None:
+        """Return the state of a user, and the entry id that it includes everything up to; None: not known."""
+        page, place = divmod(slot, PAGE_SLOTS)
+        if page >= len(self._pages):
             return None
-        status, flags, reason, base, seen, time, number, _, _ = self._record(slot)
+        status, flags, reason, base, seen, time, number, as_of_time, as_of_number = _RECORD.unpack_from(
+            self._pages[page], place * _RECORD.size
+        )
         if not status:
             return None
+        as_of = as_of_time, as_of_number
         if not flags & ~_ASKED_DEVICES and not reason:
-            return _BARE[status, flags]
+            return _BARE[status, flags], as_of
         meta = ""
         if flags & (_HAS_META | _IS_WHOLE):
-            beside = self._beside[slot // PAGE_SLOTS][slot]
+            beside = self._beside[page][slot]
             if not isinstance(beside, str):
-                return beside[0]
+                return beside
             meta = beside
-        return WatchedState(
+        state = WatchedState(
             _STATUSES[status],
             base if flags & _HAS_SINCE else None,
             base + seen if flags & _HAS_SEEN else None,
@@ -102,22 +106,19 @@ class PackedStates:
             () if flags & _ASKED_DEVICES else None,
             bool(flags & _HIDES_TIMES),
         )
-
-    def as_of(self, slot: int) -> EntryId:
-        """Return the entry id up to which the known state of a user includes everything."""
-        _, flags, _, _, _, _, _, time, number = self._record(slot)
-        beside = self._beside[slot // PAGE_SLOTS][slot] if flags & _IS_WHOLE else ""
-        return (time, number) if isinstance(beside, str) else beside[1]
+        return state, as_of
 
     def set(self, slot: int, state: WatchedState, as_of: EntryId) -> None:
-        if self.is_known(slot):
+        number, place = divmod(slot, PAGE_SLOTS)
+        place *= _RECORD.size
+        while number >= len(self._pages):
+            self._pages.append(bytearray(PAGE_SLOTS * _RECORD.size))
+            self._beside.append({})
+        page = self._pages[number]
+        if page[place]:
             self._discard_beside(slot)
         else:
             self._count += 1
-        while slot // PAGE_SLOTS >= len(self._pages):
-            self._pages.append(bytearray(PAGE_SLOTS * _RECORD.size))
-            self._beside.append({})
-        page, place = self._pages[slot // PAGE_SLOTS], slot % PAGE_SLOTS * _RECORD.size
         beside: _Beside | None = state.meta or None
         try:
             _RECORD.pack_into(page, place, *_packed(state, as_of), *as_of)
@@ -125,7 +126,7 @@ class PackedStates:
             _RECORD.pack_into(page, place, _STATUS_NUMBERS[UNKNOWN], _IS_WHOLE, 0, 0, 0, 0, 0, 0, 0)
             beside = state, as_of
         if beside is not None:
-            self._beside[slot // PAGE_SLOTS][slot] = beside
+            self._beside[number][slot] = beside
             self.unusual_bytes += _bytes_of(beside)
 
     def forget(self, slot: int) -> None:
@@ -142,9 +143,6 @@ class PackedStates:
     def _discard_beside(self, slot: int) -> None:
         if (beside := self._beside[slot // PAGE_SLOTS].pop(slot, None)) is not None:
             self.unusual_bytes -= _bytes_of(beside)
-
-    def _record(self, slot: int) -> tuple[int, ...]:
-        return _RECORD.unpack_from(self._pages[slot // PAGE_SLOTS], slot % PAGE_SLOTS * _RECORD.size)
 
 
 def _packed(state: WatchedState, as_of: EntryId) -> tuple[int, ...]:

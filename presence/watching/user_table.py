@@ -51,10 +51,10 @@ class UserTable:
 
     def find(self, uid: str) -> int | None:
         """Return the slot of a user; None if the user is not held."""
-        hashed = hash(uid)
-        recent, slot = self._recent[hashed & _RECENT_MASK]
+        recent, slot = self._recent[hash(uid) & _RECENT_MASK]
         if recent == uid:
             return slot
+        hashed = hash(uid)
         _, _, rest = self._buckets[self._bucket(hashed)].partition(_key(uid))
         slot = int(rest[:_SLOT_DIGITS], 16) if rest else None
         self._recent[hashed & _RECENT_MASK] = uid, slot
