@@ -84,6 +84,8 @@ class Watches:
         self._watched[number] = array("I", sorted((*watched, *new)))
         self._count += len(new)
         for slot in new:
+            if self._watchers.has_any(slot):  # all watches of a user hold the slot once
+                self._users.release(slot)
             self._watchers.add(slot, number)
 
     def remove(self, session: Session, uids: Iterable[str] | None = None) -> list[str]:

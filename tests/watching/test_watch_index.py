@@ -12,7 +12,7 @@ from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
 from presence.watching import push_queue as module
 from presence.watching.push_queue import PushQueue
-from presence.watching.user_table import UserTable
+from presence.watching.user_table import MAX_HOLDS, UserTable
 from presence.watching.watch_index import Watches
 from tests.watching.fakes import Line, entry, session
 
@@ -57,6 +57,17 @@ def test_both_directions_are_as_a_set_of_pairs(played: list[tuple[str, list[int]
         watchers = [sessions[number] for number, other in pairs if other == uid]
         assert sorted(map(id, watches.watchers(uid))) == sorted(map(id, watchers))
         assert watches.is_watched(uid) is bool(watchers)
+    for each in sessions:
+        watches.remove(each)
+    assert len(users) == 0
+
+
+def test_a_user_may_have_more_watchers_than_a_slot_may_have_holders() -> None:
+    users = UserTable()
+    watches, sessions = Watches(users), [session(f"watcher-{number}")[0] for number in range(2 * MAX_HOLDS)]
+    for each in sessions:
+        watches.add(each, ["ann"])
+    assert len(watches.watchers("ann")) == 2 * MAX_HOLDS
 
 
 class Play:
