@@ -54,6 +54,7 @@ def test_the_documented_permissions_are_those_that_are_checked() -> None:
 
 
 SERVES = rights("server")
+OTHER_CHANNELS = ("&presence:*line", "&presence:node:*", "&presence:rosters", "&presence:{*}:user:*")
 # The end of the command that fixes a user's rules; and for users that suffice, what is found.
 MENDS = {
     "'&presence:*' '+pubsub|numpat' +xadd": [
@@ -61,6 +62,7 @@ MENDS = {
         *(rule for rule in SERVES if rule not in {"+xadd", "+pubsub|numpat", "&presence:*"}),
     ],
     "'~presence:*'": [rule if rule[0] != "~" else "~presence:{0}:*" for rule in SERVES],
+    "'&presence:*'": ["resetchannels", *(rule for rule in SERVES if rule[0] != "&"), *OTHER_CHANNELS],
 }
 FOUND: list[tuple[list[str], bool, tuple[list[str], str]]] = [
     (rights("server", "followups"), True, ([], "")),
