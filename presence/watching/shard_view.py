@@ -17,10 +17,13 @@ Then the stream is read from `position`, as after a loss. What has been heard si
 above `position`; the recovery ends when the two meet.
 
 Events of a user who is not known yet, or that arrive while the stream is read again, are deferred: the newest
-of each user. Whom a change concerns follows from the states before and after it, and not from its last event:
-an event of a device may follow a missed or deferred one that changed the status. A change is returned to be
-pushed only if its id is above everything known of the user, so each watcher sees strictly rising ids. A read
-can also reveal a missed event, because the record has an entry id.
+of each user. If the stream does not reach back, all records are read again, which takes minutes of a million
+users. Then events are applied as they arrive, because those missed before cannot be had any more.
+
+Whom a change concerns follows from the states before and after it, and not from its last event: an event of a
+device may follow a missed or deferred one that changed the status. A change is returned to be pushed only if
+its id is above everything known of the user, so each watcher sees strictly rising ids. A read can also reveal
+a missed event, because the record has an entry id.
 
 A read counts only for users whose subscription was active from its start to its end. It uses another
 connection, so it may be older than a subscription confirmed meanwhile, and events between the two would be
@@ -82,6 +85,7 @@ class ShardView:
     Attributes:
         is_whole: whether the whole shard is followed, and not each user.
         known: the users whose states are known.
+        is_rereading: whether a recovery reads all records, so that events are not deferred.
     """
 
     def __init__(self, known: KnownStates, absence_s: float) -> None:
@@ -100,6 +104,7 @@ class ShardView:
         self._to_read: dict[str, None] = {}  # subscribed to, and to be read
         self._reading: set[str] = set()  # users of the read under way, subscribed to since it began
         self.is_whole = False
+        self.is_rereading = False
         self.phase = ViewPhase.DOWN
         self.position = NO_ENTRY
         self.statistics = ViewStatistics()
@@ -167,6 +172,7 @@ class ShardView:
         self._is_joined, self._heard = False, None
         self._to_read.clear()
         self._reading.clear()
+        self.is_rereading = False
         self._fresh.clear()
         self._deferred.clear()
         self._unread = dict.fromkeys(self._unread)
@@ -221,10 +227,10 @@ class ShardView:
             self._unread[uid] = _newest(self._unread[uid], entry)
         elif uid not in self.known:
             pass
-        elif self.phase is not ViewPhase.LIVE and uid not in self._fresh:
+        elif self.phase is not ViewPhase.LIVE and not self.is_rereading:
             self._deferred[uid] = _newest(self._deferred.get(uid), entry)
         else:
-            if not self.is_whole:
+            if not self.is_whole and self.phase is ViewPhase.LIVE:
                 self.position = max(self.position, entry.id)
             return self._apply(entry)
         return None
@@ -304,13 +310,21 @@ class ShardView:
         self.position = max(self.position, position)
         return changes
 
+    def apply_deferred(self, most: int) -> list[UserEvent]:
+        """Apply some deferred events of known users; return the changes to push."""
+        deferred = [self._deferred.pop(uid) for uid in list(islice(self._deferred, most))]
+        return [change for entry in deferred if (change := self._apply(entry)) is not None]
+
+    @property
+    def has_deferred(self) -> bool:
+        return bool(self._deferred)
+
     def finish_recovery(self, most: int) -> list[UserEvent]:
         """Apply some deferred events after all that was missed; return the changes to push.
 
         When none is left, the view is live, unless it `has_gap`.
         """
-        deferred = [self._deferred.pop(uid) for uid in list(islice(self._deferred, most))]
-        changes = [change for entry in deferred if (change := self._apply(entry)) is not None]
+        changes = self.apply_deferred(most)
         if not self._deferred and not self.has_gap:
             self._go_live()
         return changes
@@ -342,6 +356,7 @@ class ShardView:
 
     def _go_live(self) -> None:
         self.phase = ViewPhase.LIVE
+        self.is_rereading = False
         self._fresh.clear()
         if self._heard is not None:
             self.position = max(self.position, self._heard[1])

@@ -93,7 +93,6 @@ class _Recovery:
 
     heard_from: EntryId  # what was received before it began starts after this entry, so the entry exists
     entries: int = 0  # replayed
-    is_reread: bool = False  # whether the records are read, and not the stream
     cursor: int = 0  # of the walk over the users
     position: EntryId | None = None  # the lowest of those of the records read
 
@@ -223,20 +222,16 @@ class ShardWatch:
         return bool(self.view.users_to_read(1))
 
     @property
-    def _is_reread(self) -> bool:
-        return self._recovery is not None and self._recovery.is_reread
-
-    @property
     def _reads_early(self) -> bool:
         """Whether users who are asked for are read first: the records of all may take a minute.
 
         Not in the other way of following, in which those few users may not be subscribed to yet.
         """
-        return self._is_reread and self.view.is_whole and bool(self._awaited)
+        return self.view.is_rereading and self.view.is_whole and bool(self._awaited)
 
     @property
     def _recovery_due(self) -> float:
-        return self._paces.reread.free_at if self._is_reread else self._replay_due
+        return self._paces.reread.free_at if self.view.is_rereading else self._replay_due
 
     def due_at(self, now: float) -> float:
         """Return when the shard next needs a recovery, a comparison or a switch, or has lingered."""
@@ -306,7 +301,7 @@ class ShardWatch:
         recovery = self._recovery
         if recovery is None:
             recovery = self._recovery = _Recovery(self.view.heard_from)
-        if not recovery.is_reread:
+        if not self.view.is_rereading:
             after = self.view.position
             part = await call(lambda: channel.replay(self.number, after, self.view.known))
             recovery.entries += part.size
@@ -316,7 +311,7 @@ class ShardWatch:
                 await self._recovered(max(part.position, recovery.heard_from))
             elif part.is_broken or recovery.entries >= MAX_REPLAY_ENTRIES:
                 self.statistics.rereads += 1
-                recovery.is_reread = True
+                await self._begin_reread()
             return
         uids, recovery.cursor = self.view.known.walk(recovery.cursor, MAX_USERS_PER_SNAPSHOT)
         if uids:
@@ -326,11 +321,18 @@ class ShardWatch:
         if recovery.cursor == 0:
             await self._recovered(max(recovery.position or self.view.position, recovery.heard_from))
 
+    async def _begin_reread(self) -> None:
+        """Apply what was deferred: the events missed before will not come."""
+        self.view.is_rereading = True
+        while self.view.has_deferred:
+            self._push_all(self.view.apply_deferred(MAX_DEFERRED_PER_TURN))
+            await trio.lowlevel.checkpoint()
+
     async def _recovered(self, position: EntryId) -> None:
         """Finish a recovery up to this entry, unless there is another gap between it and what was heard."""
         self._recovery = None
         self._replay_due = trio.current_time() + REPLAY_INTERVAL_S
-        self.view.position = position
+        self.view.position, self.view.is_rereading = position, False
         while self.view.phase is ViewPhase.RECOVERING and not self.view.has_gap:
             self._push_all(self.view.finish_recovery(MAX_DEFERRED_PER_TURN))
             if self.view.phase is ViewPhase.RECOVERING:

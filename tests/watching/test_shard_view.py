@@ -302,6 +302,7 @@ def rereading() -> Followed:
     """Return a view that recovers from all records, because the stream does not reach back."""
     view = followed(ann=OFFLINE, bob=OFFLINE)
     view.hear(12, entry("ann", 13))
+    view.is_rereading = True
     return view
 
 
@@ -321,10 +322,16 @@ def test_a_user_read_out_of_turn_is_current_while_the_view_recovers() -> None:
     )
 
 
-def test_what_was_deferred_of_a_user_read_out_of_turn_is_pushed_and_later_events_at_once() -> None:
+def test_what_was_deferred_of_a_user_read_out_of_turn_is_pushed() -> None:
     view = rereading()
     assert early(view, snapshot(12, ann=OFFLINE)) == [entry("ann", 13)]
-    assert view.hear(13, entry("ann", 14, "away"), entry("bob", 15)) == [entry("ann", 14, "away"), None]
+
+
+def test_while_all_records_are_read_again_events_are_applied_as_they_arrive() -> None:
+    view = rereading()
+    assert view.hear(13, entry("bob", 15)) == [entry("bob", 15)]
+    assert changes_of(view, snapshot(16, bob=online(15)), 0.0) == []
+    assert (view.position, view.apply_deferred(9)) == ((10, 0), [entry("ann", 13)])
 
 
 def test_a_user_read_out_of_turn_is_not_current_after_another_gap() -> None:

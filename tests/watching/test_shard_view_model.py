@@ -281,6 +281,9 @@ class Views(RuleBasedStateMachine):
         if part.is_broken:
             self.is_torn = True  # there may be no position yet: nothing was received before the loss
             self.rest, self.positions = 0, []
+            self.view.is_rereading = True
+            while self.view.has_deferred:
+                self.push(self.view.apply_deferred(1))
             return
         self.push(self.view.apply_replay(part.entries, part.position))
         if part.is_end:
@@ -288,7 +291,7 @@ class Views(RuleBasedStateMachine):
 
     def recovered(self, position: EntryId) -> None:
         self.positions, self.is_finishing = None, True
-        self.view.position = position
+        self.view.position, self.view.is_rereading = position, False
         self.finish()
 
     def finish(self) -> None:
@@ -392,7 +395,7 @@ class Views(RuleBasedStateMachine):
             self.connect()
         self.work(40, UIDS[0], set(), device=False)
         self.ping()
-        self.work(10, UIDS[0], set(), device=False)
+        self.work(40, UIDS[0], set(), device=False)
         assert self.view.phase is ViewPhase.LIVE
 
     def teardown(self) -> None:

@@ -219,6 +219,9 @@ async def test_a_watch_is_answered_while_all_records_are_read_again(
         assert (written(line), node.figures("shards")["rereads"]) == ([(MANY[0], "online")], 1)
         await node.watched(MANY[-1], "other")
         assert written(line) == [(MANY[-1], "online")]
+        node.shard.write(MANY[2], "away")
+        await trio.sleep(0.1)
+        assert written(line) == [(MANY[2], "away")], "its record is not read again yet"
         await trio.sleep(10 * len(MANY))
         assert written(line) == []
         node.shard.write(MANY[1], "online")
