@@ -124,7 +124,7 @@ class ShardView:
             self._dropped.pop(uid, None)
             return
         self._unread[uid] = None
-        if self.phase is not ViewPhase.DOWN and not self.is_whole:
+        if not self.is_whole:
             self._subscriptions.want(uid)
         if self._is_subscribed(uid):
             self._to_read[uid] = None
@@ -159,8 +159,9 @@ class ShardView:
 
     def connected(self, *, whole: bool = False) -> None:
         """Begin a connection, on which nothing is subscribed to yet."""
+        if whole or self.is_whole:
+            self._subscriptions = UserSubscriptions(() if whole else self._all())
         self.is_whole = whole
-        self._subscriptions = UserSubscriptions(() if whole else self._all())
         self._unconfirmed = len(self.known)
         self.phase = ViewPhase.JOINING
         self._check_joined()
@@ -168,7 +169,7 @@ class ShardView:
     def lost(self) -> None:
         """Record the loss of the connection."""
         self.phase = ViewPhase.DOWN
-        self._subscriptions = UserSubscriptions()
+        self._subscriptions.reset()
         self._is_joined, self._heard = False, None
         self._to_read.clear()
         self._reading.clear()

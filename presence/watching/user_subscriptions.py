@@ -22,16 +22,21 @@ class UserSubscriptions:
 
     def __init__(self, wanted: Iterable[str] = ()) -> None:
         self._to_update = dict.fromkeys(wanted)  # users whose subscription may have to change
-        self._wanted = set(self._to_update)
+        self._wanted = dict(self._to_update)
         self._subscriptions: dict[str, _Subscription] = {}
 
+    def reset(self) -> None:
+        """Begin a connection, on which nothing is subscribed to yet."""
+        self._subscriptions.clear()
+        self._to_update = dict.fromkeys(self._wanted)
+
     def want(self, uid: str) -> None:
-        self._wanted.add(uid)
+        self._wanted[uid] = None
         if self._subscriptions.get(uid) in (None, _Subscription.LEAVING):
             self._to_update[uid] = None
 
     def drop(self, uid: str) -> None:
-        self._wanted.discard(uid)
+        self._wanted.pop(uid, None)
         if uid in self._subscriptions:
             self._to_update[uid] = None
         else:
