@@ -57,6 +57,7 @@ BURST_FACTOR: Final = 4  # users that a user's connections may ask about in a bu
 USERS_PER_S: Final = 500.0  # and per second in the long run,
 REQUEST_COST: Final = 5  # where a request itself costs as much as so many users
 OWN_WATCHES: Final = 10  # of each connection, whatever all watches take together
+MAX_DROPPED_PER_TURN: Final = 256  # users whom no client watches any more: a millisecond
 PASS_CHECK_INTERVAL_S: Final = 0.5
 MAX_PASSES_PER_TURN: Final = 64
 FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
@@ -126,6 +127,8 @@ class Watching:
         self._timeouts = RequestTimeouts(WATCH_TIMEOUT_S, self._refuse_timed_out, self._faults, "watch")
         self._complete: deque[PendingWatch] = deque()
         self._completed = TrioWakeEvent()
+        self._unwanted: deque[str] = deque()  # users whom sessions watched or waited for that are gone
+        self._dropping = TrioWakeEvent()
         self._budget: KeyedRateLimiter[str] = KeyedRateLimiter(  # by uid: a reconnect renews no share
             USERS_PER_S, BURST_FACTOR * max(max_watches, UIDS_MAX)
         )
@@ -141,6 +144,7 @@ class Watching:
             nursery.start_soon(self._rosters.run)
             nursery.start_soon(self._answer_complete)
             nursery.start_soon(self._timeouts.run)
+            nursery.start_soon(self._drop_all_unwanted)
             if self._visibility is not None:
                 nursery.start_soon(self._expire_passes, self._visibility)
 
@@ -216,11 +220,11 @@ class Watching:
         self._pushes.discard(session)
         self._pushes.with_devices.discard(session)
         self._budget.tidy(trio.current_time(), MAX_TIDIED_PER_LOSS)
-        unwanted = self._watches.remove(session)
+        self._unwanted.extend(self._watches.remove(session))
         for watch in self._pending.remove_session(session):
             self._timeouts.discard(watch)
-            unwanted += watch.uids
-        self._drop_unwanted(unwanted)
+            self._unwanted.extend(watch.uids)
+        self._dropping.set()
 
     # Watches
 
@@ -549,6 +553,16 @@ class Watching:
         return watched + self._rosters.bytes
 
     # Shards
+
+    async def _drop_all_unwanted(self) -> None:
+        """Drop users whom sessions watched that are gone: hundreds of sessions may end together."""
+        while True:
+            if not self._unwanted:
+                await self._dropping.wait(math.inf)
+            self._drop_unwanted(
+                [self._unwanted.popleft() for _ in range(min(MAX_DROPPED_PER_TURN, len(self._unwanted)))]
+            )
+            await trio.lowlevel.checkpoint()
 
     def _drop_unwanted(self, uids: Iterable[str]) -> None:
         """Unsubscribe from those users that no client watches or waits for."""
