@@ -9,7 +9,7 @@ The table grows by linear hashing: for every few users that are added one bucket
 operation has to move all users. Buckets never merge: a table has the memory of the most users that it had,
 until it is empty.
 
-Costs: each operation O(1), a microsecond. Some 22 bytes and the name per user, and 11 in columns.
+Costs: each operation O(1), a microsecond. 35 bytes per user with a name of eleven, measured.
 """
 
 from array import array
