@@ -21,7 +21,8 @@ from presence.protocol.rows import ROW_ELEMENTS, Row
 STATE_MAX_BYTES: Final = (SERVER_FRAME_LIMIT_BYTES - 64) // UIDS_MAX - UID_MAX_BYTES - 2
 ROW_MAX_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + 2  # the same with rows; a full one takes 516 bytes
 _ANY_UID = "somebody"  # the rules for a state do not depend on the uid
-_PLAIN_STATUSES: Final = frozenset({None, "online", "away", "busy", "dnd", "unknown", "not_allowed"})
+_STATUSES: Final = frozenset({"online", "away", "busy", "dnd", "offline", "unknown", "not_allowed"})
+_PLAIN_KEYS: Final = frozenset({"status", "since_ms", "last_seen_ms", "id", "reason"})
 _PLAIN_ELEMENTS: Final = 7  # of a row without meta and devices
 _PLAIN_MAX: Final = 2**63 - 1  # of a number: the difference of two can be packed
 _pack: Final = msgpack.Packer().pack
@@ -36,8 +37,9 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
         EncodeError: an answer with it would violate the protocol, or it takes more than `STATE_MAX_BYTES`
             without devices.
     """
-    encode(ok(None, presence={_ANY_UID: state}))
-    packed: bytes = msgpack.packb(state)
+    if not is_plain(state):
+        encode(ok(None, presence={_ANY_UID: state}))
+    packed: bytes = _pack(state)
     if len(packed) > STATE_MAX_BYTES and "devices" not in state:
         raise EncodeError(f"a state takes {len(packed)} bytes")
     return packed
@@ -72,13 +74,13 @@ def states_answer(id: int | None, states: Mapping[str, bytes], roster: int | Non
 
 
 def pack_row(row: Row) -> bytes:
-    """Return the row of a valid uid as an answer, or a packet of changes, contains it.
+    """Return the row of a valid uid, made by `make_row`, as an answer or a packet of changes contains it.
 
     Raises:
         EncodeError: such a packet would violate the protocol, or the row takes more than `ROW_MAX_BYTES`
             without devices.
     """
-    if not _is_plain(row):
+    if not _is_plain_row(row):
         encode(ok(None, states=[row]))
     packed: bytes = _pack(row)
     if len(packed) > ROW_MAX_BYTES and len(row) < ROW_ELEMENTS:
@@ -117,11 +119,32 @@ def join_changes(packets: Sequence[bytes]) -> bytes:
     return _rows_frame(_CHANGES_HEAD, [packet[_BEFORE_ROW_BYTES:] for packet in packets])
 
 
-def _is_plain(row: Row) -> bool:
-    """Whether a row of a valid uid needs no further check: as nearly all do not."""
+def is_plain(state: Mapping[str, Any]) -> bool:
+    """Whether a state surely obeys the protocol; of most states that is seen at a glance."""
+    get = state.get
+    return (
+        state.keys() <= _PLAIN_KEYS
+        and get("status") in _STATUSES
+        and _is_plain_time(get("since_ms"))
+        and _is_plain_time(get("last_seen_ms"))
+        and (get("id") is None or _is_plain_text(get("id")))
+        and _is_plain_text(get("reason", ""))
+    )
+
+
+def _is_plain_time(value: object) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= _PLAIN_MAX)
+
+
+def _is_plain_text(value: object) -> bool:
+    return type(value) is str and value.isascii()
+
+
+def _is_plain_row(row: Row) -> bool:
+    """Whether a row of a valid uid surely obeys the protocol."""
     if isinstance(row, str):
         return True
-    if len(row) > _PLAIN_ELEMENTS or row[1] not in _PLAIN_STATUSES:
+    if len(row) > _PLAIN_ELEMENTS or not (row[1] is None or row[1] in _STATUSES):
         return False
     code, ms, n, since, seen = (*row, None, None, None, None, None)[2:_PLAIN_ELEMENTS]
     since_ms = 0 if since is None else (ms or 0) + since

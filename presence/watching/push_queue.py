@@ -31,7 +31,7 @@ from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
 from presence.protocol import UID_MAX_BYTES, UIDS_MAX, Code
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
-from presence.protocol.prepacked import STATE_MAX_BYTES, change_packet, join_changes, pack_row
+from presence.protocol.prepacked import STATE_MAX_BYTES, change_packet, is_plain, join_changes, pack_row
 from presence.watching.client_answers import pack_most
 from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState, reason_for, reason_shown
 from presence.watching.watch_index import Watches
@@ -97,7 +97,9 @@ def _packed(uid: str, state: WatchedState, reason: str, *, rows: bool) -> bytes:
     if rows:
         packet = change_packet(pack_row(state.row(uid, reason_shown(reason))))
     else:
-        packet = protocol.encode(protocol.presence(uid, state.shown(), reason_shown(reason)))
+        shown = state.shown()
+        encode = protocol.encode_unchecked if is_plain(shown) else protocol.encode
+        packet = encode(protocol.presence(uid, shown, reason_shown(reason)))
     if len(packet) > (MAX_FRAME_BYTES if state.devices is None else SERVER_FRAME_LIMIT_BYTES):
         raise protocol.EncodeError(f"a change takes {len(packet)} bytes")
     return packet

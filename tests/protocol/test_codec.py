@@ -4,7 +4,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from presence.protocol import (
@@ -27,7 +27,8 @@ from presence.protocol import (
     message,
     ok,
 )
-from presence.protocol.prepacked import pack_state, states_answer
+from presence.protocol.prepacked import is_plain, pack_row, pack_state, rows_answer, states_answer
+from presence.protocol.rows import make_row
 
 LARGE = encode(message("bob", b"\0" * 2000))
 ONLINE = {"status": "online", "since_ms": 5, "last_seen_ms": None, "id": "5-0", "meta": {"a": b"\x00"}}
@@ -154,6 +155,47 @@ def test_a_prepacked_answer_equals_an_encoded_one(count: int, id: int | None) ->
 def test_a_state_that_no_answer_may_hold_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(EncodeError):
         pack_state({**ONLINE, **wrong})
+
+
+# Of these some are valid in some places; those without a check of their own must be valid everywhere.
+ODD = (
+    st.none() | st.booleans() | st.integers(-(2**64), 2**65) | st.floats() | st.text(max_size=3) | st.binary()
+)
+ODDER = ODD | st.sampled_from(["online", "offline", "5-0", 7, "\ud800", {}, [], [{}]])
+
+
+@settings(max_examples=500)
+@given(
+    st.fixed_dictionaries(
+        {"status": ODD | st.sampled_from(["online", "offline", "\ud800"])},
+        optional=dict.fromkeys(
+            ("since_ms", "last_seen_ms", "id", "reason", "meta", "devices", "more"), ODDER
+        ),
+    )
+)
+def test_what_counts_as_plain_obeys_the_protocol(state: dict[str, Any]) -> None:
+    if is_plain(state):
+        encode(ok(None, presence={"ann": state}))
+
+
+@settings(max_examples=500)
+@given(
+    st.tuples(
+        st.sampled_from(["online", "offline", "asleep", "\ud800"]),
+        st.sampled_from([None, "logout", "teleported", "\ud800"]),
+        st.none() | st.integers(-5, 2**65),
+        st.none() | st.integers(-5, 2**65),
+        st.none() | st.builds("{}-{}".format, st.integers(0, 2**65), st.integers(0, 2**65)),
+        st.sampled_from([None, {}, {"a": 1}, {"a": "x" * 300}, {"a": float("nan")}]),
+    )
+)
+def test_a_packed_row_obeys_the_protocol(state: tuple[Any, ...]) -> None:
+    try:
+        packed = pack_row(make_row("ann", *state))
+    except EncodeError:
+        return
+    (row,) = decode(rows_answer(1, [packed])[4:]).payload["states"]
+    assert row == make_row("ann", *state)
 
 
 def test_values_that_are_too_long_are_refused() -> None:
