@@ -199,6 +199,12 @@ def test_a_packed_row_obeys_the_protocol(state: tuple[Any, ...]) -> None:
     assert row == make_row("ann", *state)
 
 
+@pytest.mark.parametrize("id", [f"5-{2**64}", f"{2**64}-5"])
+def test_a_row_with_an_id_beyond_64_bits_is_refused(id: str) -> None:
+    with pytest.raises(EncodeError):
+        pack_row(make_row("ann", "online", id=id))
+
+
 def test_values_that_are_too_long_are_refused() -> None:
     with pytest.raises(EncodeError):
         states_answer(1, {f"user-{number}": b"\xc0" * 1000 for number in range(500)})
