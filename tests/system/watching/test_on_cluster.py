@@ -1,16 +1,21 @@
 """Watches on a real Redis Cluster: the shard gets another server, and watchers hear what happens there."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 
 import pytest
 import trio
 
+from presence.common.runtime import LoopCaller
 from presence.core.registry import Session
 from presence.core.service_requests import WatchRequest
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Packet
+from presence.store.control_channel import ChangedRosters, ControlChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
+from presence.store.roster_table import RosterChange, RosterTable, StoredRosters
 from presence.store.script_arguments import Shape
 from presence.store.watch_connection import WatchServers
 from presence.store.watch_reads import StoredStates
@@ -81,3 +86,23 @@ async def test_watchers_follow_a_shard_to_its_new_server(replicated: Cluster, *,
         assert [packet.payload["status"] for packet in pushed] == ["online", "offline"]
         nursery.cancel_scope.cancel()
     store.close()
+
+
+async def test_nodes_on_any_server_hear_of_changed_rosters(redis_cluster: Cluster) -> None:
+    url, keys = redis_cluster.url, Keys("rosters", 16)
+    call = LoopCaller().call
+    with (
+        closing(RosterTable(url, keys, 10**9)) as table,
+        closing(StoredRosters(url, keys)) as stored,
+        closing(ControlChannel(url, keys)) as channel,
+    ):
+        await call(partial(channel.subscribe, "a"))
+        users = [f"user-{number}" for number in range(40)]
+        assert table.change([RosterChange(uid, (), [uid, "ann"]) for uid in users]) == [2] * 40
+        assert await call(partial(stored.read, users)) == {uid: ("ann", uid) for uid in users}
+        heard: set[str] = set()
+        with trio.fail_after(PATIENCE_S):
+            while heard != {*users}:
+                for each in await call(channel.next):
+                    assert isinstance(each, ChangedRosters)
+                    heard |= {*each.uids}
