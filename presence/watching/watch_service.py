@@ -174,6 +174,11 @@ class Watching:
         """Return the number of users that a session watches."""
         return self._watches.count(session)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any session watches users."""
+        return bool(self._watches.sessions)
+
     def all_sent(self, session: Session) -> None:
         self._pushes.all_sent(session)
         self._rosters.again(session)

@@ -16,7 +16,15 @@ from presence.outbox.batches import BATCH_ITEMS
 from presence.outbox.end_gate import CATCH_UP_DELAY_S
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
-from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
+from presence.outbox.relay import (
+    FEW_ITEMS,
+    GATHER_ITEMS,
+    GATHER_S,
+    PROBE_INTERVAL_S,
+    SHORT_GATHER_S,
+    Relay,
+    RelayCallbacks,
+)
 from presence.outbox.replies import (
     CounterSnapshot,
     NodeNotice,
@@ -223,6 +231,37 @@ async def test_a_change_after_a_pause_is_sent_immediately_and_those_after_it_sha
     assert len(relaying.applied) == 1
     await trio.sleep(GATHER_S)
     assert (len(relaying.applied), len(relaying.fake.batches)) == (4, before + 1)
+
+
+@pytest.mark.parametrize(
+    ("items", "sent"), [(1, True), (FEW_ITEMS, True), (FEW_ITEMS + 1, False), (GATHER_ITEMS - 1, False)]
+)
+async def test_where_users_watch_others_a_few_changes_gather_for_half_the_time(
+    clock: MockClock, relaying: Relaying, items: int, sent: bool
+) -> None:
+    relaying.relay.is_hurried = lambda: True
+    await trio.sleep(GATHER_S)
+    relaying.outbox.append(login("first0"))
+    await trio.sleep(SHORT_GATHER_S / 2)
+    relaying.outbox.extend([login(f"u{number}0") for number in range(items)])
+    await trio.sleep(SHORT_GATHER_S / 4)
+    assert len(relaying.applied) == 1
+    await trio.sleep(SHORT_GATHER_S / 2)
+    assert (len(relaying.applied) > 1) == sent
+    await trio.sleep(SHORT_GATHER_S)
+    assert len(relaying.applied) == 1 + items
+
+
+async def test_where_users_watch_others_a_change_after_half_the_time_is_sent_immediately(
+    clock: MockClock, relaying: Relaying
+) -> None:
+    relaying.relay.is_hurried = lambda: True
+    await trio.sleep(GATHER_S)
+    relaying.outbox.append(login("first0"))
+    await trio.sleep(SHORT_GATHER_S * 1.25)
+    relaying.outbox.append(login("u0"))
+    await trio.sleep(SHORT_GATHER_S / 8)
+    assert len(relaying.applied) == 2
 
 
 async def test_crowds_of_changes_share_batches(clock: MockClock, relaying: Relaying) -> None:
