@@ -309,7 +309,8 @@ class Crowd(ClientLoop):
         self._changes_per_s = 0.0
         for client in self.clients:
             if client.is_silent and client.is_logged_in:
-                client.is_silent = client.is_engaged = False
+                # It stays marked as silent: the server may be about to end its session.
+                client.is_engaged = False
                 client.sends_keepalives = True
                 client.send_keepalive()
 
