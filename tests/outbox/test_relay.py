@@ -234,12 +234,19 @@ async def test_a_change_after_a_pause_is_sent_immediately_and_those_after_it_sha
 
 
 @pytest.mark.parametrize(
-    ("items", "sent"), [(1, True), (FEW_ITEMS, True), (FEW_ITEMS + 1, False), (GATHER_ITEMS - 1, False)]
+    ("hurried", "items", "sent"),
+    [
+        (True, 1, True),
+        (True, FEW_ITEMS, True),
+        (True, FEW_ITEMS + 1, False),
+        (True, GATHER_ITEMS - 1, False),
+        (False, 1, False),
+    ],
 )
 async def test_where_users_watch_others_a_few_changes_gather_for_half_the_time(
-    clock: MockClock, relaying: Relaying, items: int, sent: bool
+    clock: MockClock, relaying: Relaying, hurried: bool, items: int, sent: bool
 ) -> None:
-    relaying.relay.is_hurried = lambda: True
+    relaying.relay.is_hurried = lambda: hurried
     await trio.sleep(GATHER_S)
     relaying.outbox.append(login("first0"))
     await trio.sleep(SHORT_GATHER_S / 2)
