@@ -35,6 +35,7 @@ CONSTANTS = {
     "presence.outbox.end_gate.SETTLE_TIMEOUT_S": "maximum seconds without expirations after a resync",
     "presence.store.redis_client.CALL_TIMEOUT_S": "time-out of a Redis call in seconds",
     "presence.outbox.relay.GATHER_S": "seconds from one batch of changes to the next",
+    "presence.outbox.relay.SHORT_GATHER_S": "the same for a few changes where clients watch others",
     "presence.transports.epoll_transport.ANSWER_WINDOW_S": "seconds between reads if a reply is awaited",
     "presence.core.slots.SLOTS_PER_TICK": "slots of the wheel in one `tick`",
     "presence.outbox.queue.CHANGE_BYTES": "bytes of a change in the outbox, without its texts",
