@@ -30,10 +30,14 @@ _NOBODY: Final = None, None
 
 
 class UserTable:
-    """The users that a worker knows, each with its slot."""
+    """The users that a worker knows, each with its slot.
+
+    Attributes:
+        name_bytes: of all names, in UTF-8.
+    """
 
     def __init__(self) -> None:
-        self._count = 0
+        self._count = self.name_bytes = 0
         self._buckets: list[bytes] = [_USER]
         self._unsplit = 0  # the buckets below this one are split already, this time round
         self._hash_bits = 0  # of a hash that the buckets not split yet depend on
@@ -82,8 +86,10 @@ class UserTable:
         self._recent[hash(uid) & _RECENT_MASK] = uid, slot
         self._hashes[slot] = hash(uid) & _HASH_MASK
         self._holds[slot] = 1
-        self._buckets[self._bucket(self._hashes[slot])] += b"%b%06x\xff" % (_key(uid)[1:], slot)
+        user = b"%b%06x\xff" % (_key(uid)[1:], slot)
+        self._buckets[self._bucket(self._hashes[slot])] += user
         self._count += 1
+        self.name_bytes += len(user) - _SLOT_DIGITS - 2
         if self._count > USERS_PER_BUCKET * len(self._buckets):
             self._split()
         return slot
@@ -101,6 +107,7 @@ class UserTable:
         number = self._bucket(self._hashes[slot])
         bucket = self._buckets[number]
         begin, end = self._place(bucket, slot)
+        self.name_bytes -= end - begin
         self._buckets[number] = bucket[:begin] + bucket[end + _SLOT_DIGITS + 2 :]
         self._shards[slot] = NO_SHARD
         self._free.append(slot)
@@ -126,6 +133,7 @@ class UserTable:
         return slots, following if following < len(self._shards) else 0
 
     def _clear(self) -> None:
+        self.name_bytes = 0
         self._buckets = [_USER]
         self._unsplit = self._hash_bits = 0
         for column in (self._hashes, self._holds, self._shards, self._free):

@@ -98,8 +98,8 @@ class Watching:
         self._faults = faults or Faults()
         self._max_watches = max_watches
         self._device_events = device_events
-        users = UserTable()
-        self._watches = Watches(users)
+        self._users = UserTable()
+        self._watches = Watches(self._users)
         self._pending = PendingWatches()
         self._quiet = quiet or QuietSessions()
         self._pushes = PushQueue(self._watches, self._faults, self._latest, self._quiet)
@@ -119,7 +119,7 @@ class Watching:
             absence_s,
             self._pushes.push,
             self._on_known,
-            users=users,
+            users=self._users,
             shards=shards,
             runtime=self._runtime,
             faults=self._faults,
@@ -269,7 +269,7 @@ class Watching:
             send_error(session, request.id, Code.TOO_LARGE, message)
             return False
         added = count - skipped - watched
-        if added and not self._quota.allows(count, self._memory_bytes(uids, added)):
+        if added and not self._has_room(count, added, uids):
             self._full += 1
             message = (
                 f"no memory is left here for more than {OWN_WATCHES} watches of a connection: "
@@ -485,8 +485,8 @@ class Watching:
             some = [uid for uid in some if uid not in unseen]
         room = max(0, self._max_watches - count)
         fitting = some[:room]
-        if self._pending.bytes + bytes_of_watch(fitting) > MAX_PENDING_BYTES or not self._quota.allows(
-            count + len(fitting), self._memory_bytes(fitting, len(fitting))
+        if self._pending.bytes + bytes_of_watch(fitting) > MAX_PENDING_BYTES or not self._has_room(
+            count + len(fitting), len(fitting), fitting
         ):
             fitting = []
         if len(fitting) < len(some):
@@ -546,14 +546,20 @@ class Watching:
         if follower is not None and follower.is_put_off and session in self._quiet.sessions:
             self._quiet.holding.add(session)
 
-    def _memory_bytes(self, uids: Iterable[str] = (), watches: int = 0) -> int:
-        """Return the memory of all watches, pending ones included, and of so many more, of these users."""
-        new = sum(not (self._watches.is_watched(uid) or self._pending.is_awaited(uid)) for uid in uids)
-        users = sum(len(shard.view) for shard in self._shards.all)
+    def _has_room(self, watches: int, added: int, uids: Iterable[str]) -> bool:
+        """Whether a session may have so many watches; so many are new, and of these users."""
+        new = [uid for uid in uids if self._users.find(uid) is None]
+        users = len(self._users) + self._pending.users + len(new)
+        return self._quota.allows(watches, users, self._memory_bytes(new, added))
+
+    def _memory_bytes(self, users: Sequence[str] = (), watches: int = 0) -> int:
+        """Return the memory of all watches, pending ones included, with further users and watches."""
         watched = bytes_of_watches(
-            users + new,
-            len(self._watches) + self._pending.users + watches,
-            self._shards.states.unusual_bytes,
+            users=len(self._users) + self._pending.users + len(users),
+            name_bytes=self._users.name_bytes + sum(map(len, users)),
+            watches=len(self._watches) + self._pending.users + watches,
+            sessions=self._watches.sessions,
+            unusual_bytes=self._shards.states.unusual_bytes,
         )
         return watched + self._rosters.bytes
 

@@ -50,7 +50,7 @@ async def test_plain_presence_is_unaffected_and_a_refused_client_succeeds_later(
         assert codes[-1] == Code.BUSY
 
         ann, bob = await logged_in(address, "ann"), await logged_in(address, "bob")
-        friends = [f"friend-{number}" for number in range(PER_REQUEST)]
+        friends = [f"friend-{number}" for number in range(2 * PER_REQUEST)]
         assert (await ask(ann, protocol.watch(friends[:OWN_WATCHES], id=2))).kind == Kind.OK
         refused = await ask(ann, protocol.watch(friends, id=3))
         assert (refused.payload["code"], refused.payload["retry_after"] > 5) == (Code.BUSY, True)

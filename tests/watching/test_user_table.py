@@ -30,6 +30,7 @@ def test_users_are_found_by_name_and_by_slot_while_they_are_held(steps: list[tup
             if not held[uid]:
                 del held[uid], slots[uid]
         assert len(table) == len(slots) == len(set(slots.values()))
+        assert table.name_bytes == sum(len(each.encode("utf-8", "surrogatepass")) for each in slots)
         assert table.find(uid) == slots.get(uid)
         assert table.find("") == slots.get("")
     assert {uid: table.find(uid) for uid in (*NAMES, *slots)} == {

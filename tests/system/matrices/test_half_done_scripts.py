@@ -27,6 +27,7 @@ from presence.store.ban_table import BanTable
 from presence.store.keys import Keys
 from presence.store.redis_client import ResponseError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.roster_table import RosterChange, RosterTable
 from presence.store.script_arguments import Shape
 from presence.store.script_runner import Call, Scripting
 from presence.timers.expiry_timer import ExpiryTimer
@@ -179,6 +180,13 @@ def _bans_added(a: Hand, _: Hand) -> Call:
     with closing(BanTable(a.store.url, SHAPE.keys)) as bans:
         bans.add(["u"], None, None, "", "op")
         return caught(bans, lambda: bans.add(["u", "w", "x"], None, 3600.0, "", "op"))
+
+
+def _rosters(a: Hand, _: Hand) -> Call:
+    with closing(RosterTable(a.store.url, SHAPE.keys, 1_000_000)) as rosters:
+        rosters.change([RosterChange("u", (), ["w", "x"], is_new=True)])
+        changes = [RosterChange("u", ["w"], ["y"]), RosterChange("w", (), ["u"])]
+        return caught(rosters, lambda: rosters.change(changes))
 
 
 MESSAGES: Final = (b"one", b"two")  # the first one has recipients at both nodes
@@ -456,6 +464,7 @@ SCENES: Final = (
     Scene("reindex", _reindex),
     Scene("bans: lift", _bans),
     Scene("bans: add", _bans_added),
+    Scene("roster", _rosters),
     Scene("deliver", _deliver, is_repeated=False),
     Scene("probe", _probe),
     Scene("types", _types),

@@ -67,6 +67,7 @@ WORDS: Final = {
     "top": ("top", "--once", "--url", "URL"),
     "plan": ("plan", "1000"),
     "advise": ("advise", "--redis", "REDIS"),
+    "roster": ("roster", "ann", "--redis", "REDIS"),
     "rebalance": ("rebalance", "--redis", "REDIS"),
 }
 """What is run of each command; the words in capitals are replaced."""

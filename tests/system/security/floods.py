@@ -238,7 +238,6 @@ FRAMES = 2
 CLIENTS_PER_TURN = 10
 LATER = 50
 IDLE_S = 300.0
-MAX_REDIS_BYTES = 300  # of a watch
 MAX_EXCESS = 1.1  # of the memory of watches, beside what is counted
 FIXED_BYTES = 16 * 2**20  # packed states, and what is read once
 
@@ -279,7 +278,7 @@ def watchers(count: int, memory_mb: int = Settings().watch_memory) -> CaseOutcom
     broken = harm + failed_checks(
         (kept * USER_BYTES > limit_bytes, f"{kept:,} watches in {limit_bytes:,} bytes"),
         (rss > FIXED_BYTES + limit_bytes * MAX_EXCESS, f"{rss:,} bytes of memory of the worker"),
-        (redis > FIXED_BYTES + kept * MAX_REDIS_BYTES, f"{redis:,} bytes of memory of Redis"),
+        (redis > FIXED_BYTES, f"{redis:,} bytes of memory of Redis"),
         (unsaid, f"{unsaid} were refused without being told why"),
         (max(waits) > MAX_P99_S, f"a bystander waited {max(waits):.3f} s for an answer"),
         (modest < LATER, f"{LATER - modest} of {LATER} could not watch their {OWN_WATCHES}"),
