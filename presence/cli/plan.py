@@ -1,6 +1,7 @@
 """``presence plan``: how many workers, how much memory and Redis a number of users takes."""
 
 import argparse
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -36,6 +37,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-tokens", action="store_true", help="clients log in without tokens")
     add("--descriptors", type=int, default=20_000, metavar="N", help="limit of a process (default 20000)")
     add("--events", type=int, default=1_000_000, metavar="N", help="kept in the stream (default 1000000)")
+    add(
+        "--websocket",
+        type=float,
+        default=0.0,
+        metavar="PCT",
+        help="of the clients over WebSocket (default 0)",
+    )
+    add("--friends", type=float, default=0.0, metavar="N", help="whom each client watches (default 0)")
+    add(
+        "--changes",
+        type=float,
+        default=0.0,
+        metavar="PCT",
+        help="of the users online who change status or meta in a minute (default 0)",
+    )
+    add("--no-batch", action="store_true", help="clients do not say `batch` at login; the libraries do")
     add("--json", action="store_true", help="print one JSON object: demand and need")
 
 
@@ -45,6 +62,12 @@ def run(args: argparse.Namespace, _load: object) -> int:
     for name, value in numbers.items():
         if not 0 < value < float("inf"):
             raise UsageError(f"{name} must be above 0, not {value:g}")
+    shares = {"--websocket": args.websocket, "--friends": args.friends, "--changes": args.changes}
+    for name, value in shares.items():
+        if not 0 <= value < float("inf"):
+            raise UsageError(f"{name} must not be below 0, like {value:g}")
+    if args.websocket > 100:
+        raise UsageError(f"--websocket must not be above 100, like {args.websocket:g}")
     demand = Demand(
         args.users,
         args.visits,
@@ -55,15 +78,25 @@ def run(args: argparse.Namespace, _load: object) -> int:
         tokens=not args.no_tokens,
         descriptors=args.descriptors,
         events=args.events,
+        websocket=args.websocket / 100,
+        friends=args.friends,
+        changes=args.changes,
+        batch=not args.no_batch,
     )
-    found = need(demand)
+    try:
+        found = need(demand)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     print(json_line(_as_json(demand, found)) if args.json else "\n".join(_lines(demand, found)))
     return OK
 
 
 def _as_json(demand: Demand, found: Need) -> dict[str, Any]:
-    peak = {name: getattr(demand, name) for name in ("online", "visits_per_s", "keepalives_per_s")}
-    return {"demand": asdict(demand) | peak, "need": asdict(found)}
+    at_peak = ("online", "visits_per_s", "keepalives_per_s", "changes_per_s", "told")
+    return {
+        "demand": asdict(demand) | {name: getattr(demand, name) for name in at_peak},
+        "need": asdict(found),
+    }
 
 
 def _lines(demand: Demand, found: Need) -> list[str]:
@@ -77,11 +110,17 @@ def _lines(demand: Demand, found: Need) -> list[str]:
             f"{demand.keepalives_per_s:,.0f}",
             f"each client one per {interval_s:g} s",
         ),
+        *(_watching(demand, found) if demand.friends else ()),
         ("which takes", "as measured", "provide"),
         ("  servers, cores", _span(found.cores), f"{found.cores.most * SPARE:.2f}"),
         ("  servers, MB", _span(found.memory, 1 / MB), f"{found.memory.most * SPARE / MB:,.0f}"),
         ("  Redis, cores", _span(found.redis_cores), f"{found.redis_cores.most * SPARE:.2f}"),
         ("  Redis, MB", _span(found.redis_memory, 1 / MB), f"{found.redis_memory.most * SPARE / MB:,.0f}"),
+    ]
+    if demand.friends:
+        mbit = found.to_clients.times(8e-6)
+        rows.append(("  to clients, Mbit/s", _span(mbit), f"{mbit.most * SPARE:,.0f}, for watches alone"))
+    rows += [
         ("  all log in again", f"{_span(found.log_in_all_s)} s", "of one core, all servers together"),
         ("settings", "", ""),
         (
@@ -89,9 +128,26 @@ def _lines(demand: Demand, found: Need) -> list[str]:
             f"{found.workers}",
             f"without reserve; {demand.descriptors:,} descriptors each",
         ),
-        ("  events kept", f"{demand.events:,}", f"for {_span(found.events_h)} h, shortest at the peak"),
     ]
+    if demand.friends:
+        rows.append(
+            ("  watch_memory", f"{math.ceil(found.watch_memory.most * SPARE / MB):,}", "MB, of each worker")
+        )
+    rows.append(
+        ("  events kept", f"{demand.events:,}", f"for {_span(found.events_h)} h, shortest at the peak")
+    )
     return [f"{name:<24}  {value:<18}  {note}".rstrip() for name, value, note in rows]
+
+
+def _watching(demand: Demand, found: Need) -> list[tuple[str, str, str]]:
+    return [
+        (
+            "  changes per second",
+            f"{demand.changes_per_s:,.1f}",
+            f"each to {demand.told:,.1f} friends online",
+        ),
+        ("  watched, per worker", f"{found.watched_users:,}", f"users, by {found.watches:,} watches"),
+    ]
 
 
 def _span(cost: Cost, unit: float = 1.0) -> str:

@@ -1,8 +1,12 @@
 """The plan, beside what was measured: docs/benchmarks.md has the figures."""
 
+import random
+from dataclasses import replace
+
 import pytest
 
-from presence.ops.plan import MB, Cost, Demand, need
+from presence.ops.plan import CHANNEL_BYTES, MB, Cost, Demand, need
+from presence.watching.shard_placement import MAX_USER_CHANNELS
 
 ALWAYS_ON = Demand(100_000, visits=1, minutes=1440, peak=1, tls=False, tokens=False)
 
@@ -46,8 +50,55 @@ def test_how_long_events_are_kept() -> None:
     assert need(Demand(1_000, visits=10, peak=0.5)).events_h == pytest.approx((1200, 2400))
 
 
-@pytest.mark.parametrize("more", [{"tls": True}, {"tokens": True}, {"idle_timeout": 10.0}])
-def test_tls_tokens_and_a_short_time_out_cost_more(more: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [{"tls": True}, {"tokens": True}, {"idle_timeout": 10.0}, {"friends": 10.0}, {"changes": 1.0}],
+)
+def test_what_makes_more_work_takes_more_cores(more: dict[str, float]) -> None:
     plain = Demand(100_000, tls=False, tokens=False)
     dearer = Demand(**{**vars(plain), **more})
     assert need(dearer).cores.least > need(plain).cores.least
+
+
+def test_a_connection_over_websocket_takes_as_much_more_memory_as_measured() -> None:
+    more = need(replace(ALWAYS_ON, websocket=0.5)).memory.least - need(ALWAYS_ON).memory.least
+    assert more == pytest.approx(50_000 * 1_971)
+
+
+# Friend lists
+
+
+def test_a_worker_keeps_a_user_once_whom_several_of_its_clients_watch() -> None:
+    demand = Demand(2_000, visits=1, minutes=1440, peak=1, friends=30, descriptors=250)
+    found, rng = need(demand), random.Random(1)
+    assert found.watches == pytest.approx(demand.online * 30 / found.workers, abs=1)
+    drawn = {rng.randrange(demand.users) for _ in range(found.watches)}
+    assert found.watched_users == pytest.approx(len(drawn), rel=0.02)
+
+
+def test_a_change_is_told_to_the_friends_who_are_online() -> None:
+    demand = Demand(1_000_000, visits=12, minutes=30, peak=2, friends=150, changes=3)
+    assert (demand.online, demand.told) == (500_000, 75)
+    assert demand.changes_per_s == pytest.approx(2 * 277.8 + 250, rel=0.001)
+
+
+def test_a_worker_has_only_so_many_channels_in_redis_whatever_it_watches() -> None:
+    few = replace(ALWAYS_ON, friends=0.1)
+    assert need(few).watched_users < MAX_USER_CHANNELS
+    for friends in (10, 150):
+        more = need(replace(few, friends=friends)).redis_memory.most - need(ALWAYS_ON).redis_memory.most
+        assert more == pytest.approx(6 * MAX_USER_CHANNELS * CHANNEL_BYTES.most)
+
+
+def test_clients_that_say_batch_get_fewer_bytes() -> None:
+    demand = replace(ALWAYS_ON, friends=50, changes=3)
+    assert need(demand).to_clients.most < 0.7 * need(replace(demand, batch=False)).to_clients.most
+
+
+def test_updates_fill_the_stream_sooner() -> None:
+    assert need(replace(ALWAYS_ON, changes=3)).events_h.most < need(ALWAYS_ON).events_h.most / 2
+
+
+def test_more_changes_than_a_worker_can_follow_are_refused() -> None:
+    with pytest.raises(ValueError, match="more than a worker can follow"):
+        need(Demand(1_000_000, friends=150, changes=6000))
