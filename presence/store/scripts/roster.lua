@@ -71,6 +71,8 @@ for _, uid in ipairs(changed) do
   end
 end
 if #changed > 0 then
+  -- First: if a write is refused, nodes read in vain, but nobody would tell them of writes that a repetition finds done.
+  redis.call('PUBLISH', channel, cmsgpack.pack(changed))
   -- Memory is checked at the first write only. What makes rosters smaller needs none; this one changes nothing.
   if bytes <= before_bytes then redis.call('HDEL', rosters_key, '') end
   if bytes > 0 then
@@ -80,6 +82,5 @@ if #changed > 0 then
   end
   if #fields > 0 then redis.call('HSET', rosters_key, unpack(fields)) end
   if #gone > 0 then redis.call('HDEL', rosters_key, unpack(gone)) end
-  redis.call('PUBLISH', channel, cmsgpack.pack(changed))
 end
 return cmsgpack.pack(counts)
