@@ -28,7 +28,7 @@ from presence.core.authenticator import Granted, Sight
 from presence.core.ban_list import Ban, BanList
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import ClientFeatures
-from presence.core.service_requests import QueryRequest
+from presence.core.service_requests import QueryRequest, WatchRequest
 from presence.core.visibility import Visibility
 from presence.followups.planned import FollowUps
 from presence.followups.script_calls import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
@@ -56,6 +56,7 @@ from presence.watching.pending_watches import (
 )
 from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries
+from presence.watching.rosters import FollowedRosters, NoRosters
 from presence.watching.shard_view import ShardView
 from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
 from presence.watching.user_table import UserTable
@@ -156,6 +157,16 @@ def watches() -> float:
             }
             view.apply_snapshot(ShardSnapshot(states, (10**12, 0)), 1.0)
             watched.add(watcher, uids)
+        return bytes_kept() / ENTRIES
+
+
+def followed_rosters() -> float:
+    """Return the bytes of a session that follows the roster of its user."""
+    followed = FollowedRosters(NoRosters(), lambda *_: None, lambda _: None, TrioRuntime(), Faults())
+    followers = [session(f"f{number}")[0] for number in range(ENTRIES)]
+    with grown() as bytes_kept:
+        for number, follower in enumerate(followers, 1000):
+            followed.follow(follower, WatchRequest(number, [], roster=True), ())
         return bytes_kept() / ENTRIES
 
 
@@ -415,6 +426,8 @@ BOUNDS: Final = {
         "3.6 KB each with the longest names, `meta` and `private`", 3600, a_session_in_its_grace
     ),
     "watches": Bound("2.5 KB with the longest names and `meta`", 2500, watches),
+    "rosters that clients follow": Bound("700 bytes per connection", 700, followed_rosters),
+    "rosters in Redis": Bound("1,000 MB", 0, None, "tests/store/test_roster_table.py"),
     "watch requests that wait for Redis": Bound("64 MB", 64 * MB, pending_watches),
     "queries that wait for Redis": Bound("32 MB", 32 * MB, pending_queries),
     "changes that wait for watchers": Bound("64 MB, and 900 bytes per watched user", 64 * MB, queued_pushes),
