@@ -130,6 +130,7 @@ def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequen
         keys.control_channel("x"),
         keys.watchers_channel(0),
         keys.changes_channel(0),
+        keys.roster_channel,
     ]
     asked = [(word, _worded(command, ours[0], channels[0])) for word, command in words.items()]
     asked += [("hset", _worded(SERVER["hset"], key, "")) for key in ours[1:]]

@@ -54,7 +54,10 @@ def test_the_documented_permissions_are_those_that_are_checked() -> None:
 
 
 SERVES = rights("server")
-OTHER_CHANNELS = ("&presence:*line", "&presence:node:*", "&presence:rosters", "&presence:{*}:user:*")
+CHANNELS = (
+    *("&presence:*line", "&presence:node:*", "&presence:rosters"),
+    *("&presence:{*}:user:*", "&presence:{*}:changes"),
+)
 # The end of the command that fixes a user's rules; and for users that suffice, what is found.
 MENDS = {
     "'&presence:*' '+pubsub|numpat' +xadd": [
@@ -62,7 +65,6 @@ MENDS = {
         *(rule for rule in SERVES if rule not in {"+xadd", "+pubsub|numpat", "&presence:*"}),
     ],
     "'~presence:*'": [rule if rule[0] != "~" else "~presence:{0}:*" for rule in SERVES],
-    "'&presence:*'": ["resetchannels", *(rule for rule in SERVES if rule[0] != "&"), *OTHER_CHANNELS],
 }
 FOUND: list[tuple[list[str], bool, tuple[list[str], str]]] = [
     (rights("server", "followups"), True, ([], "")),
@@ -89,6 +91,17 @@ def test_the_suggested_command_has_every_missing_rule(server: Server) -> None:
     with pytest.raises(StoreError, match="invalid username-password") as caught:
         check_rights(server.url.replace("://", "://tried:wrong@"), KEYS, followups=False)
     assert not isinstance(caught.value, MissingRight)
+
+
+@pytest.mark.parametrize("missing", [*CHANNELS, None])
+def test_each_channel_needs_a_permission(server: Server, missing: str | None) -> None:
+    others = [rule for rule in CHANNELS if rule != missing]
+    rules = ["resetchannels", *(rule for rule in SERVES if rule[0] != "&"), *others]
+    if missing is None:
+        make(server.client, rules)
+        assert check_rights(as_tried(server.url), KEYS, followups=False) == ([], "")
+    else:
+        assert refusal(server, rules).endswith("ACL SETUSER tried '&presence:*'")
 
 
 @pytest.mark.parametrize("word", sorted({*SERVER, "multi", "exec"}))
