@@ -11,6 +11,7 @@ causes, the time right before it was sent, and its id where the client gives one
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -104,7 +105,7 @@ class Views:
     nodes: list[str]  # by user: the server's node, "" if it does not say
 
 
-class Friend(LoopClient):
+class Friend(LoopClient, ABC):
     """A client that watches its friends on every connection; subclasses speak a protocol.
 
     Attributes:
@@ -125,20 +126,23 @@ class Friend(LoopClient):
         self.came_by = int(Code.LOGIN)
         self.watched_at = self.steady_since = 0.0
 
-    # For subclasses to define; each of the first three notes its action
+    # The first three note their action
 
+    @abstractmethod
     def set_status(self, status: str) -> None:
-        raise NotImplementedError
+        """Become online, or away."""
 
+    @abstractmethod
     def set_meta(self, number: int) -> None:
-        raise NotImplementedError
+        """Show a `meta` with this number."""
 
+    @abstractmethod
     def log_out(self) -> None:
-        raise NotImplementedError
+        """Go offline; the client comes back later."""
 
+    @abstractmethod
     def watch(self) -> None:
         """Watch all friends, as soon as this connection may."""
-        raise NotImplementedError
 
     # What happens
 
@@ -153,7 +157,7 @@ class Friend(LoopClient):
         self.crowd.watch_next()
 
     def connection_lost(self, reason: str) -> None:
-        """Take note of an end that nobody has meant; the client comes back by itself."""
+        """Note an unintended end; the client reconnects by itself."""
         self.crowd.status.lost[reason] += 1
         self.is_silent = self.is_engaged = False
         self.sends_keepalives = True

@@ -2,6 +2,7 @@
 
 import contextlib
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ HELP_TIMEOUT_S = 20.0
 
 
 @dataclass
-class Subject:
+class Subject(ABC):
     """A running server.
 
     Attributes:
@@ -40,13 +41,13 @@ class Subject:
     pids: Callable[[], Sequence[int]]
     redis: Any = None
 
+    @abstractmethod
     def new_changes(self, logs: Sequence[CrowdLog]) -> list[UserChange]:
         """Return the changes since the last call, in order, given what clients have done since."""
-        raise NotImplementedError
 
+    @abstractmethod
     def states(self, views: Sequence[Views]) -> Mapping[int, TrueState]:
         """Return the true state of each user at a quiet moment."""
-        raise NotImplementedError
 
     def failures(self) -> list[str]:
         """Return what the server, or the reader of its events, has reported."""
