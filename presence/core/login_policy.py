@@ -127,7 +127,7 @@ class LoginPolicy:
     def _authenticate(
         self, guest: Guest, login: Login, now: float
     ) -> tuple[str, float | None, Sight, str] | Refusal:
-        """Return who logs in, when the token or the certificate expires, and whom that user may see, and the
+        """Return who logs in, when the token or the certificate expires, whom that user may see, and the
         roster that the token claims."""
         certified = self._certified(guest, login.uid, now)
         if isinstance(certified, Refusal):

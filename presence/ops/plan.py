@@ -61,7 +61,7 @@ PUSH_US: Final = Cost(3.0, 4.8)  # a client told of a change, often of two; of o
 ANSWER_US: Final = Cost(9.0, 14.5)  # a user in the answer to a watch
 FOUND_US: Final = Cost(24.0, 54.0)  # more, if no client of the worker watched the user before
 # … and of Redis
-PUBLISHED_US: Final = Cost(2.0, 50.0)  # a change of which workers are told: in a batch of 64; alone
+PUBLISHED_US: Final = Cost(2.0, 50.0)  # a change that workers learn of: in a batch of 64; alone
 LISTENER_US: Final = Cost(0.1, 2.0)  # … and for each of these workers
 READ_US: Final = Cost(2.0, 3.0)  # a user whom a worker did not know
 CHANNEL_BYTES: Final = Cost(243.0, 270.0)  # a user's channel, for each worker

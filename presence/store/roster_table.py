@@ -1,7 +1,7 @@
 """Rosters in Redis: a hash for each shard, which `roster.lua` changes.
 
 A roster that its backend has emptied is kept as empty. So one that is not there was never given, or was lost
-with the data of Redis, and then nobody is unwatched because of it.
+with the data of Redis: then sessions keep what they watch.
 
 Tests: `tests/store/test_roster_table.py`.
 """

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left, insort
 from typing import Final
 
-CROWD: Final = 16  # members; a chain is searched from its begin
+CROWD: Final = 16  # members; a chain is searched from its start
 CHAIN: Final = 8  # down to here an array becomes a chain: far below, so that one member decides nothing
 _IS_CROWD: Final = 1 << 31
 

@@ -374,7 +374,7 @@ class ShardView:
                 self._deferred[uid] = entry
             return
         if entry is not None:
-            self._apply(entry)  # for nobody yet
+            self._apply(entry)  # no client was answered yet
         if self.has_gap:
             self.phase = ViewPhase.RECOVERING
         else:

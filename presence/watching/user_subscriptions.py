@@ -3,7 +3,7 @@
 A subscription is requested, confirmed (then it is active), given up, and confirmed to have ended. A user who
 is wanted again meanwhile is subscribed to anew after that.
 
-Memory: some 300 bytes per user, and 243 bytes of Redis; see `presence.watching.shard_view` for many users.
+Memory: some 300 bytes per user, and 270 bytes of Redis; see `presence.watching.shard_view` for many users.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Rosters in Redis: changes, their bounds, what is told to nodes, and damaged entries."""
+"""Rosters in Redis: changes, their bounds, what nodes are told, and damaged entries."""
 
 from collections.abc import Iterator
 from contextlib import closing

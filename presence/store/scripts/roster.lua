@@ -71,7 +71,8 @@ for _, uid in ipairs(changed) do
   end
 end
 if #changed > 0 then
-  -- First: if a write is refused, nodes read in vain, but nobody would tell them of writes that a repetition finds done.
+  -- First, because a repeated call finds the writes of a call that was cut short done, and so tells nobody. If a write is
+  -- refused, nodes read in vain.
   redis.call('PUBLISH', channel, cmsgpack.pack(changed))
   -- Memory is checked at the first write only. What makes rosters smaller needs none; this one changes nothing.
   if bytes <= before_bytes then redis.call('HDEL', rosters_key, '') end
