@@ -33,7 +33,10 @@ RECOVERY_SETTLE_TIMEOUT_S: Final = 3.0
 FRESH_S: Final = 0.4  # for this time after an answer, the shard counts as available
 # Ends wait this long after the first answer in a while: if the shard has just hung, unnoticed by an idle
 # node, logins that were pending on other nodes are on their way. Far below FRESH_S, so that no probe is
-# repeated.
+# repeated. Longer than a few logins gather on a node whose clients watch others: an idle node sends
+# immediately, so its ends would overtake these without any fault. Entries that show the shard at work are no
+# reason to skip the wait: they say nothing of what gathers, and after a hang the first ones may be as old as
+# this before Redis has sent another node any answer.
 CATCH_UP_DELAY_S: Final = 0.15
 MIN_OUTAGE_S: Final = 1.0  # shorter outages do not let one node's ends overtake another's logins
 SLOW_CALL_S: Final = 0.5  # far above the time of a network or a script: the shard hung

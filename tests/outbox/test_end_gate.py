@@ -16,7 +16,7 @@ from presence.outbox.end_gate import (
     SLOW_CALL_S,
     EndGate,
 )
-from presence.outbox.relay import PROBE_INTERVAL_S
+from presence.outbox.relay import PROBE_INTERVAL_S, SHORT_GATHER_S
 from presence.outbox.replies import PeerTrace
 
 # Waits for peers to register
@@ -139,6 +139,10 @@ def test_answers_are_fresh_for_a_moment() -> None:
     gate = EndGate(lambda _node: True)
     gate.answered(1.0, 1.0, None)
     assert (gate.is_fresh(1.0 + 0.9 * FRESH_S), gate.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
+
+
+def test_ends_wait_longer_than_a_few_logins_gather_on_another_node() -> None:
+    assert CATCH_UP_DELAY_S > SHORT_GATHER_S
 
 
 def test_a_node_that_probes_as_usual_was_not_stopped() -> None:
