@@ -42,8 +42,11 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     for name in ("event", "online_event"):
         if (event := report[name]) is not None:
             yield f"  {name.replace('_', ' ')}: {_event(event)}"
+    stored = report["roster_users"]
+    if report["redis"] is None:
+        yield f"  roster: {'none' if stored is None else _users(stored)}"
     for session in report["sessions"]:
-        yield from _session(session)
+        yield from _session(session, has_roster=stored is not None)
     event = report["event"] or {}
     covered = event.get("session") if event.get("type") == "offline" else None  # by the sentence
     for end in report["ended"]:
@@ -60,7 +63,7 @@ def _event(event: Mapping[str, Any]) -> str:
     return f"{event['id']}  {event.get('type')}, {event.get('reason')} ({event.get('code')}), {where}"
 
 
-def _session(session: Mapping[str, Any]) -> Iterator[str]:
+def _session(session: Mapping[str, Any], *, has_roster: bool) -> Iterator[str]:
     yield f"  {session['device'] or 'default device'} at node {session['node']}, session {session['session']}"
     link, address = session["link"], session.get("address")
     if link == "connected":
@@ -74,7 +77,7 @@ def _session(session: Mapping[str, Any]) -> Iterator[str]:
         f"idle time-out {session['idle_timeout_s']:g} s{', quiet' if session.get('quiet') else ''}"
     )
     yield f"    {_due(session)}"
-    yield f"    {_shown(session)}"
+    yield f"    {_shown(session, has_roster=has_roster)}"
 
 
 def _ended(end: Mapping[str, Any]) -> str:
@@ -93,7 +96,7 @@ def _due(session: Mapping[str, Any]) -> str:
     return f"{ends} in {session['due_in_s']:.3f} s: {hand}"
 
 
-def _shown(session: Mapping[str, Any]) -> str:
+def _shown(session: Mapping[str, Any], *, has_roster: bool) -> str:
     record = {True: "on record", False: "not on record", None: "record unknown"}[session["on_record"]]
     parts = [session["status"], record]
     if not session["vouched"]:
@@ -103,9 +106,29 @@ def _shown(session: Mapping[str, Any]) -> str:
     if (expires_in_s := session.get("token_expires_in_s")) is not None:
         parts.append(f"token expires in {span(expires_in_s)}")
     if watches := session.get("watches"):
-        parts.append(f"watches {watches} users")
+        parts.append(f"watches {_users(watches)}")
+    parts += _roster(session, has_roster=has_roster)
     said = {name: session[name] for name in ("meta", "private") if session.get(name)}
     parts += [
         f"{name} {json.dumps(each, separators=(',', ':'), ensure_ascii=False)}" for name, each in said.items()
     ]
     return ", ".join(parts)
+
+
+def _roster(session: Mapping[str, Any], *, has_roster: bool) -> Iterator[str]:
+    """Give what a session has to do with its user's roster; nothing if neither backend nor token has one."""
+    claimed = session.get("roster_claimed") or 0
+    if "roster" not in session:  # an older server
+        return
+    if session["roster"] == "followed":
+        yield "follows the roster"
+    elif session["roster"] == "requested":
+        yield "waits for the roster to be read"
+    elif has_roster or claimed:
+        yield "does not follow the roster"
+    if claimed:
+        yield f"its token has a roster of {_users(claimed)}"
+
+
+def _users(count: int) -> str:
+    return "1 user" if count == 1 else f"{count} users"

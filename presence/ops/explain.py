@@ -30,6 +30,7 @@ from presence.store.keys import Keys
 from presence.store.node_states import NodeState
 from presence.store.questions import NodeAnswers, QuestionKind, ask
 from presence.store.redis_client import RedisError
+from presence.store.roster_table import read_rosters
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import Entry, decode, entry_values, id_order, read_entry
 
@@ -92,6 +93,7 @@ class _Known:
     found: EventSearch = _UNASKED
     online: EventSearch = _UNASKED
     bans: Sequence[StoredBan] = ()
+    roster_users: int | None = None
 
     @property
     def answers(self) -> dict[str, NodeAnswer]:
@@ -115,13 +117,15 @@ class Explainer:
     def explain(self, uid: str, here: Iterable[NodeAnswer] = ()) -> dict[str, Any]:
         """Return what is known about a user, as plain data for JSON.
 
-        It is ``{uid, at_ms, redis, state, event, event_missing, online_event, why, notes, sessions, ended,
-        nodes}``.
+        It is ``{uid, at_ms, redis, state, event, event_missing, online_event, why, notes, roster_users,
+        sessions, ended, nodes}``.
         `redis`: None, or why Redis could not be reached; then `event` is None, and `state` may be. `state`:
         as `presence status --json`. `event`: that led to the state, as `presence tail --json`;
         `event_missing`: why there is none, see `EventSearch`; `online_event`: of this online period, if
-        `event` is another. `sessions`: see `presence.server.question_answers`, with `on_record`: whether the
-        state has it, None if unknown. `ended`: ended sessions that nodes remember, the latest first:
+        `event` is another. `roster_users`: number of users in the roster that the backend has stored; None if
+        there is none, or Redis could not be reached. `sessions`: see `presence.server.question_answers`, with
+        `on_record`: whether the state has it, None if unknown. `ended`: ended sessions that nodes remember,
+        the latest first:
         ``{node, device, session, code, reason, at_ms, last_packet_ms, idle_timeout_s, deadline_ms}``.
         `nodes`: ``{node, status, answer, version}`` of all nodes.
 
@@ -177,6 +181,8 @@ class Explainer:
             known.found = EventSearch(None, "never_seen")
         else:
             known.found = EventSearch(None, "not_kept")
+        roster = read_rosters(self._access, keys, [uid])[uid]
+        known.roster_users = None if roster is None else len(roster)
 
     def _ask(self, uid: str, known: _Known) -> None:
         known.state = self._reader.state(uid)
@@ -230,6 +236,7 @@ def _report(uid: str, known: _Known, failure: str | None) -> dict[str, Any]:
         "online_event": None if online == event else online,
         "why": sentence,
         "notes": [*map(explain_text.banned, known.bans), *explain_text.notes(state, known.answers, nodes)],
+        "roster_users": known.roster_users,
         "sessions": sessions,
         "ended": ended,
         "nodes": nodes,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from presence.common.clock import Clock
 from presence.core.changes import Change
@@ -31,6 +31,9 @@ class WatchCounts(Protocol):
 
     def watches(self, session: Session) -> int:
         """Return the number of users that a session watches."""
+
+    def roster_watch(self, session: Session) -> Literal["requested", "followed"] | None:
+        """Whether a session follows its user's roster; ``requested``: it waits until the roster is read."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class QuestionAnswers:
             "token_expires_in_s": _seconds(at.token_ends_at, now),
             "unsent_bytes": connected.unsent_bytes if connected else None,
             "watches": self.watching.watches(session),
+            "roster": self.watching.roster_watch(session),
+            "roster_claimed": len(self.engine.claimed_rosters.get(session, "").split()),
             "quiet": session in self.engine.quiet.sessions,
             "vouched": self.engine.registration.is_registrable(session),
         }

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import trio
 
@@ -173,6 +173,13 @@ class Watching:
     def watches(self, session: Session) -> int:
         """Return the number of users that a session watches."""
         return self._watches.count(session)
+
+    def roster_watch(self, session: Session) -> Literal["requested", "followed"] | None:
+        """Whether a session follows its user's roster; ``requested``: it waits until the roster is read."""
+        follower = self._rosters.get(session)
+        if follower is None:
+            return None
+        return "followed" if follower.is_answered else "requested"
 
     @property
     def is_used(self) -> bool:

@@ -11,6 +11,7 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.ops.explain import Explainer
+from presence.rosters import PresenceRosters
 from presence.server.server import Server
 from presence.store.embedded import EmbeddedRedis
 from presence.store.redis_client import Redis
@@ -45,6 +46,7 @@ def test_an_online_user_is_explained_in_text(
         "  why: online since 2023-11-14 22:13:20.000 UTC: the default device at node n1 logged in at "
         "2023-11-14 22:13:20.000 UTC\n"
         f"  event: {entry['id']}  online, login (1), session s1 at node n1\n"
+        "  roster: none\n"
         "  default device at node n1, session s1\n"
         "    connected from 192.0.2.7, plain, 12 bytes unsent; logged in 2023-11-14 22:13:20.000 UTC\n"
         "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s, quiet\n"
@@ -76,6 +78,7 @@ def test_an_offline_user_is_explained_in_text(
         "the default device, online since 22:03:20.000, last packet 22:13:20.000, "
         "deadline 22:13:50.000, ended 22:13:50.300 by node n1\n"
         f"  event: {entry['id']}  offline, idle_timeout (201), session s1 at node n1\n"
+        "  roster: none\n"
         "  ended: tv at node n1, session s0, as closed (200) 2023-11-13 22:13:20.000 UTC; "
         "last packet 2023-11-14 22:13:20.000 UTC\n"
         "  asked: 1 of 1 nodes answered\n"
@@ -91,6 +94,56 @@ def test_the_end_of_the_device_that_came_first_is_shown_while_the_user_stays_onl
     ):
         out = command("explain", "ann").out
     assert "  ended: phone at node n1, session s1, as idle_timeout (201)" in out
+
+
+@pytest.mark.parametrize(
+    ("kept", "facts", "shown"),
+    [
+        (["bob", "carl"], {"roster": "followed", "watches": 2}, "watches 2 users, follows the roster"),
+        (["bob"], {"roster": "requested"}, "waits for the roster to be read"),
+        ([], {"watches": 1}, "watches 1 user, does not follow the roster"),
+        (None, {}, ""),
+        (None, {"roster_claimed": 3}, "does not follow the roster, its token has a roster of 3 users"),
+        (
+            None,
+            {"roster": "followed", "roster_claimed": 1},
+            "follows the roster, its token has a roster of 1 user",
+        ),
+        (["bob"], {"roster": ["forged"], "roster_claimed": None}, "does not follow the roster"),
+    ],
+    ids=["followed", "requested", "not followed", "none", "of a token", "followed, of a token", "damaged"],
+)
+def test_a_roster_and_the_sessions_that_follow_it_are_shown(
+    redis_server: EmbeddedRedis,
+    command: Command,
+    hand: Hand,
+    kept: list[str] | None,
+    facts: dict[str, Any],
+    shown: str,
+) -> None:
+    hand.apply(login("ann", "s1"))
+    if kept is not None:
+        with PresenceRosters(redis_server.url) as rosters:
+            rosters.put("ann", kept)
+    with listening(redis_server.url, "n1", answer("n1", session("n1", "s1", **facts))):
+        lines = command("explain", "ann").out.splitlines()
+    users = {None: "none", 0: "0 users", 1: "1 user", 2: "2 users"}
+    assert f"  roster: {users[None if kept is None else len(kept)]}" in lines
+    assert f"    online, on record{', ' * bool(shown)}{shown}" in lines
+
+
+def test_nothing_is_said_about_the_roster_of_a_session_at_an_older_server(
+    redis_server: EmbeddedRedis, command: Command, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"))
+    with PresenceRosters(redis_server.url) as rosters:
+        rosters.put("ann", ["bob"])
+    older = session("n1", "s1")
+    del older["roster"], older["roster_claimed"]
+    with listening(redis_server.url, "n1", answer("n1", older)):
+        lines = command("explain", "ann").out.splitlines()
+    assert "  roster: 1 user" in lines
+    assert "    online, on record" in lines
 
 
 def test_control_characters_never_reach_the_terminal(

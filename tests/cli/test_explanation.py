@@ -46,6 +46,7 @@ def test_a_user_who_is_online_and_then_away_is_explained_fully(url: str, hand: H
     assert report["state"]["status"] == "online"
     assert (report["event"]["id"], report["event"]["type"]) == (report["state"]["id"], "online")
     assert (report["event_missing"], report["online_event"]) == (None, None)
+    assert report["roster_users"] is None
     assert report["why"] == f"online since {SEEN}: the default device at node n1 logged in at {SEEN}"
     assert report["sessions"] == [{**there, "on_record": True}]
     assert report["nodes"] == [{"node": "n1", "status": "alive", "answer": "answered", "version": "0.1.0"}]

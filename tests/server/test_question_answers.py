@@ -1,6 +1,6 @@
 """The report on a user's sessions: the state of each, and never more than an answer can hold."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 import pytest
@@ -20,14 +20,20 @@ from tests.support.worlds import GRACE, TICK, T, World
 WALL_MS = 1_700_000_000_000
 
 
-class Watches:
-    """Watches that sessions of named devices, and those of default ones, have."""
+RosterWatch = Literal["requested", "followed"] | None
 
-    def __init__(self, by_device: int, by_default: int = 0) -> None:
-        self.by_device, self.by_default = by_device, by_default
+
+class Watches:
+    """Watches that sessions of named devices, and those of default ones, have; all watch the roster alike."""
+
+    def __init__(self, by_device: int, by_default: int = 0, roster: RosterWatch = None) -> None:
+        self.by_device, self.by_default, self.roster = by_device, by_default, roster
 
     def watches(self, session: Session) -> int:
         return self.by_device if session.device else self.by_default
+
+    def roster_watch(self, session: Session) -> RosterWatch:
+        return self.roster
 
 
 def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
@@ -84,6 +90,8 @@ def test_report_has_all_fields_of_a_session(world: World) -> None:
         "token_expires_in_s": None,
         "unsent_bytes": 0,
         "watches": 0,
+        "roster": None,
+        "roster_claimed": 0,
         "quiet": False,
         "vouched": True,
     }
@@ -150,6 +158,13 @@ def test_report_has_away_time_and_token_expiry() -> None:
     assert (only(world)["status"], only(world)["away_in_s"]) == ("away", None)
 
 
+def test_report_has_what_a_session_has_to_do_with_its_roster() -> None:
+    world = World(authenticator=WordAuthenticator())
+    world.send(world.sockets.connect(), protocol.login(None, token="ada:100::bob,carl"))
+    (session,) = explain(world, watching=Watches(0, roster="requested"))["sessions"]
+    assert (session["roster"], session["roster_claimed"]) == ("requested", 2)
+
+
 def test_session_too_silent_to_be_registered_is_reported_as_such(world: World) -> None:
     world.login()
     world.now += T + 2 * TICK
@@ -177,7 +192,7 @@ def test_largest_answer_fits_a_datagram(world: World, meta_value: object) -> Non
         node=lambda: node,
         pending_changes=lambda: 2**40,
         connected=lambda _: ConnectionInfo("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
-        watching=Watches(2**30, by_default=2**30),
+        watching=Watches(2**30, by_default=2**30, roster="requested"),
         ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
     )
     assert (answer["more"], len(answer["ended"])) == (2, MAX_ENDS_REPORTED)

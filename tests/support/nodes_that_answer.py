@@ -43,6 +43,8 @@ def session(node: str, name: str, device: str = "", **other: Any) -> dict[str, A
         "token_expires_in_s": None,
         "unsent_bytes": 0,
         "watches": 0,
+        "roster": None,
+        "roster_claimed": 0,
         "vouched": True,
         **other,
     }

@@ -162,6 +162,18 @@ async def test_named_users_and_a_roster_of_more_than_500_are_refused_and_nothing
         assert (at.figure("followed"), at.watching.watches(watcher)) == (0, 0)
 
 
+async def test_operators_see_whether_a_session_follows_its_roster(autojump_clock: MockClock) -> None:
+    async with desk() as at:
+        watcher, _ = session()
+        assert at.watching.roster_watch(watcher) is None
+        at.watching.take(watcher, WatchRequest(1, [], roster=True))
+        assert at.watching.roster_watch(watcher) == "requested"
+        await trio.sleep(SOON_S)
+        assert at.watching.roster_watch(watcher) == "followed"
+        at.watching.take(watcher, UnwatchRequest(2, [], roster=True))
+        assert at.watching.roster_watch(watcher) is None
+
+
 async def test_many_logins_are_read_together_and_a_roster_of_two_devices_once(
     autojump_clock: MockClock,
 ) -> None:

@@ -123,7 +123,7 @@ export class User {
     this.#updateTimes();
   }
 
-  #drawFacts({ state, event }) {
+  #drawFacts({ state, event, roster_users: roster }) {
     const facts = [];
     if (state && state.status !== "offline" && isNumber(state.since_ms)) facts.push(["online since", dateTime(state.since_ms)]);
     if (state?.status === "offline" && isNumber(state.last_seen_ms)) facts.push(["last seen", dateTime(state.last_seen_ms)]);
@@ -131,6 +131,7 @@ export class User {
       const lastEvent = `${event.type}, ${dateTime(event.at_ms)}: ${describeReason(event.reason)} (${event.reason})`;
       facts.push(["last event", escapeInvisible(lastEvent)], ["reported by", escapeInvisible(event.node ?? NO_VALUE)]);
     }
+    if (isNumber(roster)) facts.push(["roster", plural(roster, "user")]);
     const newFact = ([name]) => element("div", { class: "field" }, element("dt", {}, name), element("dd"));
     syncChildren(byId("user-facts"), facts, ([name]) => name, newFact, (node, [, text]) => setText(node.lastElementChild, text));
   }
@@ -191,7 +192,7 @@ function drawSession(row, session) {
   dot.dataset.tone = lost ? "fair" : "good";
   name.replaceChildren(session.device ? isolated(escapeInvisible(session.device)) : "default device");
   const record = session.on_record === false ? "not in Redis yet" : "";
-  setText(note, [lost ? "connection lost, in its grace period" : "connected", session.status === "away" ? "away" : "", record].filter(Boolean).join(" · "));
+  setText(note, [lost ? "connection lost, in its grace period" : "connected", session.status === "away" ? "away" : "", session.roster === "followed" ? "follows the roster" : "", record].filter(Boolean).join(" · "));
   const set = (part, text) => setText(row.querySelector(`.session-${part}`), text);
   set("timeout", duration(session.idle_timeout_s));
   set("from", session.address ? `${escapeInvisible(session.address)} ${TRANSPORTS[session.transport] ?? ""}` : NO_VALUE);

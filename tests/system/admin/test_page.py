@@ -12,6 +12,7 @@ from selenium.webdriver.common.keys import Keys
 
 from loadtest.servers import PresenceServer
 from presence.loadtest.client_loop import ClientLoop, LoopThread
+from presence.rosters import PresenceRosters
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
@@ -123,7 +124,10 @@ def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
             "their delays are counted",
         )
 
+        with PresenceRosters(redis_server.url) as rosters:
+            rosters.put(uids[1], uids[2:5])
         assert_an_online_user_is_explained(browser, uids[1])
+        assert "3 users" in browser.text("user-facts"), "with the size of the roster"
         browser.search(uids[-1])
         wait_until(lambda: browser.text("user-status") == "offline", "who went silent is offline")
         assert "idle_timeout" in browser.text("user-facts"), "and why is shown"
