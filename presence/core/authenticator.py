@@ -28,11 +28,11 @@ NO_SIGHT: Final = Sight()
 
 
 class Granted(NamedTuple):
-    """The token, the pass or the certificate is valid.
+    """The token, the pass or the certificate is valid, or a login needs none.
 
     Attributes:
         uid: the user that it names.
-        expires_at: monotonic seconds.
+        expires_at: monotonic seconds; infinite for a login that needs none.
         sight: whom its user may see, where the server asks for that.
         roster: the users in its claim `roster`, with a space between two.
     """

@@ -5,6 +5,7 @@ By token or certificate, bans, the order of logins, the number of sessions, and 
 `LoginPolicy` decides; it reads the registry and changes nothing but the counts of limits. The engine acts.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
@@ -12,7 +13,6 @@ from typing import NamedTuple
 from presence.common.rate_limit import RETRY_MIN_S
 from presence.core.admission import Admission
 from presence.core.authenticator import (
-    NO_SIGHT,
     Authenticator,
     AuthResult,
     CertificateAuthenticator,
@@ -73,13 +73,14 @@ class LoginPolicy:
         waited = guest.transport.receive_queue_age_s(guest.handle, now)
         if (refusal := self._refuse_any(guest.address, waited, now)) is not None:
             return refusal
-        identity = self._authenticate(guest, login, now)
-        if self.bans and not isinstance(identity, Refusal):
-            ban = self.bans.find(identity[0], login.device or "", now)
-            identity = identity if ban is None else ban.refusal(now)
-        if isinstance(identity, Refusal):
-            return identity
-        uid, expires_at, sight, roster = identity
+        granted = self._authenticate(guest, login, now)
+        if self.bans and isinstance(granted, Granted):
+            ban = self.bans.find(granted.uid, login.device or "", now)
+            granted = granted if ban is None else ban.refusal(now)
+        if isinstance(granted, Refusal):
+            return granted
+        uid = granted.uid
+        expires_at = None if granted.expires_at == math.inf else granted.expires_at
         key: SessionKey = uid if login.device is None else (uid, login.device)
         existing = self.registry.get(key)
         if existing is not None and existing.login_at > now - waited + ARRIVAL_ERROR_S:
@@ -97,8 +98,8 @@ class LoginPolicy:
         )
         return LoginGrant(
             NewSession(key, self.clamp_idle_timeout(login.idle_timeout), now - waited, expires_at),
-            sight,
-            roster,
+            granted.sight,
+            granted.roster,
             Code.CLOSED if is_order_uncertain else Code.REPLACED,  # after `CLOSED` that client may return
             excess,
         )
@@ -124,11 +125,8 @@ class LoginPolicy:
         granted = self.authenticator.renewal(token, session.uid, now)
         return _first_to_expire(self._certified(session, session.uid, now), granted)
 
-    def _authenticate(
-        self, guest: Guest, login: Login, now: float
-    ) -> tuple[str, float | None, Sight, str] | Refusal:
-        """Return who logs in, when the token or the certificate expires, whom that user may see, and the
-        roster that the token claims."""
+    def _authenticate(self, guest: Guest, login: Login, now: float) -> AuthResult:
+        """Return who logs in, by the token or the certificate if this server asks for one."""
         certified = self._certified(guest, login.uid, now)
         if isinstance(certified, Refusal):
             return certified
@@ -146,13 +144,13 @@ class LoginPolicy:
         certificate = client.transport.certificate(client.handle)
         return None if certificate is None else self.certificates.login(certificate, uid, now)
 
-    def _claimed(self, login: Login) -> tuple[str, None, Sight, str] | Refusal:
+    def _claimed(self, login: Login) -> AuthResult:
         """Return the user that a client claims to be, where nothing proves it."""
         if self.certificates is not None:
             return Refusal(Code.AUTH_FAILED, "this server asks for a client certificate")
         if login.uid is None:
             return Refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid")
-        return login.uid, None, NO_SIGHT, ""
+        return Granted(login.uid, math.inf)
 
     def _excess_sessions(self, uid: str, device_class: str, now: float) -> list[Session] | Refusal:
         """Return the user's sessions that have to go if one more device logs in, or its refusal.
