@@ -119,9 +119,18 @@ class PendingWatches:
         """Return the users that a session will watch when its watches are answered."""
         return {uid for watch in self._by_session.get(session, ()) for uid in watch.wanted}
 
-    def only_in_rosters(self, session: Session) -> set[str]:
-        """Return the users that a session will watch because of its roster."""
-        return {uid for watch in self._by_session.get(session, ()) for uid in watch.roster - watch.named}
+    def rosters_of(self, session: Session) -> set[str]:
+        """Return the users that a session will watch because of its roster, named or not."""
+        return {uid for watch in self._by_session.get(session, ()) for uid in watch.roster}
+
+    def named_by(self, session: Session) -> set[str]:
+        """Return the users that a session will watch because its client has named them."""
+        return {
+            uid
+            for watch in self._by_session.get(session, ())
+            for uid in (watch.uids if watch.follower is None else watch.named)
+            if uid not in watch.unwatched
+        }
 
     def asked_by(self, session: Session) -> set[str]:
         """Return the users in the answers that a session waits for."""

@@ -431,8 +431,8 @@ class Watching:
     def _stop_following(self, follower: RosterFollower, uids: list[str] | None) -> list[str] | None:
         """Let a session follow no longer; return the users that it unwatches, beside those given."""
         session, request = follower.session, follower.request
-        unnamed = self._pending.only_in_rosters(session).union(self._watches.watched_by(session))
-        unnamed -= follower.named
+        named = follower.named.union(self._pending.named_by(session), request.uids if request else ())
+        unnamed = self._pending.rosters_of(session).union(self._watches.watched_by(session)) - named
         self._rosters.stop(session)
         if request is not None:  # it waits for a roster that is not wanted any more
             self._watch(session, request, ())

@@ -386,6 +386,39 @@ async def test_an_unwatch_of_the_roster_ends_it(autojump_clock: MockClock, uids:
         assert at.watching.watches(watcher) == (0 if uids is None else 2)
 
 
+@pytest.mark.parametrize("with_roster", [False, True])
+async def test_a_user_named_by_a_watch_that_waits_stays_watched_when_the_roster_is_not_followed_any_more(
+    autojump_clock: MockClock, *, with_roster: bool
+) -> None:
+    async with desk() as at:
+        watcher, line = await at.following("ann", "bob")
+        at.watching.take(watcher, WatchRequest(2, ["bob"], roster=with_roster))
+        at.watching.take(watcher, UnwatchRequest(3, [], roster=True))
+        await trio.sleep(SOON_S)
+        answers = {packet.id: packet.payload for packet in line.packets()}
+        assert (answers[3], sorted(answers[2]["presence"])) == ({}, ["bob"])
+        at.node.shard.write("ann", "online")
+        at.node.shard.write("bob", "online")
+        await trio.sleep(SOON_S)
+        assert (told(line), at.watching.watches(watcher)) == ([("bob", "online", "login")], 1)
+
+
+async def test_a_user_named_while_the_roster_adds_them_stays_watched_without_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with desk() as at:
+        watcher, line = await at.following("ann")
+        at.node.channel.is_up = False
+        await at.put("ann", "bob")
+        at.watching.take(watcher, WatchRequest(2, ["bob"]))
+        at.watching.take(watcher, UnwatchRequest(3, [], roster=True))
+        at.node.channel.is_up = True
+        await trio.sleep(3)
+        answers = {packet.id: packet.payload for packet in line.packets()}
+        assert (answers[3], sorted(answers[2]["presence"])) == ({}, ["bob"])
+        assert at.watching.watches(watcher) == 1
+
+
 @pytest.mark.parametrize("is_read", [False, True])
 @pytest.mark.parametrize("uids", [None, []])
 async def test_an_unwatch_before_the_answer_leaves_nothing_of_the_roster(
