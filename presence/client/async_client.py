@@ -198,7 +198,18 @@ class Client:
         or `EncodeError`, and then nothing changed.
         """
         given = None if uids is None else user_ids(uids)
-        id = self._link.machine.unwatch(given, self._request_timeout_s, self._link.now())
+        await self._unwatched(self._link.machine.unwatch(given, self._request_timeout_s, self._link.now()))
+
+    async def unwatch_roster(self) -> None:
+        """Stop watching the users whom the backend has listed for this user; changes of the list end, too.
+
+        Users whom the program also watches by name stay watched. As `unwatch`, it takes effect immediately,
+        whatever is raised.
+        """
+        await self._unwatched(self._link.machine.unwatch_roster(self._request_timeout_s, self._link.now()))
+
+    async def _unwatched(self, id: int | None) -> None:
+        """Wait until the server has confirmed an unwatch, unless it ended with the connection."""
         if id is None:
             await checkpoint()
             return

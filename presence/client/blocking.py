@@ -241,6 +241,10 @@ class BlockingClient:
         """Stop watching some users, or all. See `Client.unwatch`."""
         self._call(partial(self._client.unwatch, uids))
 
+    def unwatch_roster(self) -> None:
+        """Stop watching the users whom the backend has listed for this user. See `Client.unwatch_roster`."""
+        self._call(self._client.unwatch_roster)
+
     def update(
         self,
         *,

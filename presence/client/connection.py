@@ -73,6 +73,8 @@ class _Roster(NamedTuple):
         self, error: RequestFailed, _others: list["_OwnRequest"]
     ) -> tuple[Effects, list["_OwnRequest"]]:
         watches = self.state.watches
+        if not watches.follows_roster:  # the program has unwatched it since
+            return [], []
         if error.code == Code.UNSUPPORTED and watches.roster_was_granted:
             # An older server, as during an upgrade: it can watch the users as they were listed last.
             return [], [_Watches(self.state, uids, are_listed=True) for uids in watches.listed_batches()]

@@ -130,6 +130,8 @@ class PersistentState:
             self.watches.request_sent(id, packet.payload["uids"])
         elif packet.kind == Kind.UNWATCH:
             self.watches.unwatch_sent(id, packet.payload.get("uids"))
+            if packet.payload.get("roster"):
+                self.watches.unwatch_roster()
 
     def request_granted(
         self, id: int, packet: Packet, answer: Mapping[str, Any], *, is_own: bool

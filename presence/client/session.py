@@ -351,7 +351,8 @@ class ClientSession:
         self.sight_requests.discard(id)
         self.watch_requests.discard(id)
         if packet.kind == Kind.OK:
-            if not (pending.packet.payload.get("roster") and "roster" not in payload):
+            asks_for_roster = pending.packet.kind == Kind.WATCH and pending.packet.payload.get("roster")
+            if not asks_for_roster or "roster" in payload:
                 return self._granted(id, pending, payload, now)
             payload = _NO_ROSTERS
         self.persistent_state.watches.request_failed(id)

@@ -308,7 +308,7 @@ class ClientMachine:
             self._connection.watch_roster(now)
 
     def unwatch(self, uids: list[str] | None, timeout_s: float, now: float) -> int | None:
-        """Stop watching some users, or all; return the request's id, or None if not connected.
+        """Stop watching some users, or all and the roster; return the request's id, or None if not connected.
 
         Raises `Ended`, or `protocol.EncodeError` for invalid uids.
         """
@@ -317,6 +317,14 @@ class ClientMachine:
         except NotConnected:
             protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
             self.persistent_state.watches.remove(uids)
+            return None
+
+    def unwatch_roster(self, timeout_s: float, now: float) -> int | None:
+        """Stop watching the roster; return the request's id, or None if not connected. Raises `Ended`."""
+        try:
+            return self.request(protocol.unwatch([], roster=True), timeout_s, now)
+        except NotConnected:
+            self.persistent_state.watches.unwatch_roster()
             return None
 
     def abandon_request(self, id: int) -> Effects:

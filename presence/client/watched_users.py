@@ -92,8 +92,10 @@ class WatchedUsers:
 
         `is_own`: it was the client's own request, for users whom it watches already.
         """
-        requested = self._requested.pop(id, {})
-        if not is_own:
+        requested: Iterable[str] = self._requested.pop(id, {})
+        if is_own:  # they may have left with the roster since
+            requested = [uid for uid in requested if uid in self._known]
+        else:
             self._listed.difference_update(requested)
         changed = (self._answered(uid, states.get(uid, _UNKNOWN)) for uid in requested)
         return [change for change in changed if change is not None]
@@ -181,8 +183,13 @@ class WatchedUsers:
             self._known.pop(uid, None)
             self._listed.discard(uid)
 
+    def unwatch_roster(self) -> None:
+        """Follow the roster no longer, also if a request for it is granted that was sent before."""
+        self._roster_requested.clear()
+        self.end_roster()
+
     def end_roster(self) -> tuple[str, ...]:
-        """The server has refused the roster; return its users, who are not watched any more."""
+        """Follow the roster no longer; return the users watched only because of it, who are not any more."""
         self.follows_roster = self.roster_was_granted = False
         ended = tuple(uid for uid in self._known if uid in self._listed)
         self.end(ended)
@@ -200,8 +207,7 @@ class WatchedUsers:
         """Stop watching some users, all and the roster if `uids` is None, also in pending requests."""
         gone = list(self._known) if uids is None else list(uids)
         if uids is None:
-            self._roster_requested.clear()
-            self.follows_roster = self.roster_was_granted = False
+            self.unwatch_roster()
         for requested in self._requested.values():
             for uid in list(requested) if uids is None else gone:
                 requested.pop(uid, None)

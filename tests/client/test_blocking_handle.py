@@ -125,3 +125,4 @@ def test_an_older_server_has_no_roster(client: BlockingClient) -> None:
     ended = client.receive(PATIENCE_S, "presence")
     assert isinstance(ended, WatchEnded)
     assert (ended.uids, ended.reason) == ((), "unsupported")
+    client.unwatch_roster()

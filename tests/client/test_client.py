@@ -252,6 +252,26 @@ async def test_the_roster_is_given_to_the_caller_and_its_changes_to_the_iterator
 
 
 @on_both_backends(autojump=True)
+async def test_the_roster_is_unwatched_and_named_users_stay() -> None:
+    script = ScriptedServer()
+    script.answer = {"states": ["bob"], "roster": 1}
+    async with connect("nowhere", 1, uid="ann", options=ClientOptions(open_stream=script.open)) as client:
+        await client.watch_roster()
+        script.answer = {"states": ["eve"]}
+        await client.watch(["eve"])
+        await client.unwatch_roster()
+        assert (script.received[-1].kind, script.received[-1].payload) == (
+            Kind.UNWATCH,
+            {"uids": [], "roster": True},
+        )
+        assert client.watched == {"eve": UserState("offline")}
+        await script.hang_up()
+        await anyio.sleep(0.1)
+        await client.unwatch_roster()
+        assert client.state is State.WAITING
+
+
+@on_both_backends(autojump=True)
 async def test_an_unwatch_needs_no_connection() -> None:
     script = ScriptedServer()
     script.answer = {"presence": {uid: {"status": "online", "id": "5-0"} for uid in ("bob", "eve")}}

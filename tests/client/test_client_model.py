@@ -100,6 +100,7 @@ def names_no_listed_user(right: Method) -> Method:
         ("roster_granted", forgets_who_was_listed),
         ("add", names_no_listed_user),
         ("_joins", lambda _: lambda self, uid: self.follows_roster),  # before the server has read an unwatch
+        ("unwatch_roster", lambda _: WatchedUsers.end_roster),  # a request of before it may be granted
         ("listed_batches", lambda _: lambda _: iter(())),  # nobody is asked for at an older server
         ("is_listed", lambda _: lambda *_: False),  # a request of before names who was listed since
     ],

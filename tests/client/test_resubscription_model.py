@@ -75,7 +75,10 @@ class Server:
         self.named -= uids
         self.listed -= uids
         self.unwatched |= uids & self.roster
-        self.follows_roster = self.follows_roster and "uids" in request.payload
+        if "uids" not in request.payload or request.payload.get("roster"):
+            self.follows_roster = False
+            self.listed.clear()
+            self.unwatched.clear()
         return protocol.ok(request.id)
 
     def list(self, uid: str) -> list[Packet]:
@@ -155,6 +158,16 @@ class Watching(RuleBasedStateMachine):
         if uids is None:
             self.follows_roster = self.had_roster = False
         self.server_answers(False, True)
+
+    @rule()
+    def program_unwatches_the_roster(self) -> None:
+        self.driven.machine.unwatch_roster(1.0, self.driven.now)
+        self.driven.note([])
+        for each in self.told - self.wanted:
+            self.shown_ids.pop(each, None)
+        self.told.clear()
+        self.server_answers(False, True)
+        self.follows_roster = self.had_roster = False
 
     @rule(uid=st.sampled_from(UIDS), status=st.sampled_from(STATUSES))
     def user_changes(self, uid: str, status: str) -> None:
@@ -305,7 +318,10 @@ def forgets_who_is_listed(right: Methods) -> Methods:
 
 def takes_named_users_for_listed(right: Methods) -> Methods:
     def request_granted(self: WatchedUsers, *arguments: Any, is_own: bool) -> Any:
-        return right(self, *arguments, is_own=True)
+        listed = {*self._listed}
+        changes = right(self, *arguments, is_own=is_own)
+        self._listed |= listed
+        return changes
 
     return request_granted
 

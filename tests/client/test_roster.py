@@ -154,6 +154,81 @@ def test_a_refused_roster_is_not_followed() -> None:
     assert (known(driven), driven.reconnect()) == ({}, [])
 
 
+# The program watches it no longer
+
+
+def unwatch(driven: Driven) -> int | None:
+    id = driven.machine.unwatch_roster(10.0, driven.now)
+    driven.note([])
+    return id
+
+
+def test_an_unwatch_of_the_roster_ends_it_and_leaves_the_users_whom_the_program_has_named(
+    online: Driven,
+) -> None:
+    online.watch(zoe=state("online", "1-0"))
+    id = unwatch(online)
+    assert requests(online.sent)[-1] == ROSTER
+    assert online.sent[-1].kind == Kind.UNWATCH
+    online.receive(change("bob", "away", "2-0"), change("kim", "away", "2-0", "watched"), protocol.ok(id))
+    assert (online.answers[id or 0], online.changes()) == ({}, [])
+    assert known(online) == {"eve": "online", "zoe": "online"}
+    assert requests(online.reconnect()) == [{"uids": ["eve", "zoe"]}]
+
+
+def test_a_listed_user_whom_a_call_names_meanwhile_is_watched_by_its_answer(online: Driven) -> None:
+    id = online.ask(protocol.watch(["bob"]))
+    unwatch(online)
+    assert "bob" not in known(online)
+    online.receive(protocol.ok(id, presence={"bob": state("away", "2-0")}), change("bob", "online", "3-0"))
+    assert online.changes() == [("bob", "online", "3-0", "login")]
+    assert requests(online.reconnect()) == [{"uids": ["eve", "bob"]}]
+
+
+def test_an_unwatch_of_the_roster_ends_requests_without_an_answer(online: Driven) -> None:
+    id = ask(online)
+    unwatch(online)
+    online.receive(answer(id, bob=state("online", "1-0"), kim=state("away", "2-0")))
+    assert (online.changes(), known(online)) == ([], {"eve": "online"})
+    assert requests(online.reconnect()) == [{"uids": ["eve"]}]
+
+
+def test_the_roster_can_be_watched_again_immediately(online: Driven) -> None:
+    unwatch(online)
+    id = ask(online)
+    online.receive(answer(id, bob=state("away", "2-0")))
+    assert known(online) == {"eve": "online", "bob": "away"}
+    assert requests(online.reconnect()) == [ROSTER, {"uids": ["eve"]}]
+
+
+def test_the_roster_can_be_unwatched_without_a_connection(online: Driven) -> None:
+    online.lose()
+    assert unwatch(online) is None
+    online.run(online.machine.deadline - online.now)
+    before = len(online.sent)
+    online.log_in()
+    assert requests(online.sent[before:]) == [{"uids": ["eve"]}]
+    online.machine.close()
+    with pytest.raises(Ended):
+        unwatch(online)
+
+
+@pytest.mark.parametrize("code", [Code.BUSY, Code.TOO_LARGE])
+def test_a_refusal_of_a_roster_that_the_program_has_unwatched_is_not_reported(code: Code) -> None:
+    driven = Driven()
+    driven.machine.watch_roster_nowait(driven.now)
+    driven.log_in()
+    id = driven.sent[-1].id
+    unwatch(driven)
+    driven.receive(protocol.error(id, code, "no"))
+    driven.run(70.0, answering=True)
+    assert [each for each in driven.pushes if isinstance(each, WatchEnded)] == []
+    assert [each.kind for each in driven.sent if each.kind in (Kind.WATCH, Kind.UNWATCH)] == [
+        Kind.WATCH,
+        Kind.UNWATCH,
+    ]
+
+
 # Without waiting
 
 
@@ -259,3 +334,17 @@ def test_an_older_server_is_asked_for_the_users_who_were_listed_last(online: Dri
     online.receive(protocol.ok(online.sent[-1].id, presence={"bob": state("away", "2-0")}))
     assert ("bob", "away", "2-0", "meanwhile") in online.changes()
     assert requests(online.reconnect()) == [ROSTER, {"uids": ["eve"]}], "the next server may have rosters"
+
+
+def test_users_whom_an_older_server_is_asked_for_are_not_watched_once_the_roster_is_not(
+    online: Driven,
+) -> None:
+    roster, eve = online.reconnect()
+    online.receive(protocol.ok(roster.id, presence={}), protocol.ok(eve.id, presence={}))
+    asked = online.sent[-1]
+    unwatch(online)
+    online.receive(
+        protocol.ok(asked.id, presence={"bob": state("away", "2-0")}), change("bob", "online", "3-0")
+    )
+    assert known(online).keys() == {"eve"}
+    assert requests(online.reconnect()) == [{"uids": ["eve"]}]

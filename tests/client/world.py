@@ -56,6 +56,7 @@ ACTIONS: Final = {  # and how often each is taken, to the others
     "the program watches the roster": 5,
     "the program watches the roster soon": 10,
     "the program unwatches all": 1,
+    "the program unwatches the roster": 2,
     "the backend lists a user": 60,
     "the program gives a pass": 5,
     "the program updates": 5,
@@ -124,6 +125,7 @@ class World:
         self._sent: dict[int, Packet] = {}  # by id, without an answer
         self._renewals: dict[int, float] = {}  # by id of the client's own updates: when they time out
         self._own: dict[int, float] = {}  # by id of the client's own watches: when they time out
+        self._too_late: set[int] = set()  # of these, sent before the roster was unwatched
         self._own_streak = 0
         self._own_due_at = math.inf
         self._own_postponed: list[set[str]] = []
@@ -355,9 +357,21 @@ class World:
         self._unwatch(self._some_users())
 
     def _the_program_unwatches_all(self) -> None:
+        self._no_roster()
+        self._unwatch(None)
+
+    def _the_program_unwatches_the_roster(self) -> None:
+        if self.machine.state is not State.ENDED:
+            if (id := self.machine.unwatch_roster(5.0, self.now)) is not None:
+                self._due[id] = self.now + 5.0
+            self._no_roster()
+            self._told.clear()
+        self._note([])
+
+    def _no_roster(self) -> None:
         self._follows_roster = self._had_roster = False
         self._roster_requests.clear()
-        self._unwatch(None)
+        self._too_late |= self._own.keys()
 
     def _unwatch(self, uids: list[str] | None) -> None:
         id = self.machine.unwatch(uids, 5.0, self.now)
@@ -569,7 +583,8 @@ class World:
     def _before_roster_answer(self, packet: Packet, id: int) -> None:
         is_own, unwatched = id in self._own, self._roster_requests.pop(id, None)
         if "roster" in packet.payload and (is_own or unwatched is not None):
-            self._follows_roster = self._had_roster = True
+            if id not in self._too_late:
+                self._follows_roster = self._had_roster = True
             states = packet.payload.get("states") or packet.payload.get("presence", {})
             if unwatched is not None:
                 self._told |= {protocol.from_row(each)[0] for each in states} - unwatched - self._wanted
