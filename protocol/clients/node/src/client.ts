@@ -162,8 +162,9 @@ export abstract class BaseClient {
 
   /**
    * Iterates over the messages from the call on, as long as the client is not ended; then it ends, or throws the
-   * error of `end`. Called while the client is ended, it iterates from the next `connect` on. At most `maxMessages` wait for a program that does not read; beyond, the oldest are dropped,
-   * and a `Dropped` takes their place. Each iterator gets every message.
+   * error of `end`. Called while the client is ended, it iterates from the next `connect` on. At most `maxMessages`
+   * wait for a program that does not read; beyond, the oldest are dropped, and a `Dropped` takes their place. Each
+   * iterator gets every message.
    */
   messages<Body = unknown>({ signal }: Abortable = {}): AsyncIterableIterator<Delivered<Body> | Dropped> {
     return this.streams.messages(this.newestRun, signal) as AsyncIterableIterator<Delivered<Body> | Dropped>;
@@ -369,19 +370,18 @@ export abstract class BaseClient {
     this.machine.check(Kind.UNWATCH, { uids: list });
     checkSignal(signal);
     signal?.throwIfAborted(); // a server that is not told would go on
-    const answered = this.watchedUsers.removeBy(list);
-    if (this.machine.state !== "online") {
-      answered();
-      return; // the watches have ended with the connection
-    }
-    try {
-      await this.request(Kind.UNWATCH, { uids: list }, answered, { signal });
-    } catch (error) {
-      answered();
-      if (!(error instanceof ConnectionLost)) {
-        throw error;
-      }
-    }
+    await this.requestUnwatch({ uids: list }, this.watchedUsers.removeBy(list), signal);
+  }
+
+  /**
+   * Stops watching the users whom the backend has listed for this user, also while offline. Users whom the program
+   * also watches by name stay watched. No events of the others follow the call.
+   */
+  async unwatchRoster({ signal }: Abortable = {}): Promise<void> {
+    checkSignal(signal);
+    signal?.throwIfAborted();
+    this.watchedUsers.unwatchRoster();
+    await this.requestUnwatch({ uids: [], roster: true }, () => undefined, signal);
   }
 
   /** The newest known states of the watched users. */
@@ -705,6 +705,26 @@ export abstract class BaseClient {
   /** These users are not watched any more, but the server may watch them. */
   private undoWatch(uids: readonly string[]): void {
     this.unwatch(uids).catch(() => undefined);
+  }
+
+  /** Tells the server, if there is a connection; `answered` is called when it has read that, or never will. */
+  private async requestUnwatch(
+    payload: Readonly<Record<string, unknown>>,
+    answered: () => void,
+    signal?: AbortSignal,
+  ): Promise<void> {
+    if (this.machine.state !== "online") {
+      answered();
+      return; // the watches have ended with the connection
+    }
+    try {
+      await this.request(Kind.UNWATCH, payload, answered, { signal });
+    } catch (error) {
+      answered();
+      if (!(error instanceof ConnectionLost)) {
+        throw error;
+      }
+    }
   }
 
   private requestWatch(uids: readonly string[], signal?: AbortSignal): Promise<Map<string, UserState>> {

@@ -124,6 +124,9 @@ export class Restoration {
     uids: [],
     send: () => (this.watchedUsers.followsRoster ? this.sender.watchRoster() : null),
     refused: ({ code, reason, message }) => {
+      if (!this.watchedUsers.followsRoster) {
+        return []; // the program has unwatched it since
+      }
       if (code === Code.UNSUPPORTED && this.watchedUsers.rosterWasGranted) {
         // An older server, as during an upgrade: it can watch the users as they were listed last.
         return this.watchesOf(this.watchedUsers.known(true));

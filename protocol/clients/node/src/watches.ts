@@ -44,7 +44,7 @@ interface Watch {
 export interface RosterRequest {
   /** Users unwatched since it was sent. */
   readonly unwatched: Set<string>;
-  /** Whether all were. */
+  /** Whether the roster was. */
   isOver: boolean;
 }
 
@@ -99,10 +99,17 @@ export class WatchedUsers {
     return request;
   }
 
-  /** A request for the roster failed; returns whether the roster is not followed. */
+  /** A request for the roster failed; returns whether the server has to be told if it grants it all the same. */
   rosterFailed(request: RosterRequest): boolean {
     this.rosterRequests.delete(request);
-    return !this.followsRoster && this.rosterRequests.size === 0;
+    return !request.isOver && !this.followsRoster && this.rosterRequests.size === 0;
+  }
+
+  /** Follows the roster no longer, also if a request for it is granted that was sent before. */
+  unwatchRoster(): void {
+    this.rosterRequests.forEach((request) => (request.isOver = true));
+    this.rosterRequests.clear();
+    this.endRoster();
   }
 
   /**
@@ -152,7 +159,7 @@ export class WatchedUsers {
     }
   }
 
-  /** The server refused the roster; returns its users, who are not watched any more. */
+  /** Follows the roster no longer; returns the users watched only because of it, who are not any more. */
   endRoster(): string[] {
     this.followsRoster = this.rosterWasGranted = false;
     const ended = this.known(true);
@@ -291,11 +298,10 @@ export class WatchedUsers {
   /** Stops watching some users, all and the roster if `uids` is left out. */
   remove(uids?: readonly string[]): void {
     for (const request of this.rosterRequests) {
-      request.isOver ||= uids === undefined;
       uids?.forEach((uid) => request.unwatched.add(uid));
     }
     if (uids === undefined) {
-      this.followsRoster = this.rosterWasGranted = false;
+      this.unwatchRoster();
     }
     for (const uid of uids ?? [...this.watches.keys()]) {
       this.watches.delete(uid);

@@ -321,6 +321,41 @@ whenOnline("an aborted request for the roster is undone", async ({ client, peer 
   assert.deepEqual((await peer.next(Kind.UNWATCH)).payload, { uids: [], roster: true });
 });
 
+whenOnline("the roster is unwatched, and is not asked for again", async (context) => {
+  const { client, peer, server, events } = context;
+  const roster = client.watchRoster();
+  await peer.grant(Kind.WATCH, { states: ["bob", "eve"], roster: 2 });
+  await roster;
+  const watch = client.watch(["eve"]);
+  await peer.grant(Kind.WATCH, { states: ["eve"] });
+  await watch;
+  const unwatched = client.unwatchRoster();
+  assert.deepEqual([...client.watched().keys()], ["eve"]);
+  assert.deepEqual((await peer.grant(Kind.UNWATCH, {})).payload, { uids: [], roster: true });
+  await unwatched;
+  peer.socket.destroy();
+  const next = await server.accept();
+  await next.logIn();
+  assert.deepEqual((await next.next(Kind.WATCH)).payload, { uids: ["eve"] });
+  next.socket.destroy();
+  await nextEvent(client, "disconnected");
+  await client.unwatchRoster();
+  assert.deepEqual(events.slice(1), ["disconnected closed", "connected", "disconnected closed"]);
+});
+
+whenOnline("a refusal of a roster that was unwatched is not reported", async ({ client, peer, events }) => {
+  client.watchRosterNowait();
+  const { id } = await peer.next(Kind.WATCH);
+  const unwatched = client.unwatchRoster();
+  peer.send({ kind: Kind.ERROR, id, payload: { code: Code.UNSUPPORTED, reason: "unsupported", message: "" } });
+  await peer.grant(Kind.UNWATCH, {});
+  await unwatched;
+  const answer = client.query(["bob"]);
+  await peer.grant(Kind.QUERY, { states: ["bob"] });
+  await answer;
+  assert.deepEqual(events, ["connected"]);
+});
+
 whenOnline("an older server has no roster", async ({ client, peer, events }) => {
   const roster = client.watchRoster();
   await peer.grant(Kind.WATCH, { presence: {} });

@@ -241,6 +241,14 @@ planted(
 );
 
 planted(
+  "a request for the roster is granted although it was unwatched since",
+  WatchedUsers,
+  "unwatchRoster",
+  /client and server disagree|who follows the roster/,
+  () => WatchedUsers.prototype.endRoster,
+);
+
+planted(
   "an older server is not asked for those who were listed",
   WatchedUsers,
   "known",

@@ -546,6 +546,18 @@ export class World {
     this.followsRoster = true;
   }
 
+  private unwatchRoster(): void {
+    const before = [...this.client.watched().keys()];
+    this.followsRoster = false;
+    this.rosterEnds += 1;
+    this.call("unwatchRoster", (signal) => this.client.unwatchRoster({ signal }));
+    const after = this.client.watched();
+    before.filter((uid) => !after.has(uid)).forEach((uid) => this.forget(uid));
+    if (this.older.has(this.server.peer)) {
+      USERS.forEach((uid) => this.uncertain.add(uid)); // it was asked for them by name
+    }
+  }
+
   private watchNowait(): void {
     const uid = this.anyUser();
     this.note(`watchNowait ${uid}`);
@@ -553,7 +565,12 @@ export class World {
   }
 
   private unwatch(): void {
-    if (this.random() < 0.2) {
+    const luck = this.random();
+    if (luck > 0.7) {
+      this.unwatchRoster();
+      return;
+    }
+    if (luck < 0.2) {
       USERS.forEach((uid) => this.forget(uid));
       this.followsRoster = false;
       this.rosterEnds += 1;

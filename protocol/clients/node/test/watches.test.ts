@@ -265,3 +265,26 @@ test("a refused roster ends the watches of its users", () => {
   assert.deepEqual(watches.endRoster(), ["bob"]);
   assert.deepEqual([uids(watches), watches.followsRoster, watches.rosterWasGranted], [["ann"], false, false]);
 });
+
+test("without the roster its users are not watched, and those whom the program has named are", () => {
+  const watches = withRoster();
+  watches.requestSent(["bob"]);
+  const isSince = watches.watchedSince(["bob"]);
+  const request = watches.rosterRequested();
+  watches.unwatchRoster();
+  assert.deepEqual([uids(watches), watches.followsRoster], [["ann"], false]);
+  const states = new Map([["kim", state("online", "2-0")]]);
+  assert.deepEqual(watches.applyRoster(request, states, true), []);
+  assert.equal(watches.rosterFailed(request), false, "the server has been told");
+  assert.equal(watches.applyChange(added("kim", "2-0")), false);
+  assert.ok(isSince("bob"), "a call waits for them");
+  assert.deepEqual(watches.applySnapshot(new Map([["bob", state("online", "1-0")]])), []);
+  assert.deepEqual(uids(watches), ["ann", "bob"]);
+});
+
+test("a request that was unwatched hides no other that may be granted", () => {
+  const watches = new WatchedUsers();
+  watches.rosterRequested();
+  watches.unwatchRoster();
+  assert.equal(watches.rosterFailed(watches.rosterRequested()), true);
+});
