@@ -128,7 +128,7 @@ export abstract class BaseClient {
     const sender = {
       request: this.request.bind(this),
       update: (change: LoginChange) => this.requestUpdate(change, () => undefined),
-      watch: (uids: readonly string[]) => this.requestWatch(uids),
+      watch: (uids: readonly string[]) => this.requestWatch(uids, true),
       watchRoster: () => this.requestRoster(true),
       unwatch: (uids: readonly string[]) => this.undoWatch(uids),
       watchEnded: (push: WatchEnded) => this.emitPush(push),
@@ -310,7 +310,7 @@ export abstract class BaseClient {
     signal?.throwIfAborted();
     const request = this.watchedUsers.requestSent(list);
     try {
-      return await this.requestWatch(list, signal);
+      return await this.requestWatch(list, false, signal);
     } catch (error) {
       const mayBeGranted = error instanceof RequestTimeout || signal?.aborted === true;
       const uncertain = this.watchedUsers.requestFailed(request, mayBeGranted);
@@ -727,13 +727,18 @@ export abstract class BaseClient {
     }
   }
 
-  private requestWatch(uids: readonly string[], signal?: AbortSignal): Promise<Map<string, UserState>> {
+  /** @param isOwn whether no call of the program waits for the answer. */
+  private requestWatch(
+    uids: readonly string[],
+    isOwn: boolean,
+    signal?: AbortSignal,
+  ): Promise<Map<string, UserState>> {
     const { sight } = this.restoration;
     const isSince = this.watchedUsers.watchedSince(uids);
     const apply = (answer: ValueMap): Map<string, UserState> => {
       const states = parseUserStates(answer);
       const since = new Map([...states].filter(([uid]) => isSince(uid)));
-      return this.tell(states, this.watchedUsers.applySnapshot(since), sight);
+      return this.tell(states, this.watchedUsers.applySnapshot(since, isOwn), sight);
     };
     return this.request(Kind.WATCH, this.restoration.watchPayload(uids), apply, { signal });
   }

@@ -213,18 +213,26 @@ export class WatchedUsers {
     return uncertain;
   }
 
-  /** Applies the answer to a request; returns the changes of users whose state was known. */
-  applySnapshot(states: ReadonlyMap<string, UserState>): PresenceChanged[] {
+  /**
+   * Applies the answer to a request; returns the changes of users whose state was known.
+   *
+   * @param isOwn whether the client has asked by itself, for users whom it watches already.
+   */
+  applySnapshot(states: ReadonlyMap<string, UserState>, isOwn = false): PresenceChanged[] {
     const changes: PresenceChanged[] = [];
     for (const [uid, state] of states) {
       const watch = this.watches.get(uid);
       if (!watch) {
         continue; // unwatched in the meantime
       }
-      watch.isListed &&= watch.requests.size === 0; // else the program has named the user
-      watch.requests.clear();
       watch.grants += 1;
-      watch.isKept = true;
+      if (isOwn) {
+        watch.mayBeGranted ||= !watch.isKept; // it has ended since, and a call of the program decides about it
+      } else {
+        watch.requests.clear();
+        watch.isKept = true;
+        watch.isListed = false;
+      }
       changes.push(...this.answered(uid, watch, state));
     }
     return changes;

@@ -288,3 +288,24 @@ test("a request that was unwatched hides no other that may be granted", () => {
   watches.unwatchRoster();
   assert.equal(watches.rosterFailed(watches.rosterRequested()), true);
 });
+
+// An older server is asked by name for the users of a roster.
+
+test("an answer to the client itself names no user", () => {
+  const watches = withRoster();
+  const request = watches.requestSent(["bob"]);
+  const [change] = watches.applySnapshot(new Map([["bob", state("away", "2-0")]]), true);
+  assert.equal(change?.reason, "meanwhile");
+  assert.deepEqual(watches.requestFailed(request, false), []);
+  assert.deepEqual(uids(watches), ["ann", "bob"]);
+  assert.deepEqual(watches.known(true), ["bob"], "still because of the roster only");
+});
+
+test("a user whom the client has asked for itself and then dropped is unwatched if the call fails", () => {
+  const watches = withRoster();
+  const request = watches.requestSent(["bob"]);
+  watches.unwatchRoster();
+  watches.applySnapshot(new Map([["bob", state("away", "2-0")]]), true);
+  assert.deepEqual(watches.requestFailed(request, false), ["bob"]);
+  assert.deepEqual(uids(watches), ["ann"]);
+});
