@@ -175,6 +175,10 @@ class LeaseRenewal:
     def lease_holders(self) -> set[str]:
         return self._detector.lease_holders() - self._relay.former_ids
 
+    def live_nodes(self) -> int:
+        """Return how many nodes hold a lease, this one included, as far as it knows."""
+        return 1 + len(self.lease_holders())
+
     async def _renew(self) -> bool:
         """Renew the lease; False: this id was declared dead."""
         me = self._relay.node

@@ -104,6 +104,7 @@ def watching(url: str, node: Node, states: StoredStates, rosters: StoredRosters)
         memory_bytes=settings.watch_memory * 1_000_000,
         absence_s=settings.lease + settings.idle_timeout,
         shards=keys.shards,
+        live_nodes=node.cluster.live_nodes,
         device_events=settings.device_events,
         visibility=node.engine.visibility,
         quiet=node.engine.quiet,

@@ -36,8 +36,9 @@ _log = structlog.get_logger(__name__)
 class WatchedShards:
     """Watches users of all shards, with two connections to each server and no thread.
 
-    `shard_of` gives the shard of a user, of `shards` in all; `users` is the worker's table; others: see
-    `ShardWatch`. Of errors, those in a message skip it, and all others count as a loss.
+    `shard_of` gives the shard of a user, of `shards` in all; `users` is the worker's table; `live_nodes`: see
+    `ReadPaces`; others: see `ShardWatch`. Of errors, those in a message skip it, and all others count as a
+    loss.
 
     Attributes:
         states: the known states of all watched users.
@@ -53,6 +54,7 @@ class WatchedShards:
         *,
         users: UserTable,
         shards: int,
+        live_nodes: Callable[[], int],
         runtime: Runtime,
         faults: Faults,
     ) -> None:
@@ -60,7 +62,7 @@ class WatchedShards:
         self._shard_of = shard_of
         self._absence_s = absence_s
         self._max_user_channels = max(1, MAX_USER_CHANNELS // shards)
-        self._paces = ReadPaces()
+        self._paces = ReadPaces(live_nodes)
         self._push = push
         self._ready = ready
         self._runtime = runtime

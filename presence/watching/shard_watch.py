@@ -9,7 +9,7 @@ A shard is followed as a whole from `max_user_channels` watched users on, and by
 when it has had less than half of that for `LINGER_S`.
 
 Reads of known users can be many at once: those of a million users take each Redis seconds, and so they are
-spread over time, for all shards of a worker together (`ReadPaces`).
+spread over time, for all shards of a worker together, and where it matters for all workers (`ReadPaces`).
 
 Tests: `tests/watching/test_watch_service.py`, `tests/watching/test_shard_placement.py`,
 `tests/watching/test_whole_shards.py`.
@@ -17,7 +17,7 @@ Tests: `tests/watching/test_watch_service.py`, `tests/watching/test_shard_placem
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -35,9 +35,12 @@ COMPARE_INTERVAL_S: Final = 1.0  # between two comparisons of one shard; a full 
 COMPARE_CYCLE_S: Final = 30.0
 # Users, by a worker: a million take half an hour, and 54 workers 80 ms of Redis a second.
 MAX_COMPARED_PER_S: Final = 500
-# Users, by a worker: a million take 200 s. If 54 workers read that many, after Redis has lost data, they take
-# 0.8 s of it each second: twice as many users would leave nothing to the transitions.
+# Users, by a worker: a million take 200 s at the earliest, and 0.06 of a processor of the worker.
 MAX_REREAD_PER_PACE: Final = 500
+# Users, by all workers together, in about equal parts: 0.3 s of Redis each second, at 3 us per user. After it
+# has lost data all workers read at the same time, and the rest is for transitions, which are more than usual.
+ALL_REREAD_PER_PACE: Final = 10_000
+MIN_REREAD_PER_PACE: Final = 50  # users, by a worker, however many workers there are
 REREAD_PACE_S: Final = 0.1
 LINGER_S: Final = 30.0  # after its last user a shard stays subscribed to
 MAX_REPLAY_ENTRIES: Final = 20_000  # beyond, reading the users' records is cheaper
@@ -47,10 +50,14 @@ MAX_DEFERRED_PER_TURN: Final = 100  # events applied after a recovery: a millise
 
 
 class ReadPace:
-    """Lets a worker read only so many users per period for one purpose."""
+    """Lets a worker read only so many users per period for one purpose.
 
-    def __init__(self, users: int, seconds: float) -> None:
-        self._users = self._left = users
+    `users` returns how many; it is called in each period.
+    """
+
+    def __init__(self, users: Callable[[], int], seconds: float) -> None:
+        self._users = users
+        self._left = 1  # no period has begun
         self._seconds = seconds
         self._began = -math.inf  # the present period
 
@@ -59,19 +66,32 @@ class ReadPace:
         """When some may be read again."""
         return -math.inf if self._left > 0 else self._began + self._seconds
 
+    @property
+    def most(self) -> int:
+        """How many users may be read in one read."""
+        return min(self._users(), MAX_USERS_PER_SNAPSHOT)
+
     def charge(self, users: int, now: float) -> None:
-        """Record that users are read, at most as many as in one period."""
+        """Record that users are read, `most` at most."""
         if now >= self._began + self._seconds:
-            self._began, self._left = now, self._users + min(self._left, 0)
+            self._began, self._left = now, self._users() + min(self._left, 0)
         self._left -= users
 
 
-@dataclass(frozen=True, slots=True)
 class ReadPaces:
-    """How fast a worker reads the records of known users, of all shards together."""
+    """How fast a worker reads the records of known users, of all shards together.
 
-    compared: ReadPace = field(default_factory=lambda: ReadPace(MAX_COMPARED_PER_S, 1.0))
-    reread: ReadPace = field(default_factory=lambda: ReadPace(MAX_REREAD_PER_PACE, REREAD_PACE_S))
+    `live_nodes` returns how many workers share Redis, this one included, as far as it is known.
+    """
+
+    def __init__(self, live_nodes: Callable[[], int] = lambda: 1) -> None:
+        self.compared = ReadPace(lambda: MAX_COMPARED_PER_S, 1.0)
+        self.reread = ReadPace(lambda: reread_share(live_nodes()), REREAD_PACE_S)
+
+
+def reread_share(nodes: int) -> int:
+    """Return how many known users each of some workers may read again in `REREAD_PACE_S`."""
+    return min(MAX_REREAD_PER_PACE, max(MIN_REREAD_PER_PACE, ALL_REREAD_PER_PACE // max(nodes, 1)))
 
 
 @dataclass(slots=True)
@@ -279,7 +299,7 @@ class ShardWatch:
             self.compare_due = max(self.compare_due, now + COMPARE_INTERVAL_S)
             return
         if self._paces.reread.free_at <= now and (
-            absent := self.view.absent_users(now, MAX_USERS_PER_SNAPSHOT)
+            absent := self.view.absent_users(now, self._paces.reread.most)
         ):
             self._paces.reread.charge(len(absent), now)
             await self._read(channel, call, absent)
@@ -313,7 +333,7 @@ class ShardWatch:
                 self.statistics.rereads += 1
                 await self._begin_reread()
             return
-        uids, recovery.cursor = self.view.known.walk(recovery.cursor, MAX_USERS_PER_SNAPSHOT)
+        uids, recovery.cursor = self.view.known.walk(recovery.cursor, self._paces.reread.most)
         if uids:
             self._paces.reread.charge(len(uids), trio.current_time())
             as_of = (await self._read(channel, call, uids)).as_of

@@ -67,9 +67,10 @@ MAX_ROSTER_CHANGES_PER_TURN: Final = 64  # of one session: a millisecond; the re
 class Watching:
     """Serves requests of clients about other users.
 
-    `shard_of` gives the shard of a user, of `shards` in all; `servers` are those that have them. One session
-    may watch `max_watches` users; all together may take `memory_bytes`, and each `OWN_WATCHES` in any case,
-    see `WatchQuota`. `rosters`: where backends put them; None: there are none. `claimed_rosters`: those of
+    `shard_of` gives the shard of a user, of `shards` in all; `servers` are those that have them.
+    `live_nodes` returns how many nodes read from these, this one included. One session may watch
+    `max_watches` users; all together may take `memory_bytes`, and each `OWN_WATCHES` in any case, see
+    `WatchQuota`. `rosters`: where backends put them; None: there are none. `claimed_rosters`: those of
     tokens, uids with spaces in between. `absence_s`: see `ShardView`. `device_events`: whether clients can
     watch devices; if not, a watch with `detail` is like any other. `visibility`: whom each client may see;
     None: all users. `quiet`: sessions that get changes with their next packet. Errors in the handling of one
@@ -86,6 +87,7 @@ class Watching:
         memory_bytes: int,
         absence_s: float,
         shards: int = 1,
+        live_nodes: Callable[[], int] = lambda: 1,
         device_events: bool = False,
         visibility: Visibility | None = None,
         quiet: QuietSessions | None = None,
@@ -121,6 +123,7 @@ class Watching:
             self._on_known,
             users=self._users,
             shards=shards,
+            live_nodes=live_nodes,
             runtime=self._runtime,
             faults=self._faults,
         )

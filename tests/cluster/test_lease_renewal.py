@@ -35,6 +35,17 @@ async def test_a_node_that_leaves_is_marked_and_stops_renewing(clock: MockClock,
     assert last["sessions"] == 40, "sessions that moved elsewhere in the meantime count as returned"
 
 
+async def test_a_node_whose_lease_has_expired_is_not_among_the_live_ones(
+    clock: MockClock, redis: Redis
+) -> None:
+    cluster = made(redis)
+    await cluster.start()
+    assert cluster.live_nodes() == 2
+    with trio.move_on_after(LEASE_S + 1):
+        await cluster.run()
+    assert cluster.live_nodes() == 1
+
+
 async def test_a_hanging_loop_lets_its_lease_expire(clock: MockClock, redis: Redis) -> None:
     with trio.move_on_after(2 * LEASE_S):
         await made(redis, healthy=False).run()

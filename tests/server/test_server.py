@@ -33,6 +33,7 @@ from presence.server.stats_socket import ANSWER_BYTES
 from presence.store.embedded import EmbeddedRedis
 from presence.transports.limits import UNSENT_TIMEOUT_S
 from presence.transports.tls import HANDSHAKES
+from presence.watching import shard_watch
 from tests.support.waiting import until
 from tests.support.websocket_client import WebSocketStream
 from tests.transports import certificates
@@ -52,6 +53,18 @@ async def served(redis: EmbeddedRedis, **given: Any) -> AsyncIterator[tuple[Serv
             address = await nursery.start(server.serve)
             yield server, address
             await server.stop()
+
+
+async def test_servers_of_one_redis_share_the_pace_of_rereads(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_watch, "ALL_REREAD_PER_PACE", 600)
+    async with served(redis_server, lease=2.0) as (first, _):
+        paces = first._watching._shards._paces
+        assert paces.reread.most == 500
+        async with served(redis_server, lease=2.0):
+            await until(lambda: paces.reread.most == 300)
+        await until(lambda: paces.reread.most == 500)
 
 
 @pytest.mark.parametrize("kind", ["epoll", "stream"])

@@ -14,6 +14,7 @@ from presence.watching.shard_watch import (
     MAX_REREAD_PER_PACE,
     REREAD_PACE_S,
     ReadPace,
+    reread_share,
 )
 from presence.watching.watch_service import Watching
 from tests.watching.test_watch_service import Node, names, running, written
@@ -190,7 +191,7 @@ async def test_a_worker_compares_so_many_users_a_second_in_all_its_shards(
     ("users", "seconds"), [(MAX_COMPARED_PER_S, 1.0), (MAX_REREAD_PER_PACE, REREAD_PACE_S)]
 )
 def test_a_pace_allows_so_many_users_per_period(users: int, seconds: float) -> None:
-    pace = ReadPace(users, seconds)
+    pace = ReadPace(lambda: users, seconds)
     now, read = 0.0, 0
     while now < 20 * seconds:
         if pace.free_at <= now:
@@ -199,6 +200,36 @@ def test_a_pace_allows_so_many_users_per_period(users: int, seconds: float) -> N
         else:
             now = pace.free_at
     assert 19 * users <= read <= 21 * users
+
+
+@pytest.mark.parametrize(
+    ("nodes", "users"), [(0, 500), (1, 500), (20, 500), (40, 250), (54, 185), (200, 50), (1000, 50)]
+)
+def test_nodes_share_the_users_whom_they_read_again(nodes: int, users: int) -> None:
+    assert reread_share(nodes) == users
+
+
+async def test_the_share_of_a_node_follows_the_number_of_nodes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MAX_REREAD_PER_PACE", "ALL_REREAD_PER_PACE"):
+        monkeypatch.setattr(shard_watch, name, 4)
+    monkeypatch.setattr(shard_watch, "MIN_REREAD_PER_PACE", 1)
+    monkeypatch.setattr(shard_watch, "REREAD_PACE_S", 10.0)
+    nodes = 4
+    async with running(Node(live_nodes=lambda: nodes)) as node:
+        _, line = await node.watched(*MANY)
+        node.channel.is_up = False
+        await trio.sleep(1)
+        for uid in MANY:
+            node.shard.write(uid, "online")
+        node.shard.entries.clear()
+        node.channel.is_up = True
+        await trio.sleep(25)
+        assert len(written(line)) == 3
+        nodes = 1
+        await trio.sleep(10)
+        assert len(written(line)) == 4
 
 
 async def test_a_watch_is_answered_while_all_records_are_read_again(
