@@ -8,9 +8,6 @@ from typing import Any
 
 import presence
 
-SOURCES = [path.read_text("utf-8") for path in Path(presence.__file__).parent.rglob("*.py")]
-NODES = [node for source in SOURCES for node in ast.walk(ast.parse(source))]
-PARENTS = {child: node for node in NODES for child in ast.iter_child_nodes(node)}
 MAKERS = {"get_logger", "getLogger", "RateLimited"}  # of loggers
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 WORD = "(?:[a-z0-9'-]+|[A-Z]{2,}|Redis|Valkey)"
@@ -23,48 +20,60 @@ def name_of(node: Any) -> str:
     return getattr(node, "attr", "") or getattr(node, "id", "")
 
 
-def above(node: ast.AST, kind: type[ast.AST]) -> Any:
-    return node if isinstance(node, kind) else above(PARENTS[node], kind)
+class Program:
+    """The parsed sources of the package."""
 
+    def __init__(self) -> None:
+        self.sources = [path.read_text("utf-8") for path in Path(presence.__file__).parent.rglob("*.py")]
+        self.nodes = [node for source in self.sources for node in ast.walk(ast.parse(source))]
+        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
-def values(event: ast.Name | ast.Attribute) -> Iterator[Any]:
-    """Yield what is assigned to a name or attribute in its module, or passed for it to its class."""
-    for node in ast.walk(above(event, ast.Module)):
-        for target in getattr(node, "targets", [getattr(node, "target", None)]):
-            if type(target) is type(event) and name_of(target) == name_of(event):
-                yield getattr(node, "value", None)
-    if name_of(getattr(event, "value", None)) == "self":
-        owner = above(event, ast.ClassDef).name
-        for call in (node for node in NODES if isinstance(node, ast.Call) and name_of(node) == owner):
-            yield next((each.value for each in call.keywords if each.arg == name_of(event)), None)
+    def above(self, node: ast.AST, kind: type[ast.AST]) -> Any:
+        return node if isinstance(node, kind) else self.above(self.parents[node], kind)
 
+    def values(self, event: ast.Name | ast.Attribute) -> Iterator[Any]:
+        """Yield what is assigned to a name or attribute in its module, or passed for it to its class."""
+        for node in ast.walk(self.above(event, ast.Module)):
+            for target in getattr(node, "targets", [getattr(node, "target", None)]):
+                if type(target) is type(event) and name_of(target) == name_of(event):
+                    yield getattr(node, "value", None)
+        if name_of(getattr(event, "value", None)) == "self":
+            owner = self.above(event, ast.ClassDef).name
+            for call in (
+                node for node in self.nodes if isinstance(node, ast.Call) and name_of(node) == owner
+            ):
+                yield next((each.value for each in call.keywords if each.arg == name_of(event)), None)
 
-def texts(event: Any) -> Iterator[str]:
-    """Yield what an event may say; "?" if that cannot be found."""
-    match event:
-        case ast.Constant(value=str() | None as text):
-            yield from filter(None, [text])
-        case ast.JoinedStr():
-            yield "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "it" for part in event.values
-            )
-        case ast.IfExp():
-            yield from [*texts(event.body), *texts(event.orelse)]
-        case ast.Name() | ast.Attribute():
-            for value in [*values(event)] or [None]:
-                yield from texts(value)
-        case _:
-            yield "?"
+    def texts(self, event: Any) -> Iterator[str]:
+        """Yield what an event may say; "?" if that cannot be found."""
+        match event:
+            case ast.Constant(value=str() | None as text):
+                yield from filter(None, [text])
+            case ast.JoinedStr():
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "it" for part in event.values
+                )
+            case ast.IfExp():
+                yield from [*self.texts(event.body), *self.texts(event.orelse)]
+            case ast.Name() | ast.Attribute():
+                for value in [*self.values(event)] or [None]:
+                    yield from self.texts(value)
+            case _:
+                yield "?"
 
 
 def test_log_events_are_short_lower_case_phrases() -> None:
-    made = [node for node in NODES if isinstance(node, ast.Call) and name_of(node) in MAKERS]
-    loggers = MAKERS | {name_of(each) for node in made for each in getattr(PARENTS[node], "targets", ())}
-    uses = [node for node in NODES if isinstance(node, ast.Attribute) and node.attr in LEVELS]
-    calls = [above(node, ast.Call) for node in uses if name_of(node.value) in loggers]
+    program = Program()
+    nodes = program.nodes
+    made = [node for node in nodes if isinstance(node, ast.Call) and name_of(node) in MAKERS]
+    loggers = MAKERS | {
+        name_of(each) for node in made for each in getattr(program.parents[node], "targets", ())
+    }
+    uses = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr in LEVELS]
+    calls = [program.above(node, ast.Call) for node in uses if name_of(node.value) in loggers]
     in_text = re.compile(rf"log(?:ger)?(?:\(.*\))?\.(?:{'|'.join(LEVELS)})\b")
-    assert len(calls) == sum(len(in_text.findall(source)) for source in SOURCES)  # none is overlooked
-    events = {(text, ast.unparse(call)) for call in calls for text in texts(call.args[0])}
+    assert len(calls) == sum(len(in_text.findall(source)) for source in program.sources)  # none is overlooked
+    events = {(text, ast.unparse(call)) for call in calls for text in program.texts(call.args[0])}
     assert [each for each in events if not PHRASE.fullmatch(each[0])] == []
 
 
