@@ -17,6 +17,7 @@ from tests.client.world import World
 STEPS = 1500  # of one seed
 SEEDS = 4
 PLANTED_SEEDS = 60  # at most, for each planted fault
+FIRST_SEEDS = (1, 13, 52, 51)  # noticed most of the faults; the others follow
 
 Method = Callable[..., Any]
 
@@ -29,7 +30,7 @@ def test_whatever_happens_the_client_does_what_it_should(seed: int, fetches: boo
 
 def finds_a_fault() -> bool:
     """Whether the model notices that the client is not what it should be."""
-    for seed in range(PLANTED_SEEDS):
+    for seed in dict.fromkeys([*FIRST_SEEDS, *range(PLANTED_SEEDS)]):
         try:
             World(seed, fetches=bool(seed % 2)).run(STEPS)
         except AssertionError:
