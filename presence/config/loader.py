@@ -41,6 +41,8 @@ def exposures(s: Settings) -> Iterator[str]:
 
 MAX_TICKS = 100_000  # of the wheel: one set each, 40 MB
 
+MAX_SHARDS_WITH_ROOMS = 64  # each keeps a position of each: 4,096, some 0.4 MB
+
 ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - only compared with
 
 Conflict: TypeAlias = tuple[tuple[str, ...], str]
@@ -53,6 +55,7 @@ def conflicts(s: Settings) -> Iterator[Conflict]:
     yield from _exposure_conflicts(s)
     yield from _tls_conflicts(s)
     yield from _port_conflicts(s)
+    yield from _room_conflicts(s)
     if s.data_dir is not None and s.redis is not None:
         yield ("data_dir", "redis"), "is for the embedded Redis and cannot be combined with a redis URL"
 
@@ -107,6 +110,16 @@ def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
         yield (
             ("admin", "admin_tokens"),
             f"{s.admin} is reachable from other machines without authentication: set admin_tokens",
+        )
+
+
+def _room_conflicts(s: Settings) -> Iterator[Conflict]:
+    if s.rooms == "claimed" and s.token_keys is None:
+        yield ("rooms", "token_keys"), "claims are those of tokens: set token_keys, or rooms to open or off"
+    if s.rooms != "off" and s.shard_count > MAX_SHARDS_WITH_ROOMS:
+        yield (
+            ("rooms", "shards"),
+            f"needs at most {MAX_SHARDS_WITH_ROOMS} shards, not {s.shard_count:,}: set rooms to off",
         )
 
 

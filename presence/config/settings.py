@@ -105,6 +105,9 @@ _SHARED = (
     "stream_maxlen",
     "seen_retention_days",
     "visibility",
+    "rooms",
+    "room_events",
+    "max_rooms",
 )
 
 
@@ -352,6 +355,12 @@ class Settings:
         bounds=(0, 10**6),
     )
 
+    rooms: str = _presence(
+        "off",
+        "which rooms clients may be in: off: none; claimed: those that their tokens name; open: any",
+        choices=("off", "claimed", "open"),
+    )
+
     redis: str | None = _redis(
         None,
         "redis://, rediss://, unix://, redis+cluster:// or redis+sentinel:// URL; without it, an embedded "
@@ -382,6 +391,12 @@ class Settings:
         "how long the time is kept at which an offline user was last seen",
         unit="days",
         bounds=(1, 36_500),
+    )
+    room_events: str = _redis(
+        "occupancy",
+        "events in the stream of rooms; occupancy: a room has its first member, or no more; all: members that "
+        "come and go, too",
+        choices=("occupancy", "all"),
     )
 
     login_timeout: float = _limit(5.0, "time from accept to a complete login", unit="s", bounds=(0.1, 300))
@@ -423,6 +438,9 @@ class Settings:
         "sustained packet rate per user and worker, with bursts of 10 s; above it, the connection is closed",
         unit="per second",
         bounds=(1, 10**6),
+    )
+    max_rooms: int = _limit(
+        1_000_000, "rooms in Redis that have members, split among the shards", bounds=(64, 10**9)
     )
 
     token_keys: str | None = _auth(

@@ -32,6 +32,7 @@ class Profile(NamedTuple):
     private: str = ""  # for the application's backend only
     facts: LoginFacts = NO_FACTS
     privacy: Privacy = ""  # of the user, as this node knows it
+    rooms: str = ""  # names of rooms in the order of their bytes, with a space between two; "" if none
 
     @property
     def is_invisible(self) -> bool:

@@ -253,6 +253,8 @@ REACHED = "is reachable from other machines without authentication"
             {"tls_cert": "c", "port": "7000", "tls_port": "7000"},
             "tls_port: 7000 is already used by port",
         ),
+        ({"rooms": "claimed"}, "rooms: claims are those of tokens"),
+        ({"rooms": "open", "shards": "65"}, "rooms: needs at most 64 shards, not 65"),
         ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for the embedded Redis"),
         ({"admin": "0.0.0.0:7480", "insecure": True}, f"admin: 0.0.0.0:7480 {REACHED}"),
         ({"admin": "127.0.0.1:7400"}, "admin: 7400 is already used by port"),
@@ -321,6 +323,9 @@ def test_default_admin_port_yields_to_a_requested_port(flag: str) -> None:
         {"admin": "0.0.0.0:80", "no_admin": True},
         {"tick": "1", "idle_timeout": "2", "disconnect_grace": "300"},
         {"admin": "[::]:7480", "admin_tokens": "operators"},
+        {"rooms": "open", "shards": "64"},
+        {"rooms": "claimed", "token_keys": "keys.json"},
+        {"shards": "65"},
     ],
 )
 def test_settings_that_only_look_like_a_conflict_are_accepted(flags: dict[str, object]) -> None:
