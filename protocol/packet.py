@@ -52,6 +52,7 @@ def login(
     v: int | None = None,
     confirms: bool | None = None,
     batch: bool | None = None,
+    rooms: Iterable[str] | None = None,
 ) -> Packet:
     """Begin a session, by default one that is ``"online"``; see `presence.protocol.constants.STATUSES`.
 
@@ -59,7 +60,8 @@ def login(
     milliseconds, ends the status; with the ``scope`` ``"user"`` the status belongs to the user and not to the
     session; ``hide`` names what others are not shown of the user; ``quiet`` has changes of watched users wait
     for the client's next packet; ``device_class`` says what the device is: ``"phone"``, ``"web"``;
-    ``confirms``: whether the client confirms messages; ``batch``: whether it takes rows.
+    ``confirms``: whether the client confirms messages; ``batch``: whether it takes rows; ``rooms``: the rooms
+    that the session is in.
     """
     return _packet(
         Kind.LOGIN,
@@ -78,6 +80,7 @@ def login(
         v=v,
         confirms=confirms,
         batch=batch,
+        rooms=None if rooms is None else list(rooms),
         **{"class": device_class},
     )
 
@@ -147,10 +150,15 @@ def update(
     hide: Iterable[str] | None = None,
     idle_timeout: float | None = None,
     quiet: bool | None = None,
+    rooms: Iterable[str] | None = None,
+    join: Iterable[str] | None = None,
+    leave: Iterable[str] | None = None,
 ) -> Packet:
     """Change what a session shows, its token or idle time-out; an empty map removes ``meta`` or ``private``.
 
-    ``status``, ``until_ms``, ``scope``, ``hide``, ``idle_timeout`` and ``quiet``: see `login`.
+    ``status``, ``until_ms``, ``scope``, ``hide``, ``idle_timeout`` and ``quiet``: see `login`. The session is
+    then in ``rooms``, or by default in those from before, without those of ``leave``, and in those of
+    ``join``.
     """
     return _packet(
         Kind.UPDATE,
@@ -164,6 +172,9 @@ def update(
         hide=None if hide is None else list(hide),
         idle_timeout=idle_timeout,
         quiet=quiet,
+        rooms=None if rooms is None else list(rooms),
+        join=None if join is None else list(join),
+        leave=None if leave is None else list(leave),
     )
 
 

@@ -22,6 +22,8 @@ from presence.protocol.constants import (
     META_TEXT_MAX_BYTES,
     NAMES_MAX,
     PASS_MAX_BYTES,
+    ROOM_MAX_BYTES,
+    ROOMS_MAX,
     TOKEN_MAX_BYTES,
     UID_MAX_BYTES,
     UIDS_MAX,
@@ -49,7 +51,7 @@ def _too_large(what: str) -> Complaint:
 
 
 def _name(max_bytes: int) -> Check:
-    """Make the check of uids and devices, which become parts of Redis keys and log lines."""
+    """Make the check of uids, devices and rooms, which become parts of Redis keys and log lines."""
 
     def check(value: object) -> Complaint | None:
         if type(value) is not str:
@@ -70,28 +72,21 @@ def _name(max_bytes: int) -> Check:
 
 _check_uid: Final = _name(UID_MAX_BYTES)
 _check_class: Final = _name(CLASS_MAX_BYTES)
+_check_room: Final = _name(ROOM_MAX_BYTES)
 
 
-def _check_uids(value: object) -> Complaint | None:
-    if type(value) is not list:
-        return _wrong("must be a list of uids")
-    if len(value) > UIDS_MAX:
-        return _too_large(f"holds more than {UIDS_MAX} uids")
-    for uid in value:
-        if complaint := _check_uid(uid):
-            return complaint[0], f"has an element that {complaint[1]}"
-    return None
+def _list_of(what: str, check: Check, most: int) -> Check:
+    def check_list(value: object) -> Complaint | None:
+        if type(value) is not list:
+            return _wrong(f"must be a list of {what}")
+        if len(value) > most:
+            return _too_large(f"holds more than {most} {what}")
+        for each in value:
+            if complaint := check(each):
+                return complaint[0], f"has an element that {complaint[1]}"
+        return None
 
-
-def _check_names(value: object) -> Complaint | None:
-    if type(value) is not list:
-        return _wrong("must be a list of names")
-    if len(value) > NAMES_MAX:
-        return _too_large(f"holds more than {NAMES_MAX} names")
-    for name in value:
-        if complaint := _check_class(name):
-            return complaint[0], f"has an element that {complaint[1]}"
-    return None
+    return check_list
 
 
 def _token(max_bytes: int) -> Check:
@@ -335,10 +330,11 @@ def _rows(what: str, *, has_code: bool) -> Check:
 
 
 _UID: Final = Field("uid", _check_uid, required=True)
-_UIDS: Final = Field("list of uids", _check_uids, required=True)
+_UIDS: Final = Field("list of uids", _list_of("uids", _check_uid, UIDS_MAX), required=True)
+_ROOMS: Final = Field("list of rooms", _list_of("rooms", _check_room, ROOMS_MAX))
 _META: Final = Field("meta", _check_meta)
 _SCOPE: Final = Field("`session` or `user`", _one_of(*get_args(Scope)))
-_HIDE: Final = Field("list of names", _check_names)
+_HIDE: Final = Field("list of names", _list_of("names", _check_class, NAMES_MAX))
 _TOKEN: Final = Field("token", _token(TOKEN_MAX_BYTES))
 _STATUS: Final = Field("`online`, `away`, `busy`, `dnd` or `invisible`", _one_of(*get_args(Status)))
 _UINT: Final = Field("uint", _check_uint)
@@ -364,6 +360,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "v": _UINT,
         "confirms": Field("boolean", _check_bool),
         "batch": Field("boolean", _check_bool),
+        "rooms": _ROOMS,
     },
     Kind.MESSAGE: {
         "to": _UID,
@@ -390,6 +387,9 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "hide": _HIDE,
         "idle_timeout": _SECONDS,
         "quiet": Field("boolean", _check_bool),
+        "rooms": _ROOMS,
+        "join": _ROOMS,
+        "leave": _ROOMS,
     },
     Kind.OK: {
         "session": _STRING._replace(required=False),
@@ -406,6 +406,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "presence": Field("map of uids to states", _check_states),
         "states": Field("list of rows", _rows("rows", has_code=False)),
         "roster": _UINT,
+        "joined": _ROOMS,
     },
     Kind.ERROR: {
         "code": _UINT._replace(required=True),
@@ -449,6 +450,12 @@ def device_complaint(value: object) -> str | None:
 def class_complaint(value: object) -> str | None:
     """Return what keeps a value from being the class of a device; None if it is one."""
     complaint = SCHEMA[Kind.LOGIN]["class"].check(value)
+    return complaint and complaint[1]
+
+
+def room_complaint(value: object) -> str | None:
+    """Return what keeps a value from being the name of a room; None if it is one."""
+    complaint = _check_room(value)
     return complaint and complaint[1]
 
 

@@ -394,8 +394,8 @@ class Settings:
     )
     room_events: str = _redis(
         "occupancy",
-        "events in the stream of rooms; occupancy: a room has its first member, or no more; all: members that "
-        "come and go, too",
+        "events in the stream of rooms; occupancy: of the first member of a room, and of the last one that "
+        "leaves; all: of each member",
         choices=("occupancy", "all"),
     )
 

@@ -13,6 +13,7 @@ TOO_LARGE: Final = 315
 UIDS_MAX: Final = 500
 CONFIRM_MAX_S: Final = 30
 NAMES_MAX: Final = 8
+ROOMS_MAX: Final = 16
 META_MAX_BYTES: Final = 256
 META_TEXT_MAX_BYTES: Final = 512
 META_NESTED_MAX: Final = 8
@@ -113,6 +114,7 @@ def _list_of(rule: Rule, at_most: int) -> Rule:
 
 _uids: Final = _list_of(_uid, UIDS_MAX)
 _names: Final = _list_of(_class, NAMES_MAX)
+_rooms: Final = _list_of(_name(64), ROOMS_MAX)
 _numbers: Final = _list_of(_uint, UIDS_MAX)
 
 
@@ -259,6 +261,7 @@ _RULES: Final[dict[str, Rule]] = {
     "private": _meta,
     "number_or_name": _code,
     "presence": _states,
+    **dict.fromkeys(("rooms", "join", "leave", "joined"), _rooms),
     "reconnect": _bool,
     "retry_after": _at_least_0,
     "scope": _word("session", "user"),
@@ -287,6 +290,7 @@ _DEVICE: Final = _payload("device=words! status=shown! since_ms=begun! class=wor
 _PAYLOADS: Final = {
     1: _payload(
         "uid! device class token idle_timeout meta private status until_ms scope hide quiet v confirms batch"
+        " rooms"
     ),
     2: _payload("to! body! confirm"),
     3: _payload("confirmed"),
@@ -294,10 +298,10 @@ _PAYLOADS: Final = {
     5: _payload("uids! detail"),
     6: _payload("uids! detail pass roster"),
     7: _payload("uids roster"),
-    8: _payload("meta private token status until_ms scope hide idle_timeout quiet"),
+    8: _payload("meta private token status until_ms scope hide idle_timeout quiet rooms join leave"),
     64: _payload(
         "session idle_timeout keepalive time_ms v delivered confirmed=count by_app=count unconfirmed=count"
-        " scope=words hide presence states roster=count"
+        " scope=words hide presence states roster=count joined"
     ),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta devices"),

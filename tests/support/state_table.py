@@ -35,14 +35,20 @@ AT_CORE: list[Cell] = [
 ID = 77
 _STATE = {"status": "online", "since_ms": 1, "last_seen_ms": None, "id": None}
 _FRAMES: dict[Kind | Other, list[bytes]] = {
-    Kind.LOGIN: [protocol.encode(protocol.login("ada", id=ID))],
+    Kind.LOGIN: [
+        protocol.encode(protocol.login("ada", id=ID)),
+        protocol.encode(protocol.login("ada", id=ID, rooms=["lobby"])),
+    ],
     Kind.MESSAGE: [protocol.encode(protocol.message("bob", "hi", id=ID))],
     Kind.KEEPALIVE: [protocol.KEEPALIVE, protocol.encode(protocol.keepalive(ID))],
     Kind.LOGOUT: [protocol.encode(protocol.logout(id=ID))],
     Kind.QUERY: [protocol.encode(protocol.query(["bob"], id=ID))],
     Kind.WATCH: [protocol.encode(protocol.watch(["bob"], id=ID))],
     Kind.UNWATCH: [protocol.encode(protocol.unwatch(id=ID))],
-    Kind.UPDATE: [protocol.encode(protocol.update(id=ID, status="away"))],
+    Kind.UPDATE: [
+        protocol.encode(protocol.update(id=ID, status="away")),
+        protocol.encode(protocol.update(id=ID, rooms=[], join=["lobby"], leave=["hall"])),
+    ],
     Kind.OK: [protocol.encode(protocol.ok(ID))],
     Kind.ERROR: [protocol.encode(protocol.error(ID, Code.BUSY, "busy"))],
     Kind.PRESENCE: [protocol.encode(protocol.presence("bob", _STATE, "login"))],

@@ -17,6 +17,8 @@ import {
   META_TEXT_MAX_BYTES,
   NAMES_MAX,
   PASS_MAX_BYTES,
+  ROOM_MAX_BYTES,
+  ROOMS_MAX,
   TOKEN_MAX_BYTES,
   UID_MAX_BYTES,
   UIDS_MAX,
@@ -68,25 +70,21 @@ const deviceClass = boundedText(CLASS_MAX_BYTES, FORBIDDEN);
 const token = boundedText(TOKEN_MAX_BYTES);
 const visibilityPass = boundedText(PASS_MAX_BYTES);
 
-const uids: Check = (value, name) => {
-  if (!Array.isArray(value)) {
-    throw invalid(name, "must be a list of uids");
-  }
-  if (value.length > UIDS_MAX) {
-    throw tooLarge(name, `holds more than ${UIDS_MAX} uids`);
-  }
-  value.forEach((each) => uid(each, `an element of ${name}`));
-};
+function listOf(what: string, check: Check, most: number): Check {
+  return (value, name) => {
+    if (!Array.isArray(value)) {
+      throw invalid(name, `must be a list of ${what}`);
+    }
+    if (value.length > most) {
+      throw tooLarge(name, `holds more than ${most} ${what}`);
+    }
+    value.forEach((each) => check(each, `an element of ${name}`));
+  };
+}
 
-const names: Check = (value, name) => {
-  if (!Array.isArray(value)) {
-    throw invalid(name, "must be a list of names");
-  }
-  if (value.length > NAMES_MAX) {
-    throw tooLarge(name, `holds more than ${NAMES_MAX} names`);
-  }
-  value.forEach((each) => deviceClass(each, `an element of ${name}`));
-};
+const uids = listOf("uids", uid, UIDS_MAX);
+const names = listOf("names", deviceClass, NAMES_MAX);
+const rooms = listOf("rooms", boundedText(ROOM_MAX_BYTES, FORBIDDEN), ROOMS_MAX);
 
 const meta: Check = (value, name) => {
   if (!isMap(value)) {
@@ -333,6 +331,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       v: uint,
       confirms: boolean,
       batch: boolean,
+      rooms,
     },
   ],
   [Kind.MESSAGE, { to: { check: uid }, body: { check: any }, confirm }],
@@ -353,6 +352,9 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       hide: names,
       idle_timeout: seconds,
       quiet: boolean,
+      rooms,
+      join: rooms,
+      leave: rooms,
     },
   ],
   [
@@ -372,6 +374,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       presence: states,
       states: rows("rows", false),
       roster: uint,
+      joined: rooms,
     },
   ],
   [
