@@ -161,7 +161,7 @@ class TokenAuthenticator:
         claims = tokens.check(token, self._pass_rules if is_pass else self._rules, wall)
         if uid is not None and uid != claims.uid:
             raise TokenRefused(Reason.OTHER_UID, "it is another user's")
-        return Granted(claims.uid, now + (claims.expires - wall), claims.sight, claims.roster)
+        return Granted(claims.uid, now + (claims.expires - wall), claims.sight, claims.roster, claims.rooms)
 
 
 def budget_of(share: float, now: float) -> TokenBucket:

@@ -2,9 +2,10 @@
 
 Required beside the signature: `kid` and `alg` in the header, which name a key; `sub`, a uid by the rules of
 the wire; `exp`; `aud`, an audience or a list that contains one; `iss`, if an issuer is configured. `nbf` is
-checked if given, and where it counts `see`: whom the user may see. `roster` lists users whom the user's
-clients watch. Other claims are ignored, also `iat`, by which RFC 7519 refuses nothing: an issuer's clock may
-be a second ahead. Tokens with extensions that must be understood (`crit`) are refused.
+checked if given, and where they count `see`, whom the user may see, and `rooms`, the rooms that a session is
+in and may join. `roster` lists users whom the user's clients watch. Other claims are ignored, also `iat`, by
+which RFC 7519 refuses nothing: an issuer's clock may be a second ahead. Tokens with extensions that must be
+understood (`crit`) are refused.
 
 A pass is such a token for another audience, longer, and only tells whom its user may see.
 
@@ -20,9 +21,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from presence.auth.signing_keys import Key, Keyring, SignatureRefused
-from presence.core.authenticator import NO_SIGHT, Sight
-from presence.protocol.constants import TOKEN_MAX_BYTES, UIDS_MAX
-from presence.protocol.schema import uid_complaint
+from presence.core.authenticator import NO_ROOM_CLAIM, NO_SIGHT, RoomClaim, Sight
+from presence.protocol.constants import ROOMS_MAX, TOKEN_MAX_BYTES, UIDS_MAX
+from presence.protocol.schema import room_complaint, uid_complaint
 
 # A part in base64url: no padding, and no bits behind the last byte. So no two texts have the same bytes.
 _PART: Final = r"(?:[\w-]{4})*+(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?"
@@ -65,11 +66,13 @@ class TokenRules(NamedTuple):
     leeway_s: float = 0.0  # allowed difference between the issuer's clock and ours
     issuer: str | None = None  # that it must name; None: any
     reads_sight: bool = False  # whether `see` counts
+    reads_rooms: bool = False  # whether `rooms` counts
 
     @property
     def of_passes(self) -> "TokenRules":
         """What every pass must satisfy: other audiences, so that no pass is a token and no token a pass."""
-        return self._replace(audiences=tuple(map(pass_audience, self.audiences)), reads_sight=True)
+        audiences = tuple(map(pass_audience, self.audiences))
+        return self._replace(audiences=audiences, reads_sight=True, reads_rooms=False)
 
 
 def pass_audience(audience: str) -> str:
@@ -84,6 +87,7 @@ class Claims(NamedTuple):
     expires: float  # Unix seconds, with the leeway added
     sight: Sight = NO_SIGHT  # whom the user may see, where it counts
     roster: str = ""  # uids with a space between two
+    rooms: RoomClaim = NO_ROOM_CLAIM  # where it counts
 
 
 class UncheckedToken(NamedTuple):
@@ -155,13 +159,18 @@ def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
     if "nbf" in claims and _moment(claims, "nbf") - rules.leeway_s > wall:
         raise TokenRefused(Reason.NOT_YET, "it is of the future (nbf)")
     sight = _sight(claims.get("see", [])) if rules.reads_sight else NO_SIGHT
-    return Claims(uid, expires, sight, _roster(claims.get("roster")))
+    rooms = _rooms(claims.get("rooms")) if rules.reads_rooms else NO_ROOM_CLAIM
+    return Claims(uid, expires, sight, _roster(claims.get("roster")), rooms)
 
 
 def _sight(value: object) -> Sight:
     """Return whom a token lets its user see: a list of uids, and of beginnings of uids with a ``*``."""
     if not isinstance(value, list) or not is_sight(value):
         raise TokenRefused(Reason.CLAIMS, "its see is no list of uids, and of beginnings of uids with a *")
+    return _names_and_prefixes(value)
+
+
+def _names_and_prefixes(value: list[str]) -> Sight:
     prefixes = {each.removesuffix("*") for each in value if each.endswith("*")}
     return Sight(frozenset(each for each in value if not each.endswith("*")), tuple(sorted(prefixes)))
 
@@ -170,6 +179,26 @@ def _roster(value: object) -> str:
     """Return the users in a claim `roster`; none for anything else, which earlier releases have ignored."""
     is_list = isinstance(value, list) and len(value) <= UIDS_MAX and all(map(is_uid, value))
     return " ".join(value) if is_list and isinstance(value, list) else ""
+
+
+def _rooms(value: object) -> RoomClaim:
+    """Return what a claim `rooms` says; anything else than such a claim is ignored, and says nothing."""
+    if not isinstance(value, dict) or not is_room_claim(value):
+        return NO_ROOM_CLAIM
+    inside = " ".join(sorted({*value.get("in", ())}))
+    return RoomClaim(inside, _names_and_prefixes(value.get("join", [])))
+
+
+def is_room_claim(value: dict[str, Any]) -> bool:
+    """Whether `in` is a list of rooms, and `join` one of rooms and of beginnings of names with a ``*``."""
+    inside, join = value.get("in", []), value.get("join", [])
+    if not (isinstance(inside, list) and isinstance(join, list) and len(inside) <= ROOMS_MAX):
+        return False
+    return all(map(is_room, inside)) and all(each == "*" or is_room(each) for each in join)
+
+
+def is_room(value: object) -> bool:
+    return room_complaint(value) is None
 
 
 def is_sight(see: Iterable[object]) -> bool:

@@ -9,22 +9,37 @@ from presence.protocol import Code
 
 
 class Sight(NamedTuple):
-    """The users whom a token or a pass lets its user see.
+    """The users whom a token or a pass lets its user see, or the rooms that it lets its client join.
 
     Attributes:
-        uids: exact ones.
-        prefixes: beginnings of uids; an empty one: all users.
+        uids: exact ones; the names of rooms.
+        prefixes: beginnings of uids or names; an empty one: all.
     """
 
     uids: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
 
     def includes(self, uid: str) -> bool:
-        """Whether it lets its user see another."""
+        """Whether it lets its user see another, or its client join a room."""
         return uid in self.uids or uid.startswith(self.prefixes)
 
 
 NO_SIGHT: Final = Sight()
+
+
+class RoomClaim(NamedTuple):
+    """The claim `rooms` of a token.
+
+    Attributes:
+        inside: rooms that the session is in, as the text of `presence.core.rooms`.
+        join: others that its client may join, where the server asks for that.
+    """
+
+    inside: str = ""
+    join: Sight = NO_SIGHT
+
+
+NO_ROOM_CLAIM: Final = RoomClaim()
 
 
 class Granted(NamedTuple):
@@ -35,12 +50,14 @@ class Granted(NamedTuple):
         expires_at: monotonic seconds; infinite for a login that needs none.
         sight: whom its user may see, where the server asks for that.
         roster: the users in its claim `roster`, with a space between two.
+        rooms: its claim `rooms`, where the server has rooms.
     """
 
     uid: str
     expires_at: float
     sight: Sight = NO_SIGHT
     roster: str = ""
+    rooms: RoomClaim = NO_ROOM_CLAIM
 
 
 class Refusal(NamedTuple):

@@ -15,7 +15,7 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.common.histogram import DETECTION_S, Histogram
 from presence.core.admission import PacketRate
-from presence.core.authenticator import Refusal
+from presence.core.authenticator import NO_ROOM_CLAIM, Granted, Refusal, RoomClaim
 from presence.core.changes import Change, ChangeSink, Op
 from presence.core.engine_counters import EngineCounters
 from presence.core.event_facts import facts_of_login
@@ -26,6 +26,7 @@ from presence.core.profiles import ProfileChange
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Client, Guest, Handle, Session, Transport
 from presence.core.reregistration import RegistrationPolicy
+from presence.core.rooms import RoomMode, renewed, rooms_after, rooms_at_login
 from presence.core.server_protocol import Answered, Event, Login, Logout, ReadOutcome, ServerProtocol, Update
 from presence.core.service_requests import (
     ConfirmationRequest,
@@ -70,6 +71,7 @@ class Engine:
         packet_rate: PacketRate | None = None,
         visibility: Visibility | None = None,
         records_addresses: bool = False,
+        rooms: RoomMode = "off",
         detection_delay: Histogram | None = None,
     ) -> None:
         self.sessions = sessions  # the live sessions and their deadlines
@@ -81,10 +83,13 @@ class Engine:
         self.packet_rate = packet_rate  # limits the packets of a user; None: no limit
         self.visibility = visibility  # whom each client may see; None: everybody
         self.records_addresses = records_addresses  # whether events have the client's address
+        self.rooms = rooms  # whether clients may be in rooms
         # Told of each client refused before or at its login: why, its address, the uid that it claims to be.
         self.on_refusal: Callable[[Code, str, str | None], None] = lambda _code, _address, _uid: None
         # Rosters that the tokens of sessions claim, of those that do: uids with a space between two.
         self.claimed_rosters: dict[Session, str] = {}
+        # Claims `rooms` of the tokens of sessions, of those that have one.
+        self.room_claims: dict[Session, RoomClaim] = {}
         self.quiet = QuietSessions()  # sessions that want changes of other users with their next packet
         self._flap_damping = flap_damping  # computes the grace of sessions that reconnect frequently
         self._protocol = server_protocol
@@ -213,12 +218,17 @@ class Engine:
         new.facts = facts_of_login(
             guest.address, login.device_class, records_addresses=self.records_addresses
         )
+        joined = self._rooms_at_login(login, grant.rooms)
+        if joined:
+            new.shows = new.shows._replace(rooms=joined)
         session, superseded, change = self.sessions.login(guest, new, now)
         outcome.client = session
         if self.visibility is not None:
             self.visibility.set_sight(session, grant.sight)
         if grant.roster:
             self.claimed_rosters[session] = grant.roster
+        if grant.rooms is not NO_ROOM_CLAIM:
+            self.room_claims[session] = grant.rooms
         if login.quiet:
             self.quiet.set(session, is_quiet=True)
         self.changes.append(change)
@@ -240,29 +250,69 @@ class Engine:
                 **_timing(new.idle_timeout),
                 time_ms=self.clock.seen_ms(now),
                 v=protocol.VERSION,
+                **_joined(joined),
                 **login.granted,
             )
         )
 
+    def _rooms_at_login(self, login: Login, claim: RoomClaim) -> str | None:
+        """Return the rooms of a new session; None where there are no rooms."""
+        if self.rooms == "off":
+            return None
+        rooms = rooms_at_login(login.rooms, claim, self.rooms)
+        self._counters.rooms_refused += not {*login.rooms} <= {*rooms.split()}
+        return rooms
+
     def _update(self, session: Session, update: Update, outcome: ReadOutcome, now: float) -> None:
-        answer = protocol.ok(update.id, **update.granted)
         if wait_s := self.registry.profiles.admit_update(session.number, now):
             wait_s = math.ceil(wait_s * 1000) / 1000
             answer = protocol.error(update.id, Code.RATE_LIMITED, "too many updates", wait_s)
-        elif isinstance(refusal := self._renew_token(session, update.token, outcome, now), Refusal):
-            answer = protocol.error(update.id, *refusal)  # the present token stays valid
-        elif not update.is_renewal:
-            shows, status_ends_at = self._status_end(update.shows, now)
-            idle_timeout = None
-            if update.idle_timeout is not None:
-                idle_timeout = self.login_policy.clamp_idle_timeout(update.idle_timeout)
-                answer = protocol.ok(update.id, **_timing(idle_timeout), **update.granted)
-            if session in self.registry:
-                change = self.sessions.update(session, now, shows, status_ends_at, idle_timeout)
-                self._report_update(change)
-            if update.quiet is not None:
-                self.quiet.set(session, is_quiet=update.quiet)
+        elif isinstance(granted := self._check_token(session, update.token, now), Refusal):
+            answer = protocol.error(update.id, *granted)  # the present token stays valid
+        elif isinstance(rooms := self._rooms_after(session, update, granted), Refusal):
+            self._counters.rooms_refused += 1
+            answer = protocol.error(update.id, *rooms)  # nothing changes, and a new token does not count
+        else:
+            timing: dict[str, float] = {}
+            if granted is not None:
+                self._renew_token(session, granted, outcome)
+            if not update.is_renewal:
+                timing = self._change_session(session, update, rooms, now)
+            elif rooms is not None and session in self.registry:
+                self._report_update(self.sessions.set_rooms(session, rooms, now))
+            answer = protocol.ok(update.id, **timing, **_joined(rooms), **update.granted)
         outcome.reply += protocol.encode(answer)
+
+    def _change_session(
+        self, session: Session, update: Update, rooms: str | None, now: float
+    ) -> dict[str, float]:
+        """Change what an update changes beside the token; return what the answer says of the time-out."""
+        shows, status_ends_at = self._status_end(update.shows, now)
+        if rooms is not None:
+            shows = shows._replace(rooms=rooms)
+        idle_timeout, timing = None, {}
+        if update.idle_timeout is not None:
+            idle_timeout = self.login_policy.clamp_idle_timeout(update.idle_timeout)
+            timing = _timing(idle_timeout)
+        if session in self.registry:
+            change = self.sessions.update(session, now, shows, status_ends_at, idle_timeout)
+            self._report_update(change)
+        if update.quiet is not None:
+            self.quiet.set(session, is_quiet=update.quiet)
+        return timing
+
+    def _check_token(self, session: Session, token: str | None, now: float) -> Granted | Refusal | None:
+        return None if token is None else self.login_policy.renew(session, token, now)
+
+    def _rooms_after(self, session: Session, update: Update, granted: Granted | None) -> str | Refusal | None:
+        """Return the rooms of a session after an update; None if it is about other things."""
+        if self.rooms == "off" or (update.rooms is None and granted is None):
+            return None
+        rooms = self.registry.profiles.get(session.number).rooms
+        claim = self.room_claims.get(session, NO_ROOM_CLAIM)
+        if granted is not None:
+            rooms, claim = renewed(rooms, claim, granted.rooms, self.rooms), granted.rooms
+        return rooms if update.rooms is None else rooms_after(rooms, update.rooms, claim, self.rooms)
 
     def _status_end(self, shows: ProfileChange, now: float) -> tuple[ProfileChange, float | None]:
         """Return what a client shows, and when its status ends; a status whose end has passed is not set."""
@@ -273,21 +323,19 @@ class Engine:
             return shows, now + left_s
         return shows._replace(status=None, until_ms=None), None
 
-    def _renew_token(
-        self, session: Session, token: str | None, outcome: ReadOutcome, now: float
-    ) -> Refusal | None:
-        result = None if token is None else self.login_policy.renew(session, token, now)
-        if result is None or isinstance(result, Refusal):
-            return result
-        if session in self.registry:
-            self.sessions.token_renewed(session, result.expires_at)
-            if self.visibility is not None:
-                self.visibility.set_sight(session, result.sight)
-            claimed = self.claimed_rosters.pop(session, "")
-            if result.roster:
-                self.claimed_rosters[session] = result.roster
-            outcome.sight_changed = self.visibility is not None or result.roster != claimed
-        return None
+    def _renew_token(self, session: Session, granted: Granted, outcome: ReadOutcome) -> None:
+        if session not in self.registry:
+            return
+        self.sessions.token_renewed(session, granted.expires_at)
+        if self.visibility is not None:
+            self.visibility.set_sight(session, granted.sight)
+        claimed = self.claimed_rosters.pop(session, "")
+        if granted.roster:
+            self.claimed_rosters[session] = granted.roster
+        outcome.sight_changed = self.visibility is not None or granted.roster != claimed
+        self.room_claims.pop(session, None)
+        if granted.rooms is not NO_ROOM_CLAIM:
+            self.room_claims[session] = granted.rooms
 
     def _is_allowed(
         self, visibility: Visibility, session: Session, request: Request, outcome: ReadOutcome, now: float
@@ -364,6 +412,7 @@ class Engine:
     def _detached(self, session: Session) -> None:
         self.quiet.disconnected(session)
         self.claimed_rosters.pop(session, None)
+        self.room_claims.pop(session, None)
         if self.visibility is not None:
             self.visibility.discard(session)
         if self._request_handler is not None:
@@ -468,6 +517,11 @@ def _timing(idle_timeout: float) -> dict[str, float]:
     """Return what an answer says of a granted idle time-out."""
     keepalive = round(idle_timeout * KEEPALIVE_SHARE, 3)
     return {"idle_timeout": _as_number(idle_timeout), "keepalive": _as_number(keepalive)}
+
+
+def _joined(rooms: str | None) -> dict[str, list[str]]:
+    """Return what an answer says of the rooms of a session."""
+    return {} if rooms is None else {"joined": rooms.split()}
 
 
 def _as_number(seconds: float) -> float:

@@ -29,6 +29,7 @@ class EngineCounters:
     quiet: int = 0  # sessions that get changes of other users with their next packet
     passes: int = 0  # connections that have given a pass
     passes_full: int = 0  # passes refused for lack of room
+    rooms_refused: int = 0  # updates refused for their rooms, and logins with some of theirs left out
     tokens_expired: int = 0  # connections closed because their token had expired
     packet_floods: int = 0  # connections closed because they sent too many packets
     packet_buckets_kept: int = 0  # users in the table of packet rates

@@ -18,6 +18,7 @@ from presence.core.authenticator import (
     CertificateAuthenticator,
     Granted,
     Refusal,
+    RoomClaim,
     Sight,
 )
 from presence.core.ban_list import BanList
@@ -46,6 +47,7 @@ class LoginGrant(NamedTuple):
     session: NewSession
     sight: Sight  # whom its user may see
     roster: str  # that its token claims, see `Granted`
+    rooms: RoomClaim  # of its token
     superseded_code: Code  # for the goodbye to the client of an older session of the same device
     excess_sessions: list[Session]  # the user's sessions beyond the quota, to be ended
 
@@ -100,6 +102,7 @@ class LoginPolicy:
             NewSession(key, self.clamp_idle_timeout(login.idle_timeout), now - waited, expires_at),
             granted.sight,
             granted.roster,
+            granted.rooms,
             Code.CLOSED if is_order_uncertain else Code.REPLACED,  # after `CLOSED` that client may return
             excess,
         )

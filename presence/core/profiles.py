@@ -53,6 +53,7 @@ class ProfileChange(NamedTuple):
     meta: str | None = None
     private: str | None = None
     privacy: PrivacyChange = ""
+    rooms: str | None = None  # as in a profile
 
 
 PLAIN = Profile()
@@ -76,6 +77,7 @@ class Profiles:
         self._auto_away: set[int] = set()
         self._returns_to: dict[int, Status] = {}  # the status that follows one with an end
         self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_BURST)
+        self.in_rooms = 0  # number of sessions that are in a room
 
     def get(self, number: int) -> Profile:
         return self._shown.get(number, PLAIN)
@@ -102,7 +104,7 @@ class Profiles:
         before = self.get(number)
         set_before: Status = "online" if number in self._auto_away else before.status
         self._auto_away.discard(number)
-        status, until_ms, meta, private, privacy_change = change
+        status, until_ms, meta, private, privacy_change, rooms = change
         if f"+{INVISIBLE}" in privacy_change and set_before == "invisible":
             status = "online"  # that of the user takes its place: it could not be taken back otherwise
         if status is not None and until_ms is not None:
@@ -112,7 +114,12 @@ class Profiles:
         meta = before.meta if meta is None else meta
         private = before.private if private is None else private
         privacy = _changed(before.privacy, privacy_change)
-        return self._show(number, Profile(status or set_before, meta, private, before.facts, privacy))
+        rooms = before.rooms if rooms is None else rooms
+        return self._show(number, Profile(status or set_before, meta, private, before.facts, privacy, rooms))
+
+    def set_rooms(self, number: int, rooms: str) -> Code | None:
+        """Set a session's rooms, which its client has not asked for: auto-away goes on."""
+        return self._show(number, self.get(number)._replace(rooms=rooms))
 
     def note_privacy(self, number: int, privacy: Privacy) -> None:
         """Note what the user of a session hides, as Redis has it."""
@@ -137,7 +144,7 @@ class Profiles:
         return self.update(number) if number in self._auto_away else None
 
     def remove(self, number: int) -> None:
-        self._shown.pop(number, None)
+        self.in_rooms -= bool(self._shown.pop(number, PLAIN).rooms)
         self._auto_away.discard(number)
         self._returns_to.pop(number, None)
         self._updates.drop(number)
@@ -150,6 +157,7 @@ class Profiles:
             del self._shown[number]
         else:
             self._shown[number] = profile
+        self.in_rooms += bool(profile.rooms) - bool(before.rooms)
         if (profile.status == "away") == (before.status == "away"):
             return Code.UPDATED
         return Code.AWAY if profile.status == "away" else Code.BACK

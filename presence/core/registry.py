@@ -243,6 +243,10 @@ class Registry:
             )
         return self._shown(session, code, now)
 
+    def set_rooms(self, session: Session, rooms: str, now: float) -> Change | None:
+        """Set a live session's rooms, which its client has not asked for; None if that changes nothing."""
+        return self._shown(session, self.profiles.set_rooms(session.number, rooms), now)
+
     def note_privacy(self, key: SessionKey, session_id: str, privacy: Privacy) -> None:
         """Note what the user of a session hides, as Redis has it; nothing if the session has ended."""
         session = self._sessions.get(key)

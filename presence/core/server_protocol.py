@@ -16,11 +16,13 @@ from presence import protocol
 from presence.common import meta_json
 from presence.core.profiles import INVISIBLE, NO_LAST_SEEN, UNCHANGED, ProfileChange
 from presence.core.registry import FEATURES, Client, ClientFeatures, Guest, Session
+from presence.core.rooms import RoomChange
 from presence.core.service_requests import REQUEST_KINDS, ConfirmationRequest, Request, parse_request
 from presence.protocol import HEADER_BYTES, Code, Kind, Packet, ProtocolError
 
 _KEEPALIVE_BODY = protocol.KEEPALIVE[HEADER_BYTES:]
 _PROFILE_KEYS = frozenset({"status", "meta", "private", "hide"})
+_ROOM_KEYS = frozenset(RoomChange._fields)
 _HIDDEN_AS = {"last_seen": NO_LAST_SEEN}  # `HIDES` of the protocol
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE, Kind.CHANGES)
@@ -42,24 +44,26 @@ class Login(NamedTuple):
     device_class: str  # "" if the login names none
     quiet: bool  # see `presence.core.quiet_sessions`
     features: ClientFeatures
+    rooms: tuple[str, ...]
     granted: Mapping[str, Any]  # keys of the answer
 
 
 class Update(NamedTuple):
-    """The client changes what its session shows, its token, idle time-out or quiet; None: unchanged."""
+    """The client changes what its session shows, its token, time-out, quiet or rooms; None: unchanged."""
 
     id: int | None
     shows: ProfileChange
     token: str | None
     idle_timeout: float | None  # seconds, as requested
     quiet: bool | None
+    rooms: RoomChange | None
     granted: Mapping[str, Any]  # keys of the answer
 
     @property
     def is_renewal(self) -> bool:
         """Whether it holds a new token and nothing else, which shows no activity of the user."""
         return self.token is not None and self == Update(
-            self.id, UNCHANGED, self.token, None, None, self.granted
+            self.id, UNCHANGED, self.token, None, None, None, self.granted
         )
 
 
@@ -168,8 +172,8 @@ class ServerProtocol:
         if "token" in payload and not self.checks_tokens:
             return _unsupported(packet, outcome, "this server checks no tokens")
         get = payload.get
-        shows, granted = _shows(payload), _granted(payload)
-        return Update(packet.id, shows, get("token"), get("idle_timeout"), get("quiet"), granted)
+        shows, rooms, granted = _shows(payload), _room_change(payload), _granted(payload)
+        return Update(packet.id, shows, get("token"), get("idle_timeout"), get("quiet"), rooms, granted)
 
 
 def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
@@ -187,6 +191,7 @@ def _first_packet(packet: Packet, outcome: ReadOutcome) -> Event:
         get("class", ""),
         get("quiet", False),
         FEATURES[ClientFeatures(get("confirms", False), get("batch", False))],
+        tuple(get("rooms", ())),
         _granted(packet.payload),
     )
 
@@ -209,6 +214,12 @@ def _shows(payload: Mapping[str, Any]) -> ProfileChange:
         meta_json.to_text(payload["private"]) if "private" in payload else None,
         privacy,
     )
+
+
+def _room_change(payload: Mapping[str, Any]) -> RoomChange | None:
+    """Return what an update asks for in rooms; None: nothing."""
+    asked = {name: tuple(payload[name]) for name in _ROOM_KEYS & payload.keys()}
+    return RoomChange(**asked) if asked else None
 
 
 def _granted(payload: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -214,7 +214,7 @@ def size_of(change: Change) -> int:
     """Return the approximate memory of a change in bytes."""
     texts: tuple[str, ...] = (change.uid, change.device, change.session)
     if change.profile is not PLAIN:
-        texts += change.profile.texts
+        texts += (*change.profile.texts, change.profile.rooms)
     size = CHANGE_BYTES
     for text in texts:
         size += len(text) if text.isascii() else getsizeof(text)  # one wide character makes all of them wide

@@ -97,6 +97,7 @@ def load_authenticator(
         settings.token_leeway,
         settings.token_issuer,
         reads_sight=settings.visibility == "claims",
+        reads_rooms=settings.rooms != "off",
     )
     return TokenAuthenticator(keys, rules, budget_of(TOKEN_CHECK_SHARE, clock.now()), wall=wall)
 

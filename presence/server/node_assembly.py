@@ -219,6 +219,7 @@ class Node:
             detection_delay=self.delays.detection_delay,
             visibility=visibility,
             records_addresses=settings.event_address,
+            rooms=settings.rooms,
         )
 
     def _build_ticker(self, runtime: Runtime) -> Ticker:

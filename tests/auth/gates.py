@@ -10,7 +10,7 @@ from presence.auth.token_authenticator import TokenAuthenticator, budget_of
 from presence.auth.token_signer import Signer, key_set, make_key
 from presence.auth.tokens import TokenRules
 from presence.common.rate_limit import TokenBucket
-from presence.core.authenticator import AuthResult, Granted, Refusal, Sight
+from presence.core.authenticator import NO_ROOM_CLAIM, AuthResult, Granted, Refusal, RoomClaim, Sight
 from presence.protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
@@ -97,9 +97,10 @@ class TimedAuthenticator:
 
 
 class WordAuthenticator:
-    """Accepts ``UID:SECONDS[:UIDS[:ROSTER]]`` as a valid token of that user, and nothing else.
+    """Accepts ``UID:SECONDS[:UIDS[:ROSTER[:IN[:JOIN]]]]`` as a valid token of that user, and nothing else.
 
-    The third part is whom the user may see: uids, separated by commas. So is the roster.
+    The third part is whom the user may see: uids, separated by commas. So is the roster, and so are the rooms
+    that the session is in and that its client may join.
 
     Attributes:
         addresses: the addresses of logins.
@@ -126,8 +127,10 @@ class WordAuthenticator:
     def _result(self, token: object, uid: str | None, now: float) -> AuthResult:
         if self.busy:
             return Refusal(Code.BUSY, "busy", 2.5)
-        name, seconds, see, roster, *_ = *str(token).split(":"), "", "", ""
+        name, seconds, see, roster, inside, join, *_ = *str(token).split(":"), *[""] * 5
         if not seconds.isdigit() or uid not in (None, name):
             return Refusal(Code.AUTH_FAILED, "no")
         sight = Sight(frozenset(see.split(",")))
-        return Granted(name, now + int(seconds), sight, roster.replace(",", " "))
+        may_join = Sight(frozenset(join.split(",")) - {""})
+        rooms = RoomClaim(inside.replace(",", " "), may_join) if inside or join else NO_ROOM_CLAIM
+        return Granted(name, now + int(seconds), sight, roster.replace(",", " "), rooms)

@@ -1,6 +1,7 @@
 """Tokens: required claims and header fields, and the reasons of refusals."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 from jwt.utils import base64url_encode
 
 from presence.auth import tokens
-from presence.auth.token_signer import CannotSign
+from presence.auth.token_signer import CannotSign, key_set
 from presence.auth.tokens import Reason, TokenRefused, TokenRules
-from presence.core.authenticator import Sight
+from presence.common.clock import Clock
+from presence.config.settings import Settings
+from presence.core.authenticator import NO_ROOM_CLAIM, Granted, RoomClaim, Sight
 from presence.protocol.constants import TOKEN_MAX_BYTES, UIDS_MAX
-from tests.auth.gates import ALGORITHMS, AUDIENCE, WALL, entry, every_key, keyring, signer, token
+from presence.server import credentials
+from tests.auth.gates import ALGORITHMS, AUDIENCE, BEGUN, WALL, entry, every_key, keyring, signer, token
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -295,3 +299,60 @@ def test_the_claim_roster_lists_uids_and_anything_else_is_ignored(roster: object
     text = with_payload({"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60, "roster": roster})
     parsed = tokens.parse(text, every_key(), max_bytes=10_000)
     assert tokens.check(parsed, TokenRules((AUDIENCE,)), WALL).roster == expected
+
+
+# The rooms that a session is in, and may join
+
+
+WITH_ROOMS = TokenRules((AUDIENCE,), reads_rooms=True)
+ODD_ROOMS: list[object] = ["lobby", None, [7], [""], ["a b"], ["x" * 65], [["lobby"]], ["lobby"] * 17]
+ODD_JOINS: list[object] = ["*", {}, [None], ["a b*"], ["hall", ["*"]]]
+ODD_ROOM_CLAIMS: list[object] = [
+    *("lobby", None, 7, ["lobby"]),
+    *({"in": each} for each in ODD_ROOMS),
+    *({"in": ["lobby"], "join": each} for each in ODD_JOINS),
+]
+
+
+def claimed_rooms(claim: object, rules: TokenRules = WITH_ROOMS) -> RoomClaim:
+    text = with_payload({"sub": "ann", "aud": rules.audiences[0], "exp": WALL + 60, "rooms": claim})
+    return tokens.check(tokens.parse(text, every_key(), max_bytes=10_000), rules, WALL).rooms
+
+
+@pytest.mark.parametrize(
+    ("claim", "inside", "join"),
+    [
+        ({"in": ["lobby", "hall", "lobby"]}, "hall lobby", Sight()),
+        ({"join": ["hall", "game:*", "game*"]}, "", Sight(frozenset({"hall"}), ("game", "game:"))),
+        ({"join": ["*"], "watch": 7}, "", Sight(prefixes=("",))),
+        ({"in": ["a*"]}, "a*", Sight()),
+        ({"in": [], "join": []}, "", Sight()),
+        ({}, "", Sight()),
+        *((each, "", Sight()) for each in ODD_ROOM_CLAIMS),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_the_claim_rooms_names_rooms_and_anything_else_is_ignored(
+    claim: object, inside: str, join: Sight
+) -> None:
+    assert claimed_rooms(claim) == RoomClaim(inside, join)
+
+
+def test_rooms_are_read_only_where_the_server_has_rooms_and_never_from_a_pass() -> None:
+    claim = {"in": ["lobby"]}
+    assert claimed_rooms(claim).inside == "lobby"
+    assert claimed_rooms(claim, TokenRules((AUDIENCE,))) is NO_ROOM_CLAIM
+    assert claimed_rooms(claim, WITH_ROOMS.of_passes) is NO_ROOM_CLAIM
+
+
+@pytest.mark.parametrize("setting", ["off", "claimed", "open"])
+def test_a_server_reads_the_claim_rooms_unless_it_has_none(tmp_path: Path, setting: str) -> None:
+    (keys := tmp_path / "keys.json").write_text(key_set([entry("HS256")]))
+    keys.chmod(0o600)
+    clock = Clock(lambda: BEGUN, lambda: WALL)
+    settings = Settings(token_keys=str(keys), rooms=setting)
+    authenticator = credentials.load_authenticator(settings, clock, lambda: WALL)
+    assert authenticator is not None
+    granted = authenticator.login(token("ann", rooms={"in": ["lobby"]}), None, "", BEGUN)
+    assert isinstance(granted, Granted)
+    assert granted.rooms.inside == ("" if setting == "off" else "lobby")

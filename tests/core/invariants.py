@@ -154,6 +154,10 @@ def _tables_hold_live_sessions_only(world: World) -> None:
     for session in world.engine.quiet.sessions | world.engine.quiet.holding:
         assert session in registry, "a quiet session has ended"
         assert session.transport is not None
+    for session in world.engine.room_claims:
+        assert session in registry, "a session whose token claims rooms has ended"
+        assert session.transport is not None
+    assert profiles.in_rooms == sum(profiles.get(session.number).rooms != "" for session in registry)
     numbers = {session.number for session in registry}
     assert profiles._updates._full_at.keys() <= numbers
     assert profiles._returns_to.keys() <= numbers

@@ -6,10 +6,11 @@ engine must agree with each other, too: see `invariants`.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -24,6 +25,7 @@ from hypothesis.stateful import (
 
 from presence import protocol
 from presence.core import deadline_wheel, expiry
+from presence.core import rooms as session_rooms
 from presence.core.admission import PacketRate
 from presence.core.ban_list import Ban
 from presence.core.changes import Change, Op
@@ -45,14 +47,19 @@ MAX_PACKETS = 6.0  # at the same moment, where few are allowed
 # Smaller than in a server, so that sessions wait for the next batch, and tokens expire beyond the horizon
 MAX_EXPIRED = 2
 HORIZON_SLOTS = 70
+MAX_ROOMS = 3
 EXAMPLES_SHARE = 2  # in each scene half of the usual number of examples
 
+NO_CHANGE: Final[Mapping[str, list[str]]] = MappingProxyType({})
 NUMBERS = st.integers(0, 3)  # of a session
 ALL = 15  # sessions, a bit each
 USERS = st.sampled_from(["ada", "bob"])
 DEVICES = st.sampled_from([None, "phone"])
 TIMEOUTS = st.sampled_from([None, 5.0, 7.0, 60.0])
 TOKENS_S = st.sampled_from([3, 10, 45])
+ROOMS = st.lists(st.sampled_from("abcd"), max_size=MAX_ROOMS + 1)
+CLAIMS = st.sampled_from([":", "a:", "a,b:c,d", "d,b,c:a", ":a,b,c,d"])  # of a `WordAuthenticator`
+ROOM_CHANGES = st.fixed_dictionaries({}, optional=dict.fromkeys(("rooms", "join", "leave"), ROOMS))
 STATUSES = st.sampled_from([None, "online", "away", "busy"])
 BRIEF = "dnd"  # a status that is only ever set with an end
 BEAT = protocol.encode(protocol.keepalive(1))
@@ -75,13 +82,14 @@ class Scene(NamedTuple):
     is_tight: bool = False  # few packets are allowed
     has_tokens: bool = False
     needs_a_turn: bool = False  # connections are read by tasks, not by the poll
+    rooms: str = "off"
 
 
 SCENES = {
-    "plain": Scene(),
-    "tokens": Scene(away_after=AWAY_AFTER, has_tokens=True),
+    "plain": Scene(rooms="open"),
+    "tokens": Scene(away_after=AWAY_AFTER, has_tokens=True, rooms="claimed"),
     "no grace": Scene(away_after=AWAY_AFTER, grace=0.0, needs_a_turn=True),
-    "long graces": Scene(has_tokens=True, returns=1),
+    "long graces": Scene(has_tokens=True, returns=1, rooms="open"),
     "the oldest go": Scene(quota=SessionQuota(1)),
     "the new are refused": Scene(quota=SessionQuota(1, refuse_new=True), returns=1),
     "few packets": Scene(is_tight=True, needs_a_turn=True),
@@ -110,6 +118,8 @@ class Known:
     brief_until: float = math.inf  # when its status ends, if that is `BRIEF`
     is_set_away: bool = False  # whether its client ever did that
     is_quiet: bool = False
+    rooms: tuple[str, ...] = ()
+    claim: str = ":"  # on rooms, of its token
     lost: float | None = None
     lost_wheel: float = 0.0  # by the wheel
     lost_code: Code = Code.CLOSED
@@ -136,6 +146,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
             returns=scene.returns,
             packet_rate=PacketRate(1.0, MAX_PACKETS) if scene.is_tight else None,
             authenticator=WordAuthenticator() if scene.has_tokens else None,
+            rooms=scene.rooms,
         )
         self.world.sockets.needs_a_turn = scene.needs_a_turn
         self.desk = self.world.engine.request_handler = NotingDesk()
@@ -168,6 +179,31 @@ class CoreAgainstModel(RuleBasedStateMachine):
         known.readable = known.read  # a reset discards unread packets
         known.rest = known.unread = b""
 
+    def may_join(self, claim: str, room: str) -> bool:
+        return self.scene.rooms == "open" or room in claim.partition(":")[2].split(",")
+
+    def cut(self, names: Iterable[str], claim: str) -> tuple[str, ...]:
+        """Return the claimed rooms, and the first of the others that may be joined."""
+        found = [each for each in claim.partition(":")[0].split(",") if each]
+        for name in names if self.scene.rooms != "off" else ():
+            if name not in found and len(found) < MAX_ROOMS and self.may_join(claim, name):
+                found.append(name)
+        return tuple(sorted(found)) if self.scene.rooms != "off" else ()
+
+    def changed_rooms(self, known: Known, change: Mapping[str, list[str]]) -> tuple[str, ...] | Code:
+        """Return the rooms of a session after an update, or why it is refused."""
+        if self.scene.rooms == "off":
+            return ()
+        claimed = [each for each in known.claim.partition(":")[0].split(",") if each]
+        rooms = {*change.get("rooms", known.rooms)}
+        for name in [*change.get("rooms", ()), *change.get("join", ())]:
+            if name not in claimed and not self.may_join(known.claim, name):
+                return Code.NOT_ALLOWED
+        for name in change.get("leave", ()):
+            rooms.discard(name)
+        rooms |= {*change.get("join", ()), *claimed}
+        return Code.TOO_LARGE if len(rooms) > MAX_ROOMS else tuple(sorted(rooms))
+
     def said(self, handle: int) -> list[Packet]:
         """Return all that the server has sent on a connection."""
         decoder = Decoder()
@@ -182,9 +218,18 @@ class CoreAgainstModel(RuleBasedStateMachine):
         timeout=TIMEOUTS,
         token_s=TOKENS_S,
         waited=st.sampled_from([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 6.0]),
+        rooms=ROOMS,
+        claim=CLAIMS,
     )
     def log_in(
-        self, uid: str, device: str | None, timeout: float | None, token_s: int, waited: float
+        self,
+        uid: str,
+        device: str | None,
+        timeout: float | None,
+        token_s: int,
+        waited: float,
+        rooms: Sequence[str] = (),
+        claim: str = ":",
     ) -> None:
         key: SessionKey = (uid, device) if device else uid
         old = self.live.get(key)
@@ -192,9 +237,9 @@ class CoreAgainstModel(RuleBasedStateMachine):
         refusal = self.refusal(old, others, waited)
         for each in others:
             each.may_end = Code.SESSION_LIMIT
-        token = f"{uid}:{token_s}" if self.scene.has_tokens else None
+        token = f"{uid}:{token_s}:::{claim}" if self.scene.has_tokens else None
         self.world.sockets.lain_s = waited
-        handle = self.world.login(uid, device=device, idle_timeout=timeout, token=token)
+        handle = self.world.login(uid, device=device, idle_timeout=timeout, token=token, rooms=rooms)
         self.world.sockets.lain_s = 0.0
         self.observe()
         for each in others:
@@ -213,6 +258,9 @@ class CoreAgainstModel(RuleBasedStateMachine):
         )
         if token:
             self.live[key].expires = now + token_s
+            self.live[key].claim = claim
+        self.live[key].rooms = self.cut(rooms, self.live[key].claim)
+        self.joined_is_right(self.live[key], answer, is_asked=True)
         self.sessions.append(self.world.session(key))
 
     @rule(timeout=TIMEOUTS, token_s=TOKENS_S)
@@ -297,16 +345,27 @@ class CoreAgainstModel(RuleBasedStateMachine):
         timeout=TIMEOUTS,
         quiet=st.sampled_from([None, True, False]),
         times=st.sampled_from([1, 1, 12]),
+        change=ROOM_CHANGES,
     )
     def update(
-        self, number: int, status: str | None, timeout: float | None, quiet: bool | None, times: int
+        self,
+        number: int,
+        status: str | None,
+        timeout: float | None,
+        quiet: bool | None,
+        times: int,
+        change: Mapping[str, list[str]] = NO_CHANGE,
     ) -> None:
-        """Change the status, the idle time-out and quiet; beyond ten times it is refused."""
+        """Change the status, the idle time-out, quiet and rooms; beyond ten times it is refused."""
         if known := self.able(number):
             known.is_set_away |= status == "away"
-            meta = {"n": times}
-            packet = protocol.update(id=7, status=status, idle_timeout=timeout, quiet=quiet, meta=meta)
-            if self.send(known, protocol.encode(packet) * times, is_activity=True):
+            parts: dict[str, Any] = {"meta": {"n": times}, **change}
+            packet = protocol.update(id=7, status=status, idle_timeout=timeout, quiet=quiet, **parts)
+            rooms = self.changed_rooms(known, change) if change else known.rooms
+            if answer := self.send(known, protocol.encode(packet) * times, is_activity=True, refusal=rooms):
+                assert not isinstance(rooms, Code)
+                known.rooms = rooms
+                self.joined_is_right(known, answer, is_asked=bool(change))
                 known.timeout = timeout or known.timeout
                 known.is_quiet = known.is_quiet if quiet is None else quiet
                 known.brief_until = math.inf if status else known.brief_until
@@ -321,13 +380,19 @@ class CoreAgainstModel(RuleBasedStateMachine):
                 known.brief_until = self.world.now + seconds
 
     @SOMEBODY_IS_THERE
-    @rule(number=NUMBERS, seconds=TOKENS_S, is_good=st.booleans())
-    def renew_token(self, number: int, seconds: int, is_good: bool) -> None:
+    @rule(number=NUMBERS, seconds=TOKENS_S, is_good=st.booleans(), claim=CLAIMS)
+    def renew_token(self, number: int, seconds: int, is_good: bool, claim: str = ":") -> None:
         if known := self.able(number):
-            packet = protocol.update(id=7, token=f"{known.uid if is_good else 'eve'}:{seconds}")
-            if self.send(known, protocol.encode(packet), is_activity=not self.scene.has_tokens):
+            token = f"{known.uid if is_good else 'eve'}:{seconds}:::{claim}"
+            packet = protocol.update(id=7, token=token)
+            answer = self.send(known, protocol.encode(packet), is_activity=not self.scene.has_tokens)
+            if answer:
                 assert is_good
                 known.expires = self.world.now + seconds
+                former = known.claim.partition(":")[0].split(",")
+                known.rooms = self.cut([each for each in known.rooms if each not in former], claim)
+                known.claim = claim
+                self.joined_is_right(known, answer, is_asked=True)
 
     @SOMEBODY_IS_THERE
     @rule(number=NUMBERS)
@@ -339,13 +404,25 @@ class CoreAgainstModel(RuleBasedStateMachine):
             session, request = self.desk.taken.pop(0)
             send_ok(session, request.id, {})
 
-    def send(self, known: Known, data: bytes, *, is_activity: bool = False) -> bool:
-        """Send packets; return whether the first answer grants something."""
+    def joined_is_right(self, known: Known, answer: Packet, *, is_asked: bool) -> None:
+        joined = [*known.rooms] if is_asked and self.scene.rooms != "off" else None
+        assert answer.payload.get("joined") == joined
+
+    def send(
+        self, known: Known, data: bytes, *, is_activity: bool = False, refusal: object = None
+    ) -> Packet | None:
+        """Send packets; return the first answer if it grants something. `refusal`: a code that it must have,
+        unless there were too many; nothing else refuses for rooms."""
         answered = len(self.said(known.handle))
         self.world.sockets.feed(known.handle, data)
         self.packet_read(known, is_activity=is_activity)
         self.observe()
-        return any(answer.kind == Kind.OK for answer in self.said(known.handle)[answered:][:1])
+        answer = next(iter(self.said(known.handle)[answered:]), None)
+        if answer is not None and answer.kind == Kind.ERROR:
+            code = Code(answer.payload["code"])
+            assert code is refusal or code not in (Code.NOT_ALLOWED, Code.TOO_LARGE)
+            return None
+        return answer if answer is not None and answer.kind == Kind.OK else None
 
     @SOMEBODY_IS_THERE
     @rule(
@@ -572,6 +649,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
             assert bool(session.unhandled) == bool(known.rest)
             is_quiet = session in self.world.engine.quiet.sessions
             assert is_quiet == (known.is_quiet and known.lost is None)
+            assert self.world.registry.profiles.get(session.number).rooms == " ".join(known.rooms)
         invariants.check(self.world, self.desk, self.records)
 
     def teardown(self) -> None:
@@ -600,6 +678,7 @@ def _one_of(those: list[V], number: int) -> V | None:
 def test_the_core_fits_its_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "MAX_EXPIRED_PER_TURN", MAX_EXPIRED)
     monkeypatch.setattr(deadline_wheel, "HORIZON_SLOTS", HORIZON_SLOTS)
+    monkeypatch.setattr(session_rooms, "ROOMS_MAX", MAX_ROOMS)
     examples = settings().max_examples // EXAMPLES_SHARE
     run_state_machine_as_test(
         partial(CoreAgainstModel, SCENES[name]),  # type: ignore[arg-type]  # it calls what it is given

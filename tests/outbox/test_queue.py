@@ -88,8 +88,8 @@ def test_bytes_are_limited_too() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 250, "é" * 120, "\U0001f600" + "x" * 246, "中" * 80])
 def test_the_declared_size_counts_the_width_of_characters(text: str) -> None:
-    each = change("0a")._replace(profile=Profile(meta=text, private=text))
-    assert size_of(each) >= 2 * sys.getsizeof(text)
+    each = change("0a")._replace(profile=Profile(meta=text, private=text, rooms=text))
+    assert size_of(each) >= 3 * sys.getsizeof(text)
 
 
 def test_the_declared_size_of_a_change_is_close_to_its_real_size() -> None:

@@ -138,6 +138,7 @@ class World:
         authenticator: Authenticator | None = None,
         restricts_sight: bool = False,  # whether tokens say whom a client may see
         certificates: CertificateAuthenticator | None = None,
+        rooms: str = "off",
     ) -> None:
         self.now = START
         self.changes: list[Change] = []
@@ -182,6 +183,7 @@ class World:
             visibility=Visibility(authenticator, lambda: self.now)
             if authenticator and restricts_sight
             else None,
+            rooms=rooms,
         )
         self.credits = credit
         self.slot = self.slot_clock.at_or_before(self.now)
