@@ -34,7 +34,7 @@ from presence.cli.options import (
 )
 from presence.common.text import json_line, printable
 from presence.config.settings import Settings, is_url
-from presence.protocol import PASS_MAX_BYTES, TOKEN_MAX_BYTES
+from presence.protocol import PASS_MAX_BYTES, ROOMS_MAX, TOKEN_MAX_BYTES
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
 
@@ -55,6 +55,8 @@ _SIGN_TEXTS = {
     "token_audience": "audience of the token (aud); of several, the first",
 }
 _SEE = "whom the user may see: uids, and beginnings of uids with a * after them"
+_ROOMS_IN = "claim rooms: rooms that the session is in"
+_ROOMS_JOIN = "claim rooms: rooms that the client may join, and beginnings of their names with a * after them"
 _VISIBILITY = (
     "Prints a pass, signed with a key of a file: its user may see others for a time, on servers with "
     "visibility = claims. No server is needed."
@@ -86,10 +88,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sign = actions.add_parser("sign", help="print a signed token", description=_SIGN)
     _add_signing(sign, "token")
     sign.add_argument("--see", nargs="+", metavar="UID", help=f"claim see: {_SEE}")
+    sign.add_argument("--rooms-in", nargs="+", metavar="ROOM", help=_ROOMS_IN)
+    sign.add_argument("--rooms-join", nargs="+", metavar="ROOM", help=_ROOMS_JOIN)
 
     visibility_pass = actions.add_parser("pass", help="print a signed pass", description=_VISIBILITY)
     _add_signing(visibility_pass, "pass")
     visibility_pass.add_argument("--see", nargs="+", required=True, metavar="UID", help=_SEE)
+    visibility_pass.set_defaults(rooms_in=None, rooms_join=None)
 
     verify = actions.add_parser(
         "verify", help="check a token and print why it is refused", description=_VERIFY
@@ -177,10 +182,17 @@ def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
         )
     if args.see is not None and not tokens.is_sight(args.see):
         raise UsageError(f"token {args.action}: --see takes uids, and beginnings of uids with a * after them")
+    asked = {"in": args.rooms_in, "join": args.rooms_join}
+    rooms = {key: names for key, names in asked.items() if names is not None}
+    if not tokens.is_room_claim(rooms):
+        text = f"--rooms-in takes at most {ROOMS_MAX} rooms, --rooms-join rooms and beginnings with a *"
+        raise UsageError(f"token {args.action}: {text}")
     signer = token_signer.Signer(key_file.named(key_file.entries_of(key_file.read(Path(keys))), args.kid))
     claims: dict[str, Any] = {} if settings.token_issuer is None else {"iss": settings.token_issuer}
     if args.see is not None:
         claims["see"] = args.see
+    if rooms:
+        claims["rooms"] = rooms
     sign = signer.visibility_pass if args.action == "pass" else signer.token
     print(sign(args.uid, audience=settings.token_audiences[0], now=time.time(), ttl_s=args.ttl, **claims))
 

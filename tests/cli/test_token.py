@@ -1,5 +1,6 @@
 """`presence token`: making keys and tokens, and printing why a token is refused."""
 
+import base64
 import errno
 import io
 import json
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from presence.auth import key_file, tokens
 from presence.auth.key_file import load
 from presence.auth.operator_tokens import load as load_tokens
 from presence.auth.token_signer import Signer
+from presence.auth.tokens import TokenRules
 from presence.cli.main import main
+from presence.core.authenticator import RoomClaim, Sight
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -212,6 +216,19 @@ def test_verify_refuses_what_servers_with_visibility_refuse(
     assert run_token("verify", "--keys", keys, f"@{token}").startswith(str(claims.get("sub", "ann")))
     complaint = run_token("verify", "--keys", keys, f"@{token}", "--visibility", "claims", status=1)
     assert "refused: its s" in complaint
+
+
+def test_a_token_names_the_rooms_that_it_was_asked_for(keys: Path, run_token: RunToken) -> None:
+    sign = ("sign", "--keys", keys, "--uid", "ann")
+    text = run_token(*sign, "--rooms-in", "lobby", "hall", "--rooms-join", "game:*").strip()
+    keyring = key_file.parse(keys.read_bytes(), keys)
+    claims = tokens.check(
+        tokens.parse(text, keyring), TokenRules(("presence",), reads_rooms=True), time.time()
+    )
+    assert claims.rooms == RoomClaim("hall lobby", Sight(prefixes=("game:",)))
+    assert "rooms" not in json.loads(base64.urlsafe_b64decode(run_token(*sign).split(".")[1] + "=="))
+    for words in (("--rooms-in", "a b"), ("--rooms-join", ""), ("--rooms-in", *map(str, range(17)))):
+        assert "at most 16 rooms" in run_token(*sign, *words, status=2)
 
 
 def test_a_token_until_the_end_of_the_year_9999_is_verified(keys: Path, run_token: RunToken) -> None:
