@@ -24,7 +24,7 @@ from presence.common.faults import Faults
 from presence.common.rate_limit import TABLE_SIZE, KeyedRateLimiter
 from presence.common.runtime import TrioRuntime
 from presence.core import visibility
-from presence.core.authenticator import Granted, Sight
+from presence.core.authenticator import Granted, RoomClaim, Sight
 from presence.core.ban_list import Ban, BanList
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import ClientFeatures
@@ -37,7 +37,14 @@ from presence.messaging.message_bus import Confirm, DeliveryReport, OutgoingMess
 from presence.messaging.message_queue import MAX_BYTES, MAX_ITEMS, MessageQueue, PendingMessage, QueueBounds
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Decoder
-from presence.protocol.constants import DEVICE_MAX_BYTES, PASS_MAX_BYTES, TOKEN_MAX_BYTES, UID_MAX_BYTES
+from presence.protocol.constants import (
+    DEVICE_MAX_BYTES,
+    PASS_MAX_BYTES,
+    ROOM_MAX_BYTES,
+    ROOMS_MAX,
+    TOKEN_MAX_BYTES,
+    UID_MAX_BYTES,
+)
 from presence.server.answer_queue import MAX_QUEUED_ANSWERS
 from presence.store.answers import AnswerKeys, report_field
 from presence.store.ban_table import MAX_BANS, MAX_REASON_CHARS
@@ -243,6 +250,35 @@ def sights_of_tokens() -> float:
         return bytes_kept() / ENTRIES
 
 
+def rooms_of_a_session() -> float:
+    """Return the bytes of the rooms of a session, which shows nothing else."""
+
+    def size(rooms: list[str]) -> float:
+        world = World(rooms="open")
+        world.append = lambda change: None  # type: ignore[method-assign] # the outbox has a row of its own
+        with grown() as bytes_kept:
+            for number in range(ENTRIES):
+                handle = world.login(f"u{number}")
+                world.sockets.feed(handle, protocol.encode(protocol.update(id=7, rooms=rooms)))
+                world.sockets.sent[handle] = world.sockets.sent[0]
+            return bytes_kept() / ENTRIES
+
+    longest = [EMOJI + "r" * (ROOM_MAX_BYTES - len(EMOJI.encode()) - 2) + f"{n:02}" for n in range(ROOMS_MAX)]
+    return size(longest) - size([])
+
+
+def claims_on_rooms() -> float:
+    """Return the bytes of one, with as many names of two characters as a token holds in base64."""
+    names = TOKEN_MAX_BYTES * 3 // 4 // len('"ab",')
+    letters = [chr(number) for number in range(0x21, 0x7F)]
+    claims = {}
+    with grown() as bytes_kept:
+        for number in range(ENTRIES):
+            rooms = frozenset("".join(pair) for pair in islice(product(letters, letters), names))
+            claims[number] = RoomClaim("", Sight(rooms))
+        return bytes_kept() / ENTRIES
+
+
 def passes() -> float:
     """Return the bytes of all passes, each with as many short uids as its text holds in base64."""
     names = PASS_MAX_BYTES * 3 // 4 // len('"ab",')
@@ -433,6 +469,12 @@ BOUNDS: Final = {
     "changes that wait for watchers": Bound("64 MB, and 900 bytes per watched user", 64 * MB, queued_pushes),
     'users that a token names, with `visibility = "claims"`': Bound(
         "15 KB each, with a hundred short uids", 15_000, sights_of_tokens
+    ),
+    "rooms of sessions, unless `rooms` is off": Bound(
+        "4.4 KB each with the longest names", 4400, rooms_of_a_session
+    ),
+    "rooms that a token names, unless `rooms` is off": Bound(
+        "15 KB each, with a hundred short names", 15_000, claims_on_rooms
     ),
     'passes, with `visibility = "claims"`': Bound("64 MB", 64 * MB, passes),
     "messages without an outcome": Bound("24 MB", 24 * MB, pending_messages),
