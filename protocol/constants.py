@@ -39,6 +39,7 @@ class Code(IntEnum):
     UPDATED = 5
     WATCHED = 6
     REMOVED = 7
+    ROOMS = 8
     LOGOUT = 100
     BACKGROUND = 101
     CLOSED = 200

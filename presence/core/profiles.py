@@ -42,7 +42,7 @@ class Profile(NamedTuple):
     @property
     def texts(self) -> tuple[str, ...]:
         """Status and privacy apart, all, in the order of TEXTS in `store/scripts/lib/event_texts.lua`."""
-        return self[1:3] + self.facts
+        return (self.meta, self.private, *self.facts, self.rooms)
 
 
 class ProfileChange(NamedTuple):

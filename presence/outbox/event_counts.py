@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from presence.protocol.constants import Code
 
-TYPES = ("online", "offline", "away", "update", "device", "gap")
+TYPES = ("online", "offline", "away", "update", "device", "rooms", "gap")
 
 
 class EventCount(NamedTuple):

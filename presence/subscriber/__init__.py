@@ -17,8 +17,8 @@ Without a group, a subscriber gets new events, or those after the last ids it ha
 `follow_sync` begin with a snapshot of who is online. See `docs/subscribers.md`.
 
 With ``updates=True`` they also give events of users who stay online: `Away`, who went away or came back;
-`Updated`, who changed their status or `meta`; and `Device`, a device of whom came or went. Without it, these
-entries are skipped.
+`Updated`, who changed their status or `meta`; `Device`, a device of whom came or went; and `Moved`, who are
+in other rooms. Without it, these entries are skipped.
 
 All survive an outage of Redis, with or without loss of its data. On a Redis Cluster, where no read can wait
 for streams of several slots, they poll: 20 ms after the last event, then with growing pauses up to 200 ms. An
@@ -40,6 +40,7 @@ from presence.subscriber.events import (
     Event,
     Gap,
     Item,
+    Moved,
     Offline,
     Online,
     Updated,
@@ -60,6 +61,7 @@ __all__ = [
     "Entry",
     "Event",
     "Gap",
+    "Moved",
     "Offline",
     "Online",
     "Period",
@@ -109,8 +111,8 @@ def subscribe(
             entry id, or by shard (a number) the id of the last event seen, where a `Gap` reports that later
             events are missing. With a group, where it begins if it has to be created; not by shard.
         prefix: prefix of the server's keys.
-        updates: whether to give `Away`, `Updated` and `Device`, too. Without it they are skipped, and entries
-            that a group has skipped do not come again.
+        updates: whether to give `Away`, `Updated`, `Device` and `Moved`, too. Without it they are skipped,
+            and entries that a group has skipped do not come again.
         auto_ack: whether asking for the next event acknowledges those before it. Switch it off for handlers
             that run in parallel; an event not settled after `claim_idle` is delivered again.
         max_deliveries: with a group, as the two below: after this many calls of a handler without
@@ -195,7 +197,7 @@ def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> Subs
 
     Args:
         url, prefix: see `subscribe`.
-        updates: whether to give `Away`, `Updated` and `Device`, and to fill `Snapshot.shown`.
+        updates: whether to give `Away`, `Updated`, `Device` and `Moved`, and to fill `Snapshot.shown`.
 
     Raises:
         ValueError: the URL is invalid.

@@ -21,6 +21,7 @@ ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers,
 ZERO_ID = "0-0"
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_OF_USERS_WHO_STAY: Final = {"away", "update", "device", "rooms"}  # online
 _CAME: Final = {str(int(code)) for code in (Code.LOGIN, Code.RETURNED)}
 MAX_CACHED_NAMES = 64  # field names; each entry has the same dozen
 
@@ -81,6 +82,7 @@ class Online(_Transition):
     address: str = ""  # of the client, if the server's setting `event_address` asks for it
     invisible: bool = False  # to clients, who are shown the user as offline
     device_class: str = ""  # what the device is, if its login says so: phone, web
+    rooms: tuple[str, ...] = ()  # that the user is in
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Offline(_Transition):
     address: str = ""  # as of `Online`
     invisible: bool = False  # to clients until now
     device_class: str = ""  # as of `Online`
+    rooms: tuple[str, ...] = ()  # that the user was in
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,19 @@ class Device(_Transition):
 
 
 @dataclass(frozen=True, slots=True)
+class Moved(_Transition):
+    """A user who stays online is in other rooms than before: those of all their sessions; `code` is 8."""
+
+    since_id: str  # as of `Away`
+    status: Status  # the user's
+    status_ms: int  # since when the status holds
+    rooms: tuple[str, ...]  # that the user is in from now on
+    left: tuple[str, ...]  # that the user is in no more
+    deliveries: int = 1
+    invisible: bool = False  # as of `Online`
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Events are missing here. A program that keeps a view of who is online should take a new snapshot.
 
@@ -170,7 +186,7 @@ class Gap:
     deliveries: int = 1
 
 
-Event = Online | Offline | Away | Updated | Device | Gap
+Event = Online | Offline | Away | Updated | Device | Moved | Gap
 Item = Entry | Gap
 
 
@@ -181,7 +197,7 @@ def utc(unix_ms: int) -> datetime:
 
 def decode_transition(item: Item) -> Event | None:
     """Like `decode`, but None for entries of users who stay online."""
-    is_other = isinstance(item, Entry) and item.fields.get("type") in {"away", "update", "device"}
+    is_other = isinstance(item, Entry) and item.fields.get("type") in _OF_USERS_WHO_STAY
     return None if is_other else decode(item)
 
 
@@ -204,25 +220,34 @@ def _event_of(entry: Entry, fields: Mapping[str, str]) -> Event | None:
     status: Status = fields.get("status", "online")  # type: ignore[assignment]  # or one of a newer server
     is_invisible = "invisible" in fields
     shown = (*said, fields.get("address", ""), is_invisible, fields.get("class", ""))
+    rooms = _names(fields.get("rooms", ""))
     if kind == "online":
-        return Online(*common, deliveries, status, *shown)
-    if kind not in {"offline", "away", "update", "device"}:
+        return Online(*common, deliveries, status, *shown, rooms)
+    if kind != "offline" and kind not in _OF_USERS_WHO_STAY:
         return None
     since_id = fields["since_id"]
     event: Event
     match kind:
         case "offline":
-            event = Offline(*common, since_id, deliveries, int(fields.get("grace_ms", 0)), *shown)
+            event = Offline(*common, since_id, deliveries, int(fields.get("grace_ms", 0)), *shown, rooms)
         case "away":
             event = Away(*common, since_id, status, deliveries, *said)
         case "update":
             status_ms = int(fields["status_ms"])
             event = Updated(*common, since_id, status, status_ms, deliveries, *said, is_invisible)
+        case "rooms":
+            status_ms, left = int(fields["status_ms"]), _names(fields.get("rooms_left", ""))
+            event = Moved(*common, since_id, status, status_ms, rooms, left, deliveries, is_invisible)
         case _:
             came = fields["code"] in _CAME
             names = tuple(str(each["device"]) for each in json.loads(fields.get("devices", "[]")))
             event = Device(*common, since_id, status, came, names, deliveries, *shown)
     return event
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the names of rooms in a text, which has a space between two."""
+    return tuple(filter(None, text.split(" ")))
 
 
 def _said(fields: Mapping[str, str]) -> tuple[Meta, Meta]:
@@ -303,6 +328,9 @@ def entry_values(entry: Entry) -> dict[str, object]:
         values[name] = parsed_number(text) if is_number else text
     if "invisible" in values:
         values["invisible"] = True
+    for name in ("rooms", "rooms_left"):
+        if name in values:
+            values[name] = list(_names(entry.fields[name]))
     for name in ("meta", "private", "devices"):
         if said := entry.fields.get(name):
             with suppress(ValueError, RecursionError):

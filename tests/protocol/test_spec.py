@@ -24,7 +24,7 @@ from presence.protocol.schema import SCHEMA
 SPEC = (files("presence.protocol") / "SPEC.md").read_text("utf-8")
 # From the contract with clients; `r` marks codes after which a client may return.
 CODES = """
-1 login · 2 returned · 3 away · 4 back · 5 updated · 6 watched · 7 removed ·
+1 login · 2 returned · 3 away · 4 back · 5 updated · 6 watched · 7 removed · 8 rooms ·
 100 logout · 101 background · 200 closed r ·
 201 idle_timeout r · 202 slow_consumer r ·
 300 replaced · 301 kicked · 302 auth_expired r · 303 auth_failed · 304 session_limit · 305 banned ·

@@ -173,7 +173,7 @@ def check_alternation(stream: Iterable[Event]) -> set[str]:
     for event in stream:
         if event["type"] == "gap":
             continue
-        if event["type"] in {"away", "update", "device"}:
+        if event["type"] in {"away", "update", "device", "rooms"}:
             present = last[event["uid"]]
             assert (present["type"], present["id"]) == ("online", event["since_id"]), (present, event)
             continue

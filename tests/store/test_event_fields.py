@@ -18,15 +18,16 @@ from tests.store.driving import Event, Hand, end, events, login, update
 from tests.store.servers import Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "subscribers.md"
-FULL = Profile("dnd", '{"m":1}', '{"p":1}', LoginFacts("192.0.2.1", "phone"))
+FULL = Profile("dnd", '{"m":1}', '{"p":1}', LoginFacts("192.0.2.1", "phone"), rooms="hall lobby")
 ANOTHER = {"meta": '{"m":2}', "private": '{"p":2}', "devices": "[]", "status": "busy"}  # else one more
 # What the typed events leave out: a reader that needs it takes the raw entry.
 UNTYPED = {
-    *((kind, "v") for kind in ("online", "offline", "away", "update", "device", "gap")),
-    *((kind, "hide") for kind in ("online", "offline", "away", "update", "device")),
+    *((kind, "v") for kind in ("online", "offline", "away", "update", "device", "rooms", "gap")),
+    *((kind, "hide") for kind in ("online", "offline", "away", "update", "device", "rooms")),
     *((kind, "public") for kind in ("online", "offline", "update", "device")),
     *((kind, "devices") for kind in ("online", "away", "update")),
     *((kind, "status_ms") for kind in ("away", "device")),
+    *((kind, "rooms") for kind in ("away", "update", "device")),
     ("gap", "node"),
 }
 
@@ -41,10 +42,12 @@ def entries(server: Server) -> Iterator[list[Event]]:
         node.apply(
             login("u", "s1", profile=FULL._replace(privacy="l")),
             login("u", "s2", "desk", profile=FULL),
-            update("u", "s1", profile=FULL._replace(status="away")),
+            update("u", "s2", "desk", profile=FULL._replace(rooms="hall table")),
+            update("u", "s1", profile=FULL._replace(status="away", rooms="table")),
             update("u", "s2", "desk", profile=FULL._replace(status="away")),
             update("u", "s2", "desk", profile=FULL._replace(status="invisible")),
             end("u", "s2", "desk"),
+            update("u", "s1", profile=FULL._replace(status="invisible", rooms="attic")),
             update("u", "s1", profile=FULL._replace(status="invisible")),
             end("u", "s1", grace_ms=5000),
             login("u", "s3", profile=FULL._replace(status="invisible")),

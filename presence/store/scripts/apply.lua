@@ -9,10 +9,10 @@
 -- from entries: add_entry carry_out_effects digits event_counts highest_id raise_floor read_watchers
 -- from profile: show_as
 -- from shown_state: apply_privacy is_before
--- from events: CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online privacy_of_offline
+-- from events: CODE_RETURNED go_offline go_online privacy_of_offline
 -- from changes: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes drop_pending_logins
 -- from changes: end_without_record hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins
--- from changes: remove_session set_owned trim_seen write_record
+-- from changes: remove_session set_owned stay_online trim_seen write_record
 -- from sessions: put_session update_session
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing of it. First it finishes a former
 -- call that was cut short.
@@ -321,9 +321,7 @@ local function end_session(op, change, age_ms)
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}, public = public, privacy = privacy}
     local before = hand_to_pending_login(record, uid, device, ended, now_ms - age_ms)
     if before then
-      emit_if_shown_changed(change, record, before)
-      if not record.sessions[device] then emit_device(change, record, ended) end
-      write_record(uid, record)
+      stay_online(change, record, ended, before)
     else
       go_offline(change, since_id, since_ms, privacy and ended, public, privacy)
     end

@@ -1,7 +1,7 @@
 -- requires: effects shard record_cache notices entries profile shown_state events
--- provides: PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes drop_pending_logins end_without_record
+-- provides: FIRST_ROOMS PLAIN_RECORD UNCERTAIN_LOGIN_MS add_pending_login collect_writes drop_pending_logins end_without_record
 -- provides: hand_to_pending_login lateness nodes_with_pending_logins remove_pending_logins remove_session set_owned
--- provides: trim_seen write_record
+-- provides: stay_online trim_seen write_record
 -- Removes sessions from records, moves pending logins into them, and collects all writes at the end of a call.
 
 -- Pattern of a record with one plain session; captures id, since_ms, device, session, node. Nearly all users have such a
@@ -59,6 +59,8 @@ local function set_owned(id, field, value)
   end
   fields[field] = value
 end
+
+local FIRST_ROOMS = 'now'  -- `rooms_in_use` of the call that puts the first session with rooms into a record
 
 local UNCERTAIN_LOGIN_MS = 5000  -- without knowledge of clocks, the order of logins nearer than this is uncertain
 
@@ -124,6 +126,7 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
           and not (device == gone and login[4] < gone_entry.login_ms and is_fenced(id)) then
         entry.late_ms = lateness(login[4] - earliest_ms)
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
+        if entry.rooms then rooms_in_use = rooms_in_use or FIRST_ROOMS end
         if record.privacy then apply_privacy({entry}, record.privacy) end
         if not entries[device] then devices[#devices + 1] = device end
         entries[device] = entry
@@ -149,21 +152,28 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
   return before
 end
 
+-- Writes the record of a user who stays online without a session, `gone`; collects the events. `before`: the session that was
+-- shown. `rooms`: of the user until now.
+local function stay_online(change, record, gone, before, rooms)
+  emit_if_shown_changed(change, record, before)
+  if not record.sessions[change.device] then emit_device(change, record, gone) end
+  if rooms_in_use then emit_rooms(change, record, rooms) end
+  write_record(change.uid, record)
+end
+
 -- Removes the session of a change from a record; collects an offline event if it was the last of the user.
 local function remove_session(change, record, ended_ms)
   local uid, device = change.uid, change.device
   local present = record.sessions[device]
   local has_another_session = next(record.sessions, next(record.sessions))
-  local before = has_another_session and shown(record)
+  local before, rooms = has_another_session and shown(record), rooms_in_use and rooms_of(record)
   record.sessions[device] = nil
   set_owned(present.node, uid .. ' ' .. device, false)
   before = before or hand_to_pending_login(record, uid, device, present, ended_ms)
   if before then
-    emit_if_shown_changed(change, record, before)
-    if not record.sessions[device] then emit_device(change, record, present) end
-    write_record(uid, record)
+    stay_online(change, record, present, before, rooms)
   else
-    go_offline(change, record.id, digits(record.since_ms), present, record.public, record.privacy)
+    go_offline(change, record.id, digits(record.since_ms), present, record.public, record.privacy, rooms)
   end
 end
 
@@ -227,6 +237,7 @@ local function collect_writes()
   for id, fields in pairs(owned) do collect_fields(sessions_key(id), fields, 'HSET', 'HDEL') end
   collect_fields(pending_logins_key(node), pending_logins, 'HSET', 'HDEL')
   if next(pending_logins) then will(keeps_pending_logins() and 'SADD' or 'SREM', pending_nodes_key, node) end
+  if rooms_in_use == FIRST_ROOMS then will('HSET', meta_key, 'rooms', '1') end
   collect_notices()
 end
 

@@ -1,4 +1,4 @@
--- provides: add_effect carry_out effect_count effects finish_former floor privacy_in_use will
+-- provides: add_effect carry_out effect_count effects finish_former floor privacy_in_use rooms_in_use will
 -- The writes of a call, its *effects*. A script computes everything first, collects them here with `will`, and ends with
 -- `carry_out`; so an error while it computes leaves nothing behind, and a retry begins anew.
 --
@@ -67,15 +67,15 @@ local function carry_out(hash, channels)
 end
 
 -- Fields of the hash that `finish_former` was called with, see KEYS 7 in lib/shard.lua. `floor` of `meta`: what `take_id` of
--- lib/entries.lua needs; `privacy`: whether users hide something. nil or false: none. They are read with `unfinished`, because
--- each command takes time.
-local floor, privacy_in_use
+-- lib/entries.lua needs; `privacy`: whether users hide something; `rooms`: whether sessions are in rooms. nil or false: none.
+-- They are read with `unfinished`, because each command takes time.
+local floor, privacy_in_use, rooms_in_use
 
--- Carries out what a former call had to leave; returns an error reply if it is refused again. Sets `floor`
--- and `privacy_in_use`.
+-- Carries out what a former call had to leave; returns an error reply if it is refused again. Sets `floor`, `privacy_in_use`
+-- and `rooms_in_use`.
 local function finish_former(hash)
-  local found = redis.call('HMGET', hash, 'unfinished', 'floor', 'privacy')
-  floor, privacy_in_use = found[2], found[3]
+  local found = redis.call('HMGET', hash, 'unfinished', 'floor', 'privacy', 'rooms')
+  floor, privacy_in_use, rooms_in_use = found[2], found[3], found[4]
   if not found[1] then return end
   local ok, rest = pcall(cmsgpack.unpack, found[1])
   if ok and type(rest) == 'table' then
@@ -84,7 +84,7 @@ local function finish_former(hash)
     if at then return problem end
   end
   redis.call('HDEL', hash, 'unfinished')
-  found = redis.call('HMGET', hash, 'floor', 'privacy')
-  floor, privacy_in_use = found[1], found[2]
+  found = redis.call('HMGET', hash, 'floor', 'privacy', 'rooms')
+  floor, privacy_in_use, rooms_in_use = found[1], found[2], found[3]
 end
 

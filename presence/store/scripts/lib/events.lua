@@ -1,11 +1,11 @@
--- requires: shard record_cache entries event_texts profile shown_state
--- provides: CODE_LOGIN CODE_NODE_DOWN CODE_RETURNED emit_device emit_if_shown_changed go_offline go_online
+-- requires: effects shard record_cache entries event_texts profile shown_state
+-- provides: CODE_LOGIN CODE_NODE_DOWN CODE_RETURNED emit_device emit_if_shown_changed emit_rooms go_offline go_online
 -- provides: privacy_of_offline
 -- Events of users. A *change* of a session causes them; it has the fields uid, device, session, code, reason, at_ms,
 -- last_seen_ms and, of the end of a lost connection whose grace was lengthened, grace_ms. All but the names are digits.
 
 local CODE_LOGIN, CODE_RETURNED, CODE_LOGOUT, CODE_NODE_DOWN = '1', '2', '100', '402'
-local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
+local CODE_AWAY, CODE_BACK, CODE_UPDATED, CODE_ROOMS = '3', '4', '5', '8'
 
 -- A name and a value, where there is one, before other arguments.
 local function with(name, value, ...)
@@ -21,9 +21,10 @@ local function with_status(status, public, ...)
   return ...
 end
 
--- Adds to an event, the command of its entry, that others get no times of its user.
-local function tell_privacy(command, privacy)
+-- Adds to an event, the command of its entry, that others get no times of its user, and the rooms of the user; nil: none.
+local function tell_of_user(command, privacy, rooms)
   if hides(privacy, 'l') then command[#command + 1], command[#command + 2] = 'hide', 'last_seen' end
+  if rooms then command[#command + 1], command[#command + 2] = 'rooms', rooms end
 end
 
 -- Returns what an offline user hides; nil: nothing.
@@ -62,15 +63,15 @@ local function go_online(change, session, devices, privacy)
   local id, command = add_entry('online', change.code, 'uid', uid, 'code', change.code, 'reason', change.reason,
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', at_ms, 'last_seen_ms', at_ms,
     'at_ms', at_ms,
-    with_status(status, public, with_texts(session, 1, #TEXTS, with('devices', devices))))
-  if privacy then tell_privacy(command, privacy) end
+    with_status(status, public, with_texts(session, 1, EVENT_TEXTS, with('devices', devices))))
+  if privacy or rooms_in_use then tell_of_user(command, privacy, session and session.rooms) end
   publish(uid, id, command, online_channel, status, at_ms)
   return id, public
 end
 
 -- Collects the offline event of a user, who was online since `since_ms` (digits) with the entry `since_id`. `session`: the one
--- that has gone; nil: a plain one. `public`, `privacy`: of the record.
-local function go_offline(change, since_id, since_ms, session, public, privacy)
+-- that has gone; nil: a plain one. `public`, `privacy`: of the record. `rooms`: that the user was in; nil: none.
+local function go_offline(change, since_id, since_ms, session, public, privacy, rooms)
   local uid, code, at_ms, last_seen_ms = change.uid, change.code, change.at_ms, change.last_seen_ms
   -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
   -- A difference converts digits faster than `tonumber`.
@@ -81,8 +82,8 @@ local function go_offline(change, since_id, since_ms, session, public, privacy)
   local id, command = add_entry('offline', code, 'uid', uid, 'code', code, 'reason', change.reason,
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', since_ms, 'last_seen_ms', last_seen_ms,
     'at_ms', at_ms, 'since_id', since_id,
-    with('grace_ms', change.grace_ms, with_status('online', public, with_texts(session, 1, #TEXTS))))
-  if privacy then tell_privacy(command, privacy) end
+    with('grace_ms', change.grace_ms, with_status('online', public, with_texts(session, 1, EVENT_TEXTS))))
+  if privacy or rooms then tell_of_user(command, privacy, rooms) end
   publish(uid, id, command, offline_channel, 'offline', at_ms)
   left[uid] = code .. ' ' .. id .. ' ' .. digits(at_ms - top_ms)
     .. (public and ' ' .. (public ~= '' and public or '-') or '')
@@ -125,7 +126,7 @@ local function emit_if_shown_changed(change, record, before, hid_times)
     'last_seen_ms', at_ms, 'at_ms', at_ms,
     state_fields(record, session, status, status_ms, record.public or status_before == 'invisible' and CODE_LOGIN,
       with('devices', device_events and devices_text(record.sessions))))
-  if record.privacy then tell_privacy(command, record.privacy) end
+  if record.privacy or rooms_in_use then tell_of_user(command, record.privacy, rooms_of(record)) end
   publish(change.uid, id, command, nil, status, status_ms)
   record.state = {id = id, since_ms = tonumber(status_ms)}
   if record.public then record.public = string.gsub(record.public, '%*', id) end
@@ -141,8 +142,27 @@ local function emit_device(change, record, session)
     'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
     'last_seen_ms', change.last_seen_ms, 'at_ms', change.at_ms,
     state_fields(record, shown_session, status, status_ms, record.public,
-      with_texts(session, SHOWN_TEXTS + 1, #TEXTS, with('devices', devices_text(record.sessions)))))
-  if record.privacy then tell_privacy(command, record.privacy) end
+      with_texts(session, SHOWN_TEXTS + 1, EVENT_TEXTS, with('devices', devices_text(record.sessions)))))
+  if record.privacy or rooms_in_use then tell_of_user(command, record.privacy, rooms_of(record)) end
   publish(change.uid, id, command, nil, status, status_ms)
   record.state = {id = id, since_ms = tonumber(status_ms)}
+end
+
+-- Collects an event if the rooms of a user who stays online are not those `before`, as of `rooms_of`. It is no entry of the
+-- user's state, and is not published: those who watch the user are not told the rooms.
+local function emit_rooms(change, record, before)
+  local rooms = rooms_of(record)
+  if rooms == (before or nil) then return end
+  local still_in, gone = {}, {}
+  for name in string.gmatch(rooms or '', '[^ ]+') do still_in[name] = true end
+  for name in string.gmatch(before or '', '[^ ]+') do
+    if not still_in[name] then gone[#gone + 1] = name end
+  end
+  local status = status_of(shown(record))
+  local _, command = add_entry('rooms', CODE_ROOMS, 'uid', change.uid, 'code', CODE_ROOMS, 'reason', 'rooms',
+    'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
+    'last_seen_ms', change.at_ms, 'at_ms', change.at_ms,
+    'since_id', record.id, 'status', said_status(status), 'status_ms', status_start(record),
+    with('invisible', status == 'invisible' and '1', with('rooms_left', gone[1] and table.concat(gone, ' '))))
+  tell_of_user(command, record.privacy, rooms)
 end

@@ -8,7 +8,7 @@
 --   1 events   stream: every transition, in order
 --   2 online   hash: uid -> JSON record {id, since_ms, sessions: {device: {session, node, generation,
 --              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock. Optional:
---              a session has `away` (true), `meta` (a text, opaque here), and `late_ms`: by so much `login_ms` may
+--              a session has `away` (true), the texts of lib/event_texts.lua, and `late_ms`: by so much `login_ms` may
 --              be too late, because the call came late; the record has `state`: {id, since_ms},
 --              its latest "away", "update" or "device" entry and the start of the present status; and that of an invisible user has
 --              `public` (a text, see lib/shown_state.lua), and that of one who hides something `privacy` (lib/profile.lua)
@@ -21,7 +21,8 @@
 --              became complete, or "-"
 --   6 holding  set: ids of the nodes with pending logins
 --   7 meta     hash: version, that of the form of this shard's data; unfinished, see lib/effects.lua; floor, an entry id
---              above which the next one has to be, whatever entries there are; privacy, "1" once a user has hidden something
+--              above which the next one has to be, whatever entries there are; privacy, "1" once a user has hidden something;
+--              rooms, "1" once a session has been in a room
 --   8 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --              script works on half of a shard: undeclared keys would fail it midway
 --   9 left     hash: uid -> "<code> <entry id> <ms>" of the last offline event, of users in `seen`; `ms`: its time, from that

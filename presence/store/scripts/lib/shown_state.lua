@@ -1,5 +1,5 @@
 -- requires: event_texts profile
--- provides: apply_privacy devices_text is_before show_instead shown
+-- provides: apply_privacy devices_text is_before rooms_of show_instead shown
 -- What a user shows to others: the status and `meta` of the session that takes precedence.
 --
 -- One invisible session makes its user invisible. Clients are shown such a user as offline since then or, who came as
@@ -139,4 +139,28 @@ local function devices_text(sessions)
     meta_bytes = meta_bytes + #(text_or_nil(session.meta) or '')
   end
   return '[' .. table.concat(meta_bytes <= DEVICES_META_MAX_BYTES and full or bare, ',') .. ']'
+end
+
+local unions = {}  -- texts of rooms, one after the other -> those of all, each once
+
+-- Returns the rooms of a user: those of all sessions, in the order of their bytes with a space between two; nil: none.
+local function rooms_of(record)
+  local texts = {}
+  for _, session in pairs(record.sessions) do
+    local text = session.rooms
+    if type(text) == 'string' and text ~= '' then texts[#texts + 1] = text end
+  end
+  if not texts[2] then return texts[1] end
+  local all = table.concat(texts, ' ')
+  local union = unions[all]
+  if not union then
+    local names, is_in = {}, {}
+    for name in string.gmatch(all, '[^ ]+') do
+      if not is_in[name] then names[#names + 1], is_in[name] = name, true end
+    end
+    table.sort(names, is_before)
+    union = table.concat(names, ' ')
+    unions[all] = union
+  end
+  return union
 end

@@ -29,6 +29,7 @@ export const Code = {
   UPDATED: 5,
   WATCHED: 6,
   REMOVED: 7,
+  ROOMS: 8,
   LOGOUT: 100,
   BACKGROUND: 101,
   CLOSED: 200,
