@@ -8,7 +8,8 @@ risen      A session whose end was reported never comes online again, unless Red
 disorder   Entry ids of a stream rise, whatever Redis loses.
 shown      An "away" or "update" entry belongs to the present online period and reports a change: "away" that
            the user went away or came back, "update" any other status, which holds from then on, or other
-           `meta` or `private` with the same status and time.
+           `meta` or `private` with the same status and time. A "rooms" entry reports other rooms than known,
+           and which of those the user has left; an offline event names the ones known.
 early      A session ends only for a reason that its client gave, and no earlier.
 false      No offline event of a user one of whose sessions lives and is known to Redis.
 converged  Records, nodes and clients agree, and so does the last event of each user.
@@ -113,6 +114,7 @@ class ShownState(NamedTuple):
         id: the entry that reported it last.
         period: the entry of this period's online event.
         devices: the names of the user's devices; only with device events.
+        rooms: the names of the user's rooms.
     """
 
     status: str
@@ -121,6 +123,7 @@ class ShownState(NamedTuple):
     id: str
     period: str
     devices: frozenset[str] = frozenset()
+    rooms: frozenset[str] = frozenset()
 
 
 class ShownStates(NamedTuple):
@@ -155,16 +158,20 @@ class Showing:
     def check_entry(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
         """Check an entry of a user, of any type."""
         uid = fields["uid"]
-        broken = self._check_public(entry_id, fields)
+        broken = self._check_public(entry_id, fields) if fields["type"] != "rooms" else []
         match fields["type"]:
             case "online":
                 said = _said(fields)
                 devices = frozenset({fields["device"]})
                 self.shown[uid] = ShownState(
-                    _status(fields), fields["since_ms"], said, entry_id, entry_id, devices
+                    _status(fields), fields["since_ms"], said, entry_id, entry_id, devices, _rooms(fields)
                 )
             case "offline":
-                self.shown.pop(uid, None)
+                before = self.shown.pop(uid, None)
+                if before and before.rooms != _rooms(fields):
+                    broken.append(Broken("shown", f"{entry_id} {fields} of {uid} in {before.rooms}"))
+            case "rooms":
+                broken += self._check_rooms(entry_id, fields)
             case "away" | "update":
                 broken += self._check_change(entry_id, fields)
             case "device":
@@ -217,6 +224,24 @@ class Showing:
         is_the_same = (_status(fields), fields["status_ms"], _said(fields)) == before[:3]
         is_right = devices != before.devices and listed == devices and is_the_same
         return [] if is_right else [Broken("shown", f"{entry_id} {fields} of {uid} after {before}")]
+
+    def _check_rooms(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
+        """Check that the rooms have changed, and nothing else; it is no entry of the user's state."""
+        uid, before, rooms = fields["uid"], self.shown.get(fields["uid"]), _rooms(fields)
+        if before is None or before.period != fields["since_id"]:
+            return [
+                Broken("shown", f"{entry_id} of {uid} is of the period {fields['since_id']}, not {before}")
+            ]
+        self.shown[uid] = before._replace(rooms=rooms)
+        is_right = rooms != before.rooms and _rooms(fields, "rooms_left") == before.rooms - rooms
+        is_the_same = (_status(fields), fields["status_ms"]) == before[:2]
+        if is_right and is_the_same:
+            return []
+        return [Broken("shown", f"{entry_id} {fields} of {uid} after {before}")]
+
+
+def _rooms(fields: Mapping[str, str], name: str = "rooms") -> frozenset[str]:
+    return frozenset(fields[name].split(" ")) if name in fields else frozenset()
 
 
 def _status(fields: Mapping[str, str]) -> str:

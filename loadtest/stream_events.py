@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from presence.subscriber.events import Entry
 
 ROUNDING_S: Final = 0.002  # the milliseconds of ids, of decisions and of the wall clock's difference
-USER_EVENT_TYPES: Final = frozenset({"online", "offline", "away", "update", "device"})
+USER_EVENT_TYPES: Final = frozenset({"online", "offline", "away", "update", "device", "rooms"})
 
 
 class StreamEvent(NamedTuple):

@@ -25,7 +25,7 @@ from presence.admin.sse import HEARTBEAT, HEARTBEAT_INTERVAL_S, message
 from presence.subscriber.events import ZERO_ID, id_order
 
 QUEUE_EVENTS: Final = 1000  # references to events that all viewers share
-TYPES: Final = ("online", "offline", "away", "update", "device", "gap")
+TYPES: Final = ("online", "offline", "away", "update", "device", "rooms", "gap")
 _ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
 _POSITION: Final = re.compile(r"(\d{1,5}):(\d{1,20}-\d{1,20})", re.ASCII)
 _LARGEST: Final = 2**64 - 1

@@ -44,6 +44,7 @@ TRANSITIONS: Final = (
     *(("offline", code.reason) for code in (*ENDS, Code.NODE_DOWN)),
     *(("away", code.reason) for code in (Code.AWAY, Code.BACK)),
     ("update", Code.UPDATED.reason),
+    ("rooms", Code.ROOMS.reason),
     ("gap", "gap"),
 )
 # As in `presence.auth.tokens.Reason`, whose module would load cryptography.

@@ -17,7 +17,7 @@ from presence.ops.explain_text import moment
 from presence.subscriber import BlockingSubscription, ConsumerInUse, entries_sync
 from presence.subscriber.events import Entry, Gap, Item, entry_values, gap_entry, parsed_number
 
-_TYPES = ("online", "offline", "away", "update", "device")
+_TYPES = ("online", "offline", "away", "update", "device", "rooms")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +82,10 @@ def _human(event: Entry) -> str:
     else:
         device = fields.get("device")
         subject = fields.get("uid", "?") + (f" ({device})" if device else "")
+    said = fields.get("meta", "")
+    if kind == "rooms":
+        left = f", left {fields['rooms_left']}" if "rooms_left" in fields else ""
+        said = f"in {fields.get('rooms', 'none')}{left}"
     columns = (
         _time(event),
         f"{kind:<7}",
@@ -89,7 +93,7 @@ def _human(event: Entry) -> str:
         f"{subject:<32}",
         event.id,
         fields.get("node", ""),
-        fields.get("meta", ""),
+        said,
     )
     return "  ".join(columns).rstrip()
 

@@ -36,7 +36,7 @@ from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.runner import Runner
 from presence.webhooks.shard_sender import SendOptions
 
-TYPES: Final = ("online", "offline", "away", "update", "device")
+TYPES: Final = ("online", "offline", "away", "update", "device", "rooms")
 DEFAULT_TYPES: Final = ("online", "offline")
 MAX_BATCH: Final = 1000  # some 400 KB
 MAX_ATTEMPTS: Final = 10**6

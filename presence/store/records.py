@@ -147,7 +147,7 @@ def online_state(text: bytes | None) -> State | None:
     `private` are JSON texts, see `presence.common.meta_json`: of the sessions with that status, those of the
     latest login. `sessions` is a list of ``{device, session, node, login_ms}`` by device; one that is away
     has ``away: True``, one with another status than online a `status`, and one that has them, its own `meta`,
-    `private` and `class`.
+    `private`, `class` and `rooms`. `rooms` of the state are those of all sessions; both are sorted lists.
     """
     try:
         record = json.loads(text or b"null")
@@ -166,7 +166,9 @@ def online_state(text: bytes | None) -> State | None:
     if state["status"] == "invisible":
         state |= {"status": "online", "invisible": True, "public": public_state(public)}
     state |= _hidden(privacy if isinstance(privacy, str) else "")
-    return {**state, **{name: shown[name] for name in ("meta", "private") if name in shown}}
+    state |= {name: shown[name] for name in ("meta", "private") if name in shown}
+    rooms = sorted({room for each in sessions for room in each.get("rooms", ())})
+    return {**state, "rooms": rooms} if rooms else state
 
 
 def _session(device: str, fields: dict[str, Any]) -> State:
@@ -183,6 +185,8 @@ def _session(device: str, fields: dict[str, Any]) -> State:
     for name in ("meta", "private", "class"):
         if isinstance(text := fields.get(name), str):
             session[name] = text
+    if isinstance(text := fields.get("rooms"), str) and (rooms := sorted({*_text(text).split(" ")} - {""})):
+        session["rooms"] = rooms
     return session
 
 

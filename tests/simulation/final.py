@@ -138,7 +138,10 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
             assert state is not None
             for each in state["sessions"]:
                 facts = LoginFacts(each.get("address", ""), each.get("class", ""))
-                recorded = Profile(status_of(each), each.get("meta", ""), each.get("private", ""), facts)
+                rooms = " ".join(each.get("rooms", ()))
+                recorded = Profile(
+                    status_of(each), each.get("meta", ""), each.get("private", ""), facts, rooms=rooms
+                )
                 if recorded != profiles.get(each["session"]):
                     text_of = "{} of {} is {} in its record, {} in its process"
                     known = profiles.get(each["session"])
@@ -147,6 +150,7 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
             status = "invisible" if "invisible" in state else state["status"]
             shows = status, str(state["since_ms"]), said, state["id"]
             is_told = uid in shown and shown[uid][:4] == shows
+            is_told = is_told and shown[uid].rooms == {*state.get("rooms", ())}
             if is_told and world.plan.settings.device_events:
                 is_told = shown[uid].devices == {each["device"] for each in state["sessions"]}
             if not is_told:

@@ -270,7 +270,7 @@ class SimulationJudge:
                 self._user_online(entry)
             case "offline":
                 self._user_offline(entry)
-            case "away" | "update" | "device":
+            case "away" | "update" | "device" | "rooms":
                 details = [fields[name] for name in ("uid", "reason", "status")]
                 self._world.note("{} {} {} {} by {}", *details, fields.get("meta", ""), entry.script)
 

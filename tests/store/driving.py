@@ -210,7 +210,10 @@ def listen(client: "redis.Redis", *channels: str) -> Any:
 
 
 def a_change(text: str) -> Change:
-    """Parse ``login u s1 phone`` with options: ``age`` in s; ``at``, ``seen`` in ms after NOW_MS."""
+    """Parse ``login u s1 phone`` with options.
+
+    ``age`` in s; ``at``, ``seen`` in ms after NOW_MS; ``in=hall,lobby``: its rooms.
+    """
     op, uid, session, *more = text.split()
     device = next((word for word in more if "=" not in word), "")
     options = dict(word.split("=") for word in more if "=" in word)
@@ -229,7 +232,9 @@ def a_change(text: str) -> Change:
         at_ms=at_ms,
         last_seen_ms=NOW_MS + int(options["seen"]) if "seen" in options else at_ms,
         profile=Profile(
-            status, meta, private, LoginFacts(device_class=options.get("class", "")), options.get("knows", "")
+            *(status, meta, private, LoginFacts(device_class=options.get("class", ""))),
+            privacy=options.get("knows", ""),
+            rooms=options.get("in", "").replace(",", " "),
         ),
         grace_ms=int(options.get("grace", 0)),
         privacy=options.get("hides", ""),

@@ -80,7 +80,8 @@ class Streams:
 
 def event_fields(uid: str, kind: str = "online") -> dict[Any, Any]:
     """Return the fields that the store's script writes for a transition or a change of state."""
-    code = {"online": Code.LOGIN, "away": Code.AWAY, "update": Code.UPDATED}.get(kind, Code.IDLE_TIMEOUT)
+    codes = {"online": Code.LOGIN, "away": Code.AWAY, "update": Code.UPDATED, "rooms": Code.ROOMS}
+    code = codes.get(kind, Code.IDLE_TIMEOUT)
     fields = {
         **{"v": 1, "type": kind, "uid": uid, "code": int(code), "reason": code.reason},
         **{"node": "n1", "session": "s1", "device": ""},
@@ -88,6 +89,8 @@ def event_fields(uid: str, kind: str = "online") -> dict[Any, Any]:
     }
     if kind in {"away", "update"}:
         fields |= {"status": "away", "status_ms": AT_MS + 2, "meta": '{"a":{"$bin":"00"}}'}
+    if kind == "rooms":
+        fields |= {"status": "away", "status_ms": AT_MS + 2}
     return fields | ({} if kind == "online" else {"since_id": "1-0"})
 
 

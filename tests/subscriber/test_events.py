@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from presence.subscriber import Away, Entry, Event, Gap, Offline, Online, Updated
-from presence.subscriber.events import decode, decode_transition, id_order, read_entry
+from presence.subscriber import Away, Entry, Event, Gap, Moved, Offline, Online, Updated
+from presence.subscriber.events import decode, decode_transition, entry_values, id_order, read_entry
 from tests.subscriber.streams import AT_MS, event_fields
 
 COMMON: dict[str, Any] = {
@@ -16,6 +16,10 @@ COMMON: dict[str, Any] = {
 ANN = event_fields("ann")
 ONLINE = Online(**COMMON, code=1, reason="login")
 ENDED: dict[str, Any] = {**COMMON, "code": 201, "reason": "idle_timeout", "since_id": "1-0"}
+MOVED: dict[str, Any] = {
+    **COMMON,
+    **{"code": 8, "reason": "rooms", "since_id": "1-0", "status": "away", "status_ms": AT_MS + 2},
+}
 SHOWN: dict[str, Any] = {**COMMON, "since_id": "1-0", "status": "away", "meta": {"a": b"\0"}}
 
 
@@ -33,6 +37,13 @@ def entry(fields: Mapping[Any, Any]) -> Entry:
         ),
         (event_fields("ann", "offline"), Offline(**ENDED)),
         (event_fields("ann", "offline") | {"grace_ms": 12_000}, Offline(**ENDED, grace_ms=12_000)),
+        (ANN | {"rooms": "hall lobby"}, Online(**COMMON, code=1, reason="login", rooms=("hall", "lobby"))),
+        (event_fields("ann", "offline") | {"rooms": "hall"}, Offline(**ENDED, rooms=("hall",))),
+        (
+            event_fields("ann", "rooms") | {"rooms": "hall", "rooms_left": "attic lobby"},
+            Moved(**MOVED, rooms=("hall",), left=("attic", "lobby")),
+        ),
+        (event_fields("ann", "rooms") | {"invisible": 1}, Moved(**MOVED, rooms=(), left=(), invisible=True)),
         (event_fields("ann", "away"), Away(**SHOWN, code=3, reason="away")),
         (event_fields("ann", "update"), Updated(**SHOWN, code=5, reason="updated", status_ms=AT_MS + 2)),
         (
@@ -49,7 +60,17 @@ def test_an_entry_is_a_typed_event_or_none(fields: Mapping[Any, Any], event: Eve
     assert len({event, ONLINE}) == 2 - (event == ONLINE), "events can be in sets"
 
 
-@pytest.mark.parametrize(("kind", "is_one"), [("online", True), ("offline", True), ("away", False)])
+def test_rooms_are_lists_in_json() -> None:
+    values = entry_values(entry({"type": "rooms", "rooms": "hall lobby", "rooms_left": "attic"}))
+    assert values == {
+        **{"id": "7-1", "shard": 3, "type": "rooms"},
+        **{"rooms": ["hall", "lobby"], "rooms_left": ["attic"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_one"), [("online", True), ("offline", True), ("away", False), ("rooms", False)]
+)
 def test_transitions_are_online_and_offline_events_only(kind: str, is_one: bool) -> None:
     assert (decode_transition(entry(event_fields("ann", kind))) is not None) is is_one
 

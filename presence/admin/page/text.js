@@ -98,6 +98,7 @@ const REASONS = {
   away: "went away",
   back: "came back",
   updated: "changed their status or meta",
+  rooms: "is in other rooms",
   logout: "logged out",
   background: "the app went to the background and logged out",
   closed: "the connection was lost, and the client did not return within the grace period",
