@@ -9,11 +9,11 @@ NODE_PARTS: Final = ("sessions", "pending")  # of a node in a shard, besides its
 # The types of values by the last part of their keys' names.
 _TYPES: Final = {
     "hash": (
-        "online left meta traces leases stats bans rosters work of state counts ring users wheel",
+        "online left meta traces leases stats bans rosters work of state counts ring users wheel sources",
         "sessions pending",
     ),
     "stream": ("events followups",),
-    "zset": ("seen nodes tombs due leased dead",),
+    "zset": ("seen nodes tombs due leased dead sizes",),
     "set": ("holding",),
 }
 _TYPE_BY_PART: Final = {part: type for type, texts in _TYPES.items() for part in " ".join(texts).split()}
@@ -22,7 +22,7 @@ _TYPE_BY_PART: Final = {part: type for type, texts in _TYPES.items() for part in
 def value_type(key: str) -> str:
     """Return the type of the value of a key; "" if it is unknown."""
     rest, _, last = key.rpartition(":")
-    if rest.endswith(":node"):
+    if rest.endswith(":node") or "}:room:" in key:
         return "hash"
     if rest.endswith("}:slot"):
         return "zset" if ":timer:{" in rest else "set"  # of a ring, or of a wheel
@@ -129,6 +129,30 @@ class Keys:
     def followup_queue(self, shard: int) -> str:
         """Prefix of the keys of the follow-up queue; they share the shard's hash slot."""
         return f"{self.prefix}:{{{shard}}}:followup"
+
+    def room(self, room: str) -> str:
+        """Hash: uid to the state of a member; only rooms with members. See `rooms/prelude.lua`."""
+        return f"{self.room_prefix(self.shard(room))}{room}"
+
+    def room_prefix(self, shard: int) -> str:
+        """Prefix of the keys of the shard's rooms: `room` is this and the name."""
+        return f"{self.prefix}:{{{shard}}}:room:"
+
+    def room_sizes(self, shard: int) -> str:
+        """Sorted set: each room of the shard that has members to their number."""
+        return f"{self.prefix}:{{{shard}}}:rooms:sizes"
+
+    def room_sources(self, shard: int) -> str:
+        """Hash: shards of users to the position up to which the shard's rooms have their events."""
+        return f"{self.prefix}:{{{shard}}}:rooms:sources"
+
+    def room_events(self, shard: int) -> str:
+        """Stream: rooms of the shard that became occupied or vacated, and optionally who joined and left."""
+        return f"{self.prefix}:{{{shard}}}:rooms:events"
+
+    def rooms_state(self, shard: int) -> str:
+        """Hash: the state of the projector that reads the events of the shard; see `rooms/read.lua`."""
+        return f"{self.prefix}:{{{shard}}}:rooms:state"
 
     def timer(self, name: str) -> str:
         """Prefix of the keys of a timer; all of them share one hash slot."""

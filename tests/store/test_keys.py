@@ -2,6 +2,7 @@
 
 import pytest
 
+from presence.rooms.keys import RoomKeys
 from presence.store.keys import Keys, value_type
 
 KEYS = Keys("p", shards=4)
@@ -24,6 +25,13 @@ KEYS = Keys("p", shards=4)
         (KEYS.dead(1), "stream"),
         (KEYS.followups(1), "stream"),
         (f"{KEYS.followup_queue(1)}:dead", "zset"),
+        (KEYS.room("lobby"), "hash"),
+        (KEYS.room("game:events"), "hash"),
+        (KEYS.room_sizes(1), "zset"),
+        (KEYS.room_sources(1), "hash"),
+        (KEYS.room_events(1), "stream"),
+        (KEYS.rooms_state(1), "hash"),
+        (RoomKeys("p", 4).dead(1), "stream"),
         (f"{KEYS.timer('t')}:dead", "zset"),
         (f"{KEYS.timer('t')}:slot:7", "zset"),
         (KEYS.nodes, "zset"),
@@ -42,6 +50,11 @@ def test_the_shard_of_a_user_is_the_crc_32_of_the_uid_in_utf_8() -> None:
     assert {uid: Keys(shards=1000).shard(uid) for uid in checksums} == {
         uid: checksum % 1000 for uid, checksum in checksums.items()
     }
+
+
+def test_the_key_of_a_room_is_in_the_shard_of_its_name() -> None:
+    keys = Keys("p", shards=1000)
+    assert keys.room("änn") == f"p:{{{keys.shard('änn')}}}:room:änn"
 
 
 def test_channels_of_a_database_other_than_0_include_its_number() -> None:

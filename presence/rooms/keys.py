@@ -1,0 +1,34 @@
+"""Key names of the streams of rooms and their consumer groups.
+
+Tests: `tests/store/test_keys.py`.
+"""
+
+from dataclasses import dataclass
+
+from presence.store.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class RoomKeys(Keys):
+    """Key names for consumer groups of the stream of rooms: `events` is that stream.
+
+    Fields of its entries: v (1), type (occupied, vacated; joined, left), room, uid, count (members after the
+    entry), public (those of them who are not invisible), at_ms, reason and event_id (of the event of the user
+    that led to it; reason ``comparison``: a difference was corrected), source (the shard of the user).
+    """
+
+    def events(self, shard: int) -> str:
+        """Stream of rooms."""
+        return self.room_events(shard)
+
+    def dead(self, shard: int) -> str:
+        """Stream of dead letters."""
+        return f"{self.prefix}:{{{shard}}}:rooms:dead"
+
+    def errors(self, shard: int, group: str) -> str:
+        """Hash: entry id to its last error in a consumer group; only unhandled entries."""
+        return f"{self.prefix}:{{{shard}}}:rooms:errors:{group}"
+
+    def consumer(self, shard: int, group: str, consumer: str) -> str:
+        """String: which process has the name of a consumer; expires."""
+        return f"{self.prefix}:{{{shard}}}:rooms:consumer:{group}:{consumer}"
