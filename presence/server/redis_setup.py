@@ -11,10 +11,10 @@ import trio
 
 from presence.common.errors import StoreUnavailable
 from presence.common.redis_url import redacted
-from presence.common.runtime import LoopCaller
+from presence.common.runtime import LoopCaller, TrioRuntime
+from presence.common.worker_task import WorkerTask
 from presence.config.settings import Settings
-from presence.followups.run_scheduler import FollowUpScheduler
-from presence.followups.scheduler_task import SchedulerTask
+from presence.followups.run_scheduler import FollowUpScheduler, scheduler_outage
 from presence.server.node_assembly import Node
 from presence.store import privileges
 from presence.store.keys import Keys
@@ -114,10 +114,10 @@ def watching(url: str, node: Node, states: StoredStates, rosters: StoredRosters)
     )
 
 
-def scheduler(url: str, settings: Settings, keys: Keys) -> SchedulerTask | None:
+def scheduler(url: str, settings: Settings, keys: Keys) -> WorkerTask | None:
     """Return the scheduler of follow-ups; None if the settings have no rules."""
     if settings.followups is None:
         return None
     kept = settings.stream_maxlen
     scheduler = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
-    return SchedulerTask(scheduler)
+    return WorkerTask(scheduler, scheduler_outage(structlog.get_logger("presence.followups")), TrioRuntime())

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from presence import __version__
-from presence.followups.scheduler_task import SchedulerTask
+from presence.common.worker_task import WorkerTask
 from presence.messaging.router import MessageRouter
 from presence.server.answer_queue import AnswerQueue
 from presence.server.credentials import Credentials
@@ -48,7 +48,7 @@ class ServerStatistics:
         credentials: Credentials,
         *,
         rebalancer: Rebalancer,
-        followups: SchedulerTask | None,
+        followups: WorkerTask | None,
         stats_responder: StatsResponder | None,
         transport: Callable[[], ServerTransport | None],
         worker: int,

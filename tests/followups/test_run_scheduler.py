@@ -9,21 +9,26 @@ import trio
 from structlog.testing import CapturingLogger
 
 from presence.common.errors import StoreUnavailable
+from presence.common.runtime import TrioRuntime
+from presence.common.worker_task import WorkerTask
 from presence.config.followup_rules import Rule
 from presence.followups import run_scheduler
-from presence.followups import scheduler_task as task_room
 from presence.followups.run_scheduler import (
     META_POLL_INTERVAL_S,
     POLL_INTERVAL_S,
     FollowUpScheduler,
     scheduler_outage,
 )
-from presence.followups.scheduler_task import SchedulerTask
 from presence.store.keys import Keys
 from presence.store.redis_client import Redis
 from tests.followups.shards import Shard
 from tests.support.no_threads import MESSAGE
 from tests.support.waiting import until
+
+
+def task_of(scheduler: FollowUpScheduler) -> WorkerTask:
+    log = structlog.get_logger("presence.followups")
+    return WorkerTask(scheduler, scheduler_outage(log), TrioRuntime())
 
 
 def test_a_quiet_shard_is_polled_once_a_second(shard: Shard) -> None:
@@ -84,7 +89,7 @@ async def test_the_task_continues_after_an_outage(shard: Shard, monkeypatch: pyt
     shard.release_runner()
     shard.client.rename("presence:{0}:events", "elsewhere")
     shard.client.set("presence:{0}:events", "no stream")
-    task = SchedulerTask(shard.scheduler())
+    task = task_of(shard.scheduler())
     with trio.fail_after(10), structlog.testing.capture_logs() as lines:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.run)
@@ -102,7 +107,7 @@ async def test_the_task_continues_after_an_outage(shard: Shard, monkeypatch: pyt
 async def test_an_unexpected_error_does_not_end_the_server(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_room, "RETRY_MAX_S", 0.01)
+    monkeypatch.setattr(run_scheduler, "RETRY_MAX_S", 0.01)
     scheduler, failures = shard.scheduler(), iter([ZeroDivisionError])
     real = scheduler.run_once
 
@@ -114,7 +119,7 @@ async def test_an_unexpected_error_does_not_end_the_server(
     monkeypatch.setattr(scheduler, "run_once", run_once)
     shard.go_offline("ann")
     shard.release_runner()
-    task = SchedulerTask(scheduler)
+    task = task_of(scheduler)
     with trio.fail_after(10), structlog.testing.capture_logs() as lines:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.run)
@@ -126,8 +131,8 @@ async def test_an_unexpected_error_does_not_end_the_server(
 async def test_a_lack_of_threads_to_connect_in_is_logged_once(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_room, "RETRY_MAX_S", 0.01)
-    task = SchedulerTask(shard.scheduler())
+    monkeypatch.setattr(run_scheduler, "RETRY_MAX_S", 0.01)
+    task = task_of(shard.scheduler())
     refused: list[int] = []
 
     def refuse(*_: object, **__: object) -> NoReturn:
