@@ -1,0 +1,207 @@
+"""The comparison of the members of rooms with the records of users, which runs all the time.
+
+Records are compared with members by `source_shard`, page by page. Members are compared with records here: a
+member whose record lacks the room is removed, if nothing has changed it meanwhile.
+
+A member that only has not left *yet* is no difference. After the record the last entry of its shard is read;
+once the rooms have all events up to there, a value that is still the same was wrong. So the order is: value,
+record, last entry, position, removal if the value is the same.
+
+Tests: `tests/rooms/test_projector.py`.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+from zlib import crc32
+
+from presence.common.loop_calls import Pacer
+from presence.rooms.counters import RoomCounters
+from presence.rooms.script_calls import (
+    ANY_POSITION,
+    ITEM,
+    MAX_ITEMS_PER_CALL,
+    MAX_RECORDS_PER_CALL,
+    records_call,
+    unpacked,
+)
+from presence.store.keys import Keys
+from presence.store.records import online_state
+from presence.store.script_runner import Call, Scripting
+
+COMPARISON: Final = b"comparison"  # the reason of entries
+ROOMS_PER_STEP: Final = 10
+MEMBERS_PER_SCAN: Final = 50  # of a room, roughly; one of some hundred members comes as a whole
+WANTED_FACTOR: Final = 10  # of both, in a walk that is wanted
+MAX_SUSPECTS: Final = 10_000  # others are found again by the next walk
+PATIENCE_S: Final = 15.0  # with suspects: above two checkpoints; then the last entry may be lost itself
+_LETTERS: Final = {"online": b"-", "away": b"a", "busy": b"b", "dnd": b"d"}
+
+_Member = tuple[bytes, bytes, bytes]  # room, uid, value
+_Suspect = tuple[int, bytes, _Member]  # source, and its last entry
+
+
+def order(entry_id: bytes) -> tuple[int, int]:
+    """Return the sort key of an entry id, or of a position."""
+    ms, _, n = entry_id.partition(b" ")[0].partition(b"-")
+    return int(ms), int(n)
+
+
+def rooms_in(record: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the letter of a user's status and the rooms of all sessions, by the record; none if damaged."""
+    state = online_state(record)
+    if state is None:
+        return b"-", []
+    letter = b"i" if "invisible" in state else _LETTERS[state["status"]]
+    texts = (session.get("rooms") for session in json.loads(record)["sessions"].values())
+    rooms = (room for text in texts if isinstance(text, str) for room in text.split())
+    return letter, [room.encode() for room in dict.fromkeys(rooms)]
+
+
+class MemberWalk:
+    """A walk over the members of all rooms of a shard, in steps.
+
+    Args:
+        shard: of the rooms.
+        project: returns a call of project.lua, as `project_call` does for some keys.
+        counters: of the projector.
+
+    Attributes:
+        token: the walk that is wanted; b"": it is one of those that run all the time.
+        removed: members, since it began.
+    """
+
+    def __init__(self, keys: Keys, shard: int, project: Callable[..., Call], counters: RoomCounters) -> None:
+        self._keys = keys
+        self._shard = shard
+        self._project = project
+        self._counters = counters
+        self._suspects: list[_Suspect] = []
+        self._restart(b"")
+
+    def _restart(self, token: bytes) -> None:
+        self.token = token
+        self._cursor: bytes | None = b"0"  # of the index of rooms; None: all were read
+        self._rooms: deque[tuple[bytes, bytes]] = deque()  # with the cursor in each
+        self._waits_from: float | None = None  # only for positions
+        self.removed = 0
+
+    def begin(self, token: bytes) -> None:
+        """Begin the walk that is wanted, unless it has begun."""
+        if self.token != token or self._is_complete:
+            self._restart(token)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are members to be compared; if not, it waits for positions, if for anything."""
+        return bool(self._rooms) or self._cursor is not None
+
+    def step(self, scripting: Scripting, now: float) -> bool:
+        """Compare some members; return whether the walk is complete. A failed step may be repeated.
+
+        After the last step another walk begins, which is not one that is wanted. So does the same walk, if
+        suspects wait for too long.
+
+        Raises:
+            StoreUnavailable, StoreError: Redis does not answer, or refuses.
+        """
+        if self._is_complete:
+            self._restart(b"")
+        if not self.has_more:
+            self._waits_from = now if self._waits_from is None else self._waits_from
+            if now - self._waits_from > PATIENCE_S:
+                self._suspects.clear()
+                self._restart(self.token)
+        factor = WANTED_FACTOR if self.token else 1
+        sizes = self._keys.room_sizes(self._shard)
+        if not self._rooms and self._cursor is not None:
+            scan = ("ZSCAN", sizes, self._cursor, "COUNT", ROOMS_PER_STEP * factor)
+            ((cursor, found),) = scripting.commands(sizes, [scan])
+            self._rooms.extend((room, b"0") for room in found[::2])
+            self._cursor = None if cursor == b"0" else cursor
+        if self._rooms:
+            self._compare(scripting, ROOMS_PER_STEP * factor, MEMBERS_PER_SCAN * factor)
+        if self._suspects:
+            self._remove(scripting)
+        return self._is_complete
+
+    @property
+    def _is_complete(self) -> bool:
+        return not self.has_more and not self._suspects
+
+    def _compare(self, scripting: Scripting, rooms: int, members: int) -> None:
+        """Look for members whose records lack the room."""
+        some = [self._rooms[i] for i in range(min(rooms, len(self._rooms)))]
+        prefix, sizes = self._keys.room_prefix(self._shard).encode(), self._keys.room_sizes(self._shard)
+        answers = scripting.commands(
+            sizes, [("HSCAN", prefix + room, cursor, "COUNT", members) for room, cursor in some]
+        )
+        by_source: dict[int, list[_Member]] = {}
+        for (room, _), (_, fields) in zip(some, answers, strict=True):
+            for uid, value in zip(fields[::2], fields[1::2], strict=True):
+                if uid[:1] != b" ":
+                    by_source.setdefault(crc32(uid) % self._keys.shards, []).append((room, uid, value))
+        self._suspects += self._missing(scripting, by_source)
+        for (room, _), (cursor, _) in zip(some, answers, strict=True):
+            self._rooms.popleft()
+            if cursor != b"0":
+                self._rooms.append((room, cursor))
+
+    def _missing(self, scripting: Scripting, by_source: dict[int, list[_Member]]) -> list[_Suspect]:
+        parts = [
+            (source, some[first : first + MAX_RECORDS_PER_CALL])
+            for source, some in by_source.items()
+            for first in range(0, len(some), MAX_RECORDS_PER_CALL)
+        ]
+        calls = [records_call(self._keys, source, [uid for _, uid, _ in some]) for source, some in parts]
+        suspects: list[_Suspect] = []
+        pacer = Pacer()
+        for (source, some), (last, *records) in zip(parts, _answers(scripting, calls), strict=True):
+            for member, record in zip(some, records, strict=True):
+                pacer.note(len(record))
+                if not record or member[0] not in rooms_in(record)[1]:
+                    suspects.append((source, last, member))
+        return suspects[: MAX_SUSPECTS - len(self._suspects)]
+
+    def _remove(self, scripting: Scripting) -> None:
+        """Remove the suspects whose rooms have all events that their records have; keep the others."""
+        sources = self._keys.room_sources(self._shard)
+        names = sorted({source for source, *_ in self._suspects})
+        (positions,) = scripting.commands(sources, [("HMGET", sources, *names)])
+        known = {source: order(found) for source, found in zip(names, positions, strict=True) if found}
+        ready: dict[int, list[bytes]] = {}
+        early: list[_Suspect] = []
+        for suspect in self._suspects:
+            source, last, (room, uid, value) = suspect
+            if known.get(source, (-1, 0)) >= order(last):
+                at_ms = last.partition(b"-")[0]
+                ready.setdefault(source, []).extend((b"d", room, uid, last, value, at_ms, COMPARISON))
+            else:
+                early.append(suspect)
+        size = ITEM * MAX_ITEMS_PER_CALL
+        calls = [
+            self._project(
+                self._shard,
+                source,
+                position=ANY_POSITION,
+                to=ANY_POSITION,
+                items=items[first : first + size],
+            )
+            for source, items in ready.items()
+            for first in range(0, len(items), size)
+        ]
+        for _, *numbers in _answers(scripting, calls):
+            self._counters.add(numbers)
+            self.removed += numbers[4]
+            self._counters.differences += 0 if self.token else numbers[4]
+        self._suspects = early
+
+
+def _answers(scripting: Scripting, calls: Iterable[Call]) -> list[Any]:
+    """Return the answers of scripts; raise the first failure."""
+    answers = scripting.evaluate([*calls])
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return [unpacked(answer) for answer in answers]

@@ -1,0 +1,253 @@
+"""The projector of rooms: keeps the members of rooms as the events of users say. Calls block.
+
+Any number of processes may run one; in each shard one at a time is active. `source_shard` has the protocol
+between the events of users and the rooms, `comparison` that by which differences are found.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from presence.common.backoff import backoff_s, jittered
+from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.loop_calls import Pacer
+from presence.common.outage import EventLog, Outage
+from presence.rooms.comparison import MemberWalk
+from presence.rooms.counters import RoomCounters
+from presence.rooms.script_calls import (
+    DEFAULT_KEPT,
+    DEFAULT_MAX_ROOMS,
+    project_call,
+    read_call,
+    unpacked,
+)
+from presence.rooms.source_shard import PAGE_INTERVAL_S, RETRY_FIRST_S, RETRY_MAX_S, SourceShard
+from presence.store.cluster_routes import Connect
+from presence.store.keys import Keys
+from presence.store.records import number_of_shards
+from presence.store.redis_client import open_client
+from presence.store.script_runner import Call, Scripting
+
+META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored the number of shards
+WALK_INTERVAL_S: Final = 0.2  # between two steps of the comparison of members with records
+PAGES_PER_S: Final = 8  # of the comparison of records with members, of all shards
+_WAITING_EVENT: Final = "rooms waiting for Redis"
+
+log = structlog.get_logger("presence.rooms")
+
+
+class RoomProjector:
+    """Reads the events of each shard when it is due, and changes rooms. Used from one thread at a time.
+
+    Args:
+        url: as `presence.common.redis_url` takes it; nothing is sent yet.
+        prefix: of the keys.
+        shards: number of shards; None: as stored by a server.
+        kept: cap of each stream of rooms, roughly.
+        events: "occupancy", or "all": members that join and leave have entries in the stream, too.
+        max_rooms: in Redis, of all shards together.
+        connect: makes the client of one Redis server.
+        clock: seconds that only rise.
+        name: tells projectors apart; None: a random one.
+
+    Attributes:
+        counters: results so far.
+        failure: an error of the last run, or None.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        prefix: str = "presence",
+        *,
+        shards: int | None = None,
+        kept: int = DEFAULT_KEPT,
+        events: str = "occupancy",
+        max_rooms: int = DEFAULT_MAX_ROOMS,
+        connect: Connect = open_client,
+        clock: Callable[[], float] = time.monotonic,
+        name: str | None = None,
+    ) -> None:
+        self._scripting = Scripting(url, connect)
+        self._prefix = prefix
+        self._shards = shards
+        self._bounds: dict[str, Any] = {
+            "kept": kept,
+            "tells_members": events == "all",
+            "max_rooms": max_rooms,
+        }
+        self._clock = clock
+        self._name = name or secrets.token_hex(8)
+        self._sources: list[SourceShard] = []
+        self._walks: list[MemberWalk] = []
+        self._walk_shard, self._walk_at = 0, 0.0
+        self._failed = 0  # in a row
+        self.counters = RoomCounters()
+        self.failure: Exception | None = None
+
+    def run_once(self) -> float:
+        """Do what is due in each shard; return the seconds until more is.
+
+        A failed call is counted, kept in `failure` and repeated later: nothing is lost.
+        """
+        self.failure = None
+        if not self._sources:
+            try:
+                shards = self._known_shards()
+            except (StoreUnavailable, StoreError) as error:
+                self._note_failure(error)
+                return self._retry_s()
+            if shards is None:
+                return META_POLL_INTERVAL_S
+            self._begin(Keys(self._prefix, shards))
+        now = self._clock()
+        self._project(self._read([source for source in self._sources if source.due <= now]))
+        self._tell()
+        is_more = not self.failure and self._compare_members()
+        self._failed = self._failed if self.failure else 0
+        next_due = min(source.due for source in self._sources)
+        return 0.0 if is_more else max(0.0, next_due - self._clock())
+
+    def close(self) -> None:
+        """Close the connections; a call in another thread fails."""
+        self._scripting.close()
+
+    def _known_shards(self) -> int | None:
+        if self._shards is None:
+            meta = Keys(self._prefix).meta
+            (stored,) = self._scripting.commands(meta, [("HGET", meta, "shards")])
+            try:
+                self._shards = number_of_shards(meta, stored)
+            except ValueError as error:
+                raise StoreError(str(error)) from error
+        return self._shards
+
+    def _begin(self, keys: Keys) -> None:
+        self._keys = keys
+        self._project_call: Callable[..., Call] = partial(project_call, keys, **self._bounds)
+        shards = range(keys.shards)
+        self._sources = [SourceShard(shard, keys.shards, self.counters) for shard in shards]
+        self._walks = [MemberWalk(keys, shard, self._project_call, self.counters) for shard in shards]
+
+    def _read(self, due: Sequence[SourceShard]) -> list[SourceShard]:
+        """Read the events of shards; return those that answered."""
+        arguments = [source.read_arguments(self._clock()) for source in due]
+        calls = [
+            read_call(self._keys, source.shard, self._name, **words)
+            for source, words in zip(due, arguments, strict=True)
+        ]
+        answered = []
+        pacer = Pacer()
+        for source, words, answer in zip(due, arguments, self._evaluate(calls), strict=True):
+            if isinstance(answer, Exception):
+                source.due = self._clock() + self._retry_s()
+                continue
+            self.counters.reads += 1
+            pacer.note(len(answer))
+            source.process(unpacked(answer), self._clock(), words)
+            answered.append(source)
+        return answered
+
+    def _project(self, sources: Sequence[SourceShard]) -> None:
+        """Send what was read to the rooms, one call after the other to each shard of rooms."""
+        pacer = Pacer()
+        while True:
+            now = self._clock()
+            sent = [(source, call) for source in sources for call in source.outgoing(now)]
+            if not sent:
+                break
+            calls = [
+                self._project_call(
+                    each.place,
+                    source.shard,
+                    position=each.position,
+                    to=each.to,
+                    items=each.items,
+                    walk=each.walk,
+                )
+                for source, each in sent
+            ]
+            for (source, call), answer in zip(sent, self._evaluate(calls), strict=True):
+                pacer.note()
+                if isinstance(answer, Exception):
+                    source.failed(call, self._clock())
+                else:
+                    source.answered(call, unpacked(answer))
+        for source in sources:
+            source.settle(self._clock())
+
+    def _evaluate(self, calls: list[Call]) -> list[Any]:
+        answers = self._scripting.evaluate(calls) if calls else []
+        for answer in answers:
+            if isinstance(answer, Exception):
+                self._note_failure(answer)
+        return answers
+
+    def _tell(self) -> None:
+        """Log what happened to shards, and sum up those that this projector is active in."""
+        active = [source for source in self._sources if source.is_active]
+        self.counters.rooms = sum(source.rooms for source in active)
+        self.counters.members = sum(source.members for source in active)
+        self.counters.lag_s = max((source.lag_s for source in active), default=0.0)
+        for source in active:
+            source.page_interval_s = max(PAGE_INTERVAL_S, len(active) / PAGES_PER_S)
+        for source in self._sources:
+            for event, fields in source.news:
+                log.info(event, **fields)
+            source.news.clear()
+
+    def _compare_members(self) -> bool:
+        """Make the next steps of comparisons that are wanted, and of the one that runs all the time.
+
+        Returns whether more is to be done immediately.
+        """
+        is_more = False
+        for source, walk in zip(self._sources, self._walks, strict=True):
+            if source.is_active and source.walk:
+                walk.begin(source.walk)
+                if self._step(walk):
+                    source.note_walked(walk.token, walk.removed)
+                is_more = is_more or walk.has_more
+        if any(source.is_rebuilding for source in self._sources):
+            self._walk_at = self._clock() + WALK_INTERVAL_S  # what it corrects is no difference
+        active = [each.shard for each in self._sources if each.is_active and each.members and not each.walk]
+        if self._clock() < self._walk_at or not active:
+            return is_more and not self.failure
+        self._walk_at = self._clock() + WALK_INTERVAL_S
+        shard = next((shard for shard in active if shard >= self._walk_shard), active[0])
+        is_complete = self._step(self._walks[shard])
+        self._walk_shard = shard + 1 if is_complete or self.failure else shard
+        return is_more and not self.failure
+
+    def _step(self, walk: MemberWalk) -> bool:
+        try:
+            return walk.step(self._scripting, self._clock())
+        except (StoreUnavailable, StoreError) as error:
+            self._note_failure(error)
+            return False
+
+    def _note_failure(self, error: Exception) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._failed += 1
+        self.counters.failures += 1
+
+    def _retry_s(self) -> float:
+        return jittered(backoff_s(self._failed - 1, RETRY_FIRST_S, RETRY_MAX_S))
+
+
+def projector_outage(events: EventLog) -> Outage:
+    """Return the log of a projector's failed runs."""
+    return Outage(
+        events,
+        unreachable=_WAITING_EVENT,
+        refused=_WAITING_EVENT,
+        failed_otherwise="projector of rooms failed",
+        recovered="rooms resumed",
+        first_s=RETRY_FIRST_S,
+        limit_s=RETRY_MAX_S,
+    )
