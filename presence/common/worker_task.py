@@ -69,6 +69,6 @@ class WorkerTask:
         """Stop; workers of other processes continue."""
         self._scope.cancel()
 
-    def report(self) -> dict[str, int]:
+    def report(self) -> dict[str, Any]:
         """Return its counters, for the log."""
         return asdict(self._worker.counters)

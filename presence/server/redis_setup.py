@@ -15,6 +15,7 @@ from presence.common.runtime import LoopCaller, TrioRuntime
 from presence.common.worker_task import WorkerTask
 from presence.config.settings import Settings
 from presence.followups.run_scheduler import FollowUpScheduler, scheduler_outage
+from presence.rooms.projector import RoomProjector, projector_outage
 from presence.server.node_assembly import Node
 from presence.store import privileges
 from presence.store.keys import Keys
@@ -64,7 +65,8 @@ async def _check_rights(node: Node, redis_url: str, settings: Settings) -> privi
     if settings.redis is None:
         return privileges.Rights([], "")
     followups = settings.followups is not None
-    check = partial(privileges.check_rights, redis_url, node.keys, followups=followups)
+    rooms = settings.rooms != "off"
+    check = partial(privileges.check_rights, redis_url, node.keys, followups=followups, rooms=rooms)
     return await LoopCaller().call(check)
 
 
@@ -121,3 +123,18 @@ def scheduler(url: str, settings: Settings, keys: Keys) -> WorkerTask | None:
     kept = settings.stream_maxlen
     scheduler = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
     return WorkerTask(scheduler, scheduler_outage(structlog.get_logger("presence.followups")), TrioRuntime())
+
+
+def projector(url: str, settings: Settings, keys: Keys) -> WorkerTask | None:
+    """Return the projector of rooms; None if the settings have no rooms."""
+    if settings.rooms == "off":
+        return None
+    projector = RoomProjector(
+        url,
+        keys.prefix,
+        shards=keys.shards,
+        kept=settings.stream_maxlen,
+        events=settings.room_events,
+        max_rooms=settings.max_rooms,
+    )
+    return WorkerTask(projector, projector_outage(structlog.get_logger("presence.rooms")), TrioRuntime())

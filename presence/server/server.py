@@ -116,6 +116,7 @@ class Server:
         self._rebalancer = Rebalancer(self.node.engine, clock, TrioRuntime())
         self._control = self._build_control_listener()
         self._followups = redis_setup.scheduler(redis_url, settings, self.node.keys)
+        self._rooms = redis_setup.projector(redis_url, settings, self.node.keys)
         self._stats_responder = self._build_stats_responder(stats_socket)
         self._statistics = self._build_statistics()
         self._serving: trio.CancelScope | None = None
@@ -228,6 +229,7 @@ class Server:
             self._credentials,
             rebalancer=self._rebalancer,
             followups=self._followups,
+            rooms=self._rooms,
             stats_responder=self._stats_responder,
             transport=lambda: self._transport,
             worker=self._worker,
@@ -285,6 +287,8 @@ class Server:
         ]
         if self._followups is not None:
             services.append(self._followups.run)
+        if self._rooms is not None:
+            services.append(self._rooms.run)
         if self._stats_responder is not None:
             services.append(partial(self._answer_stats, self._stats_responder))
         return services
@@ -305,6 +309,8 @@ class Server:
         self._ticking.cancel()  # from here on, silence is caused by this server and not by clients
         if self._followups is not None:
             self._followups.stop()  # other nodes run the scheduler
+        if self._rooms is not None:
+            self._rooms.stop()  # and the projector
         if self._transport is not None:
             return_after = drain.return_delays(self.settings, sessions)
             self.node.engine.refuse_logins(return_after)  # also for connections that are not accepted yet

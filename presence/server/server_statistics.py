@@ -31,6 +31,7 @@ class ServerStatistics:
     Args:
         node, router, watching, answer_queue, credentials, rebalancer: those of the server.
         followups: None if the settings have no rules.
+        rooms: None if the settings have no rooms.
         stats_responder: None without an admin process.
         transport: returns the transport; None before it is started.
         worker: the worker's number, from 1; 0 for a single server.
@@ -49,6 +50,7 @@ class ServerStatistics:
         *,
         rebalancer: Rebalancer,
         followups: WorkerTask | None,
+        rooms: WorkerTask | None,
         stats_responder: StatsResponder | None,
         transport: Callable[[], ServerTransport | None],
         worker: int,
@@ -60,6 +62,7 @@ class ServerStatistics:
         self._credentials = credentials
         self._rebalancer = rebalancer
         self._followups = followups
+        self._rooms = rooms
         self._stats_responder = stats_responder
         self._transport = transport
         self._worker = worker
@@ -103,6 +106,7 @@ class ServerStatistics:
         """Return all counters, for the log."""
         transport = self._transport()
         followups = {"followups": self._followups.report()} if self._followups is not None else {}
+        rooms = {"rooms": self._rooms.report()} if self._rooms is not None else {}
         return {
             **self._node.report(),
             "transport": asdict(transport.statistics()) if transport is not None else {},
@@ -113,6 +117,7 @@ class ServerStatistics:
             "reports": asdict(self._answer_queue.reports),
             **self._credentials.report(),
             **followups,
+            **rooms,
         }
 
     def sample(self) -> dict[str, object]:

@@ -43,6 +43,8 @@ SERVER: Final = _by_word(
 )
 # Further ones for running the follow-up scheduler.
 FOLLOWUPS: Final = _by_word("ZSCAN KEY 0")
+# Further ones for running the projector of rooms.
+ROOMS: Final = _by_word("ZCARD KEY; ZSCAN KEY 0")
 # Further ones for the admin process to show events. Servers work without them.
 EVENTS: Final = _by_word("XREAD STREAMS KEY 0; XREVRANGE KEY + - COUNT 1")
 
@@ -67,16 +69,18 @@ class MissingRight(StoreError):
     """The Redis user lacks a permission that servers need."""
 
 
-def check_rights(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> Rights:
+def check_rights(
+    url: str, keys: Keys, *, followups: bool, rooms: bool = False, connect: Connect = open_client
+) -> Rights:
     """Check the permissions of a server's user, on each Redis server that has some of the keys.
 
-    `followups`: whether the server also runs the follow-up scheduler.
+    `followups`, `rooms`: whether the server also runs the follow-up scheduler, and the projector of rooms.
 
     Raises:
         MissingRight: the message names what is missing, and the command that fixes it.
         StoreUnavailable, StoreError: Redis is unreachable, or does not know a command.
     """
-    words = SERVER | EVENTS | (FOLLOWUPS if followups else {})
+    words = SERVER | EVENTS | (FOLLOWUPS if followups else {}) | (ROOMS if rooms else {})
     ours = [*keys.lease_keys, keys.meta, keys.bans, *(keys.events(shard) for shard in range(keys.shards))]
     missing: set[str] = set()
     too_much: set[str] = set()

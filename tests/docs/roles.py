@@ -31,6 +31,7 @@ from presence.outbox.overflow import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
+from presence.rooms.projector import RoomProjector
 from presence.rosters import PresenceRosters
 from presence.sender import PresenceSender
 from presence.store.answers import AnswerField, AnswerKeys
@@ -422,6 +423,36 @@ def follow_up(stage: Stage) -> None:
         assert followups.cancel(added.id)
 
 
+def project(stage: Stage) -> None:
+    """The work of the projector of rooms: members come and go, a gap, and the comparison."""
+    record = (
+        '{"id":"1-0","since_ms":1,"sessions":{"d":{"session":"s","node":"n","login_ms":1,"rooms":"lobby"}}}'
+    )
+    event = {"type": "online", "uid": "zoe", "at_ms": "1", "reason": "login", "rooms": "lobby"}
+    now = [0.0]
+    projector = RoomProjector(stage.url, shards=1, clock=lambda: now[0])
+    with closing(projector):
+
+        def run() -> None:
+            for _ in range(100):
+                now[0] += 0.1
+                projector.run_once()
+                if projector.failure:
+                    raise projector.failure
+
+        run()
+        stage.admin.hset(KEYS.shard_meta(0), "rooms", "1")
+        stage.admin.hset(KEYS.online(0), "zoe", record)
+        ask(stage.admin, "XADD", KEYS.events(0), "*", *(word for pair in event.items() for word in pair))
+        run()
+        assert stage.admin.hexists(KEYS.room("lobby"), "zoe")
+        stage.admin.hdel(KEYS.online(0), "zoe")
+        stage.admin.xtrim(KEYS.events(0), maxlen=0, approximate=False)
+        run()
+        assert not stage.admin.exists(KEYS.room("lobby"))
+        assert projector.counters.rebuilds == 1
+
+
 def fetched(source: Follower | GroupConsumer, count: int) -> list[Item]:
     """Take that many items."""
     items: list[Item] = []
@@ -452,6 +483,7 @@ ROLES: dict[str, Callable[[Stage], None]] = {
     "subscriber": follow,
     "worker": share,
     "followups": follow_up,
+    "rooms": project,
     "webhooks": send_webhooks,
     "operator": operate,
     "timers": act_in_time,

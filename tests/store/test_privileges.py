@@ -15,6 +15,7 @@ from presence.store.privileges import (
     EXCESSIVE,
     FOLLOWUPS,
     OTHERS_KEYS,
+    ROOMS,
     SERVER,
     MissingRight,
     check_rights,
@@ -51,6 +52,7 @@ def test_the_documented_permissions_are_those_that_are_checked() -> None:
     turning = {word[1:] for word in permissions("followups") if word[0] == "+"}
     assert server == {*SERVER, *EVENTS, "multi", "exec"}
     assert turning - server == set(FOLLOWUPS)
+    assert {word[1:] for word in permissions("rooms") if word[0] == "+"} - server == set(ROOMS)
 
 
 SERVES = rights("server")
@@ -88,6 +90,9 @@ def test_the_suggested_command_has_every_missing_rule(server: Server) -> None:
     for missing, rules in MENDS.items():
         assert refusal(server, rules).endswith(f"ACL SETUSER tried {missing}")
     assert refusal(server, SERVES, followups=True).endswith("tried +zscan")
+    make(server.client, SERVES)
+    with pytest.raises(MissingRight, match=r"tried \+zcard \+zscan"):
+        check_rights(as_tried(server.url), KEYS, followups=False, rooms=True)
     with pytest.raises(StoreError, match="invalid username-password") as caught:
         check_rights(server.url.replace("://", "://tried:wrong@"), KEYS, followups=False)
     assert not isinstance(caught.value, MissingRight)
@@ -131,7 +136,7 @@ def test_the_check_would_write_nothing_even_if_it_were_executed(server: Server) 
         server.client.flushall()
         ask(server.client, *command)
         before = server.client.dump("KEY")
-        for word, asked in (SERVER | FOLLOWUPS | EVENTS).items():
+        for word, asked in (SERVER | FOLLOWUPS | ROOMS | EVENTS).items():
             if word not in {"hsetnx", "sadd", "subscribe"}:
                 with contextlib.suppress(ResponseError):
                     ask(server.client, *asked.split())
@@ -168,6 +173,7 @@ def commands_of(*folders: str) -> set[str]:
     [
         (("", "lib"), ["server"]),
         (("followups",), ["server", "followups"]),
+        (("rooms",), ["rooms"]),
         (("timers",), ["timers", "expiry"]),
         (("wheel",), ["wheel"]),
     ],

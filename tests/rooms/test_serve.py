@@ -1,0 +1,31 @@
+"""Rooms inside ``presence serve``: a server whose setting allows them runs the projector and reports it."""
+
+import json
+
+from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import Redis
+from tests.rooms.world import World
+from tests.support.server_process import running_server
+from tests.support.waiting import wait_for
+
+DEADLINE_S = 40.0
+
+
+def test_a_server_with_rooms_keeps_their_members_and_reports_on_it(
+    module_redis: EmbeddedRedis, client: Redis
+) -> None:
+    world = World(client, module_redis.url, 1)
+    with running_server("--redis", module_redis.url, "--rooms", "open", "--shards", "1") as server:
+        wait_for(lambda: client.exists(world.keys.rooms_state(0)), DEADLINE_S)
+        world.put("ann", "lobby")
+        wait_for(lambda: world.members("lobby"), DEADLINE_S)
+    report = server.report["rooms"]
+    assert (report["joined"], report["occupied"], report["failures"]) == (1, 1, 0)
+    assert json.dumps(report)
+
+
+def test_without_rooms_no_projector_runs(module_redis: EmbeddedRedis, client: Redis) -> None:
+    with running_server("--redis", module_redis.url) as server:
+        pass
+    assert "rooms" not in server.report
+    assert not client.keys("*:rooms:state")
