@@ -85,14 +85,20 @@ end
 
 local events, text_bytes, n_read, is_end, is_gap = {}, 0, 0, true, false
 
+local WANTED = {uid = 1, at_ms = 2, reason = 3, type = 4, status = 5, invisible = 6, rooms = 7, rooms_left = 8}
+local found = {}  -- the values of one event; a table for all takes half the time
+
 local function add_event(id, fields)
-  local event = {}
-  for i = 1, #fields, 2 do event[fields[i]] = fields[i + 1] end
-  local rooms, left = event.rooms or '', event.rooms_left or ''
-  if not event.uid or (rooms == '' and left == '') then return end
+  for i = 1, 8 do found[i] = false end
+  for i = 1, #fields, 2 do
+    local place = WANTED[fields[i]]
+    if place then found[place] = fields[i + 1] end
+  end
+  local rooms, left = found[7] or '', found[8] or ''
+  if not found[1] or (rooms == '' and left == '') then return end
   local n, letter = #events, ''
-  if event.type ~= 'offline' then letter = event.invisible and 'i' or LETTERS[event.status] or '-' end
-  events[n + 1], events[n + 2], events[n + 3], events[n + 4] = id, event.uid, event.at_ms or '0', event.reason or ''
+  if found[4] ~= 'offline' then letter = found[6] and 'i' or LETTERS[found[5]] or '-' end
+  events[n + 1], events[n + 2], events[n + 3], events[n + 4] = id, found[1], found[2] or '0', found[3] or ''
   events[n + 5], events[n + 6], events[n + 7] = letter, rooms, left
   text_bytes = text_bytes + #rooms + #left
 end
