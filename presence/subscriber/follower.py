@@ -33,6 +33,7 @@ class Follower(Source[Item]):
         after: entry id after which to begin in every shard, ``0`` for all that is kept; or the id of the last
             event seen, by shard (others begin at ``0``); None for new events only.
         per_read: entries read per shard and call; None: `EVENTS_PER_READ`.
+        kind: class of key names, if the streams are not those of events.
 
     Raises:
         TypeError, ValueError: a key of `after` is no number of a shard; see also `fetch`.
@@ -45,11 +46,12 @@ class Follower(Source[Item]):
         after: str | Mapping[int, str] | None = None,
         *,
         per_read: int | None = None,
+        kind: type[Keys] = Keys,
     ) -> None:
         super().__init__(connections)
         self._per_read = per_read
         self._poll_interval = PollInterval()
-        self.shards = Shards(prefix)
+        self.shards = Shards(prefix, kind)
         if isinstance(after, Mapping):
             _check_keys(after)
         self._after = after

@@ -5,18 +5,21 @@ result exact: first their ends P are noted, then the pages are read, then the ev
 to their ends Q after the last page. The state of a user with an event between P and Q is that of their last
 event; a user without one did not change, and the scan returns every user who was present all the time. So the
 snapshot is exactly the state at Q, and following continues after Q.
+
+`SnapshotSource` does this for any streams and tables; `presence.rooms.stream` reads rooms with it.
 """
 
 import json
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from presence.protocol.constants import Status
+from presence.store.keys import Keys
 from presence.store.records import online_state
-from presence.store.redis_client import Redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import (
     NO_META,
@@ -36,6 +39,7 @@ from presence.subscriber.follower import Follower
 from presence.subscriber.redis_connections import RedisConnections
 from presence.subscriber.source import Source
 
+View = TypeVar("View")
 USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of Redis' time
 
 
@@ -82,15 +86,32 @@ class Snapshot:
     shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
-class SnapshotFollower(Source[Item | Snapshot]):
-    """A source that gives a `Snapshot`, then events; after a gap found while reading, a new snapshot."""
+class SnapshotSource(Source[Any], Generic[View]):
+    """A source that gives a snapshot, then items; after a gap found while reading, a new snapshot.
 
-    def __init__(self, connections: RedisConnections, prefix: str, with_shown: bool = False) -> None:
+    Args:
+        connections: its own.
+        prefix: of all keys.
+        kind: class of key names, if the streams are not those of events.
+    """
+
+    def __init__(self, connections: RedisConnections, prefix: str, kind: type[Keys] = Keys) -> None:
         super().__init__(connections)
-        self._with_shown = with_shown
-        self._follower = Follower(connections, prefix)
-        self._buffer: deque[Item | Snapshot] = deque()
+        self._follower = Follower(connections, prefix, kind=kind)
+        self._buffer: deque[Any] = deque()
         self._snapshot_due = True
+
+    @abstractmethod
+    def _scan(self, clients: ShardClients, keys: Keys) -> View:
+        """Read the tables of all shards, page by page, while they change."""
+
+    @abstractmethod
+    def _apply(self, view: View, items: list[Item]) -> None:
+        """Bring the result of a scan up to date with entries written meanwhile."""
+
+    @abstractmethod
+    def _finished(self, view: View, positions: dict[int, str]) -> Any:
+        """Return the snapshot; `positions`: by shard, the last entry id included."""
 
     @property
     def has_work(self) -> bool:
@@ -110,7 +131,7 @@ class SnapshotFollower(Source[Item | Snapshot]):
             self._buffer.append(snapshot)
             self._snapshot_due = False
 
-    def next(self) -> Item | Snapshot | None:
+    def next(self) -> Any:
         if self._buffer:
             return self._buffer.popleft()
         if self._snapshot_due:
@@ -122,47 +143,65 @@ class SnapshotFollower(Source[Item | Snapshot]):
             self._follower.discard_buffer()
         return item
 
-    def _snapshot(self, clients: ShardClients) -> Snapshot | None:
+    def _snapshot(self, clients: ShardClients) -> Any:
         """Return a snapshot, or None if entries were removed meanwhile: then call again."""
         follower = self._follower
         follower.add_shards(clients)
         follower.seek_ends(clients)
-        online, shown = self._scan(clients)
+        view = self._scan(clients, follower.shards.keys)
         ends = follower.ends(clients)
         while True:
             items = follower.read(clients)
             if any(isinstance(item, Gap) for item in items):
                 return None
-            _apply(online, shown, items)
+            self._apply(view, items)
             if all(id_order(follower.positions[shard]) >= id_order(end) for shard, end in ends.items()):
-                return Snapshot(online, follower.positions, shown if self._with_shown else {})
+                return self._finished(view, follower.positions)
 
-    def _scan(self, clients: ShardClients) -> tuple[dict[str, Period], dict[str, Shown]]:
+
+class SnapshotFollower(SnapshotSource[tuple[dict[str, Period], dict[str, Shown]]]):
+    """A source that gives a `Snapshot` of users, then their events."""
+
+    def __init__(self, connections: RedisConnections, prefix: str, with_shown: bool = False) -> None:
+        super().__init__(connections, prefix)
+        self._with_shown = with_shown
+
+    def _scan(self, clients: ShardClients, keys: Keys) -> tuple[dict[str, Period], dict[str, Shown]]:
         online: dict[str, Period] = {}
         shown: dict[str, Shown] = {}
-        for shard in range(self._follower.shards.keys.shards):
-            key = self._follower.shards.keys.online(shard)
-            # One connection for all pages: on another or a restarted server the cursor means nothing.
-            with clients.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
-                for page in _pages(clients, client, key):
-                    for name, text in page.items():
-                        uid = name.decode("utf-8", "backslashreplace")
-                        if period := _period(text):
-                            online[uid] = period
-                        if self._with_shown and (found := _shown(text)):
-                            shown[uid] = found
+        for shard in range(keys.shards):
+            for page in pages(clients, keys.online(shard), "hscan"):
+                for name, text in page.items():
+                    uid = name.decode("utf-8", "backslashreplace")
+                    if period := _period(text):
+                        online[uid] = period
+                    if self._with_shown and (found := _shown(text)):
+                        shown[uid] = found
         return online, shown
 
+    def _apply(self, view: tuple[dict[str, Period], dict[str, Shown]], items: list[Item]) -> None:
+        _apply(*view, items)
 
-def _pages(clients: ShardClients, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
+    def _finished(
+        self, view: tuple[dict[str, Period], dict[str, Shown]], positions: dict[int, str]
+    ) -> Snapshot:
+        online, shown = view
+        return Snapshot(online, positions, shown if self._with_shown else {})
+
+
+def pages(clients: ShardClients, key: str, scan: Literal["hscan", "zscan"]) -> Iterator[Any]:
+    """Give a hash or sorted set page by page, as redis-py returns it.
+
+    All come over one connection: on another or a restarted server the cursor means nothing.
+    """
     cursor = 0
-    while True:
-        clients.check()
-        answer: Any = client.hscan(key, cursor, count=USERS_PER_PAGE)
-        cursor, page = answer
-        yield page
-        if not cursor:
-            return
+    with clients.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
+        while True:
+            clients.check()
+            cursor, page = getattr(client, scan)(key, cursor, count=USERS_PER_PAGE)
+            yield page
+            if not cursor:
+                return
 
 
 def _apply(online: dict[str, Period], shown: dict[str, Shown], items: list[Item]) -> None:

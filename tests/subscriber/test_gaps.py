@@ -188,7 +188,7 @@ def test_a_snapshot_has_nothing_that_was_lost_before_it_was_complete(
 ) -> None:
     client, online = one_shard.client, one_shard.keys.online(0)
     record = '{"id":"1-0","since_ms":1,"sessions":{"":{"session":"s","node":"n"}}}'
-    pages = snapshot._pages
+    pages = snapshot.pages
 
     def lose(*arguments: Any) -> Iterator[dict[bytes, bytes]]:
         """Lose data when the end of the stream is already known."""
@@ -205,7 +205,7 @@ def test_a_snapshot_has_nothing_that_was_lost_before_it_was_complete(
         one_shard.write("bob", "ben")
         client.xdel(one_shard.keys.events(0), "1-0")  # a gap, and so another snapshot
         saved = Saved(client)
-        monkeypatch.setattr(snapshot, "_pages", lose)
+        monkeypatch.setattr(snapshot, "pages", lose)
         gap, taken = itertools.islice(events, 2)
     assert isinstance(gap, Gap)
     assert isinstance(taken, Snapshot)

@@ -82,7 +82,7 @@ def test_a_snapshot_begins_anew_when_another_process_would_give_the_next_page(
     everybody = {f"user-{n}" for n in range(2000)}
     record = '{"id":"1-0","since_ms":5,"sessions":{"":{}}}'
     redis.client.hset("presence:{0}:online", mapping=dict.fromkeys(everybody, record))
-    read, pages = snapshot._pages, []
+    read, pages = snapshot.pages, []
 
     def restarting(*arguments: Any) -> Iterator[dict[bytes, bytes]]:
         for page in read(*arguments):
@@ -95,7 +95,7 @@ def test_a_snapshot_begins_anew_when_another_process_would_give_the_next_page(
     monkeypatch.setattr(snapshot, "USERS_PER_PAGE", 100)
     with follow_sync(redis.url) as events:
         assert isinstance(next(events), Snapshot)  # it has worked
-    monkeypatch.setattr(snapshot, "_pages", restarting)
+    monkeypatch.setattr(snapshot, "pages", restarting)
     with follow_sync(redis.url) as events:
         events._retry.succeeded()
         first = next(events)
