@@ -26,12 +26,13 @@ unreachable server delays the events of its shards only; after a failover that l
 The logger of Python's `logging` is ``presence.subscriber``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from presence.subscriber.arguments import After, source_of
 from presence.subscriber.async_subscription import Subscription
-from presence.subscriber.blocking import BlockingSubscription, seconds
+from presence.subscriber.blocking import BlockingSubscription
 from presence.subscriber.consumer_names import ConsumerInUse
 from presence.subscriber.events import (
     Away,
@@ -44,12 +45,9 @@ from presence.subscriber.events import (
     Offline,
     Online,
     Updated,
-    check_entry_id,
     decode,
     decode_transition,
 )
-from presence.subscriber.follower import Follower
-from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.redis_connections import RedisConnections
 from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollower
 
@@ -76,8 +74,6 @@ __all__ = [
     "subscribe",
     "subscribe_sync",
 ]
-
-After = str | Mapping[int, str] | None
 
 
 def subscribe(
@@ -125,8 +121,16 @@ def subscribe(
     Raises:
         ValueError, TypeError: the URL or another argument is invalid.
     """
-    options = _options(group, consumer, max_deliveries, claim_idle, prefetch)
-    source = _source(url, prefix, after, options)
+    source = source_of(
+        url,
+        group=group,
+        consumer=consumer,
+        after=after,
+        prefix=prefix,
+        max_deliveries=max_deliveries,
+        claim_idle=claim_idle,
+        prefetch=prefetch,
+    )
     return Subscription(source, _decoder(updates), auto_ack=auto_ack)
 
 
@@ -144,8 +148,16 @@ def subscribe_sync(
     prefetch: int = 100,
 ) -> BlockingSubscription[Event]:
     """Return a plain iterator of events; arguments and guarantees are those of `subscribe`."""
-    options = _options(group, consumer, max_deliveries, claim_idle, prefetch)
-    source = _source(url, prefix, after, options)
+    source = source_of(
+        url,
+        group=group,
+        consumer=consumer,
+        after=after,
+        prefix=prefix,
+        max_deliveries=max_deliveries,
+        claim_idle=claim_idle,
+        prefetch=prefetch,
+    )
     return BlockingSubscription(source, _decoder(updates), auto_ack=auto_ack)
 
 
@@ -165,8 +177,16 @@ def entries(
 
     A `Gap` among them was found while reading. Otherwise like `subscribe`.
     """
-    options = _options(group, consumer, max_deliveries, claim_idle, prefetch)
-    source = _source(url, prefix, after, options)
+    source = source_of(
+        url,
+        group=group,
+        consumer=consumer,
+        after=after,
+        prefix=prefix,
+        max_deliveries=max_deliveries,
+        claim_idle=claim_idle,
+        prefetch=prefetch,
+    )
     return Subscription(source, _as_it_is, auto_ack=auto_ack)
 
 
@@ -183,8 +203,16 @@ def entries_sync(
     prefetch: int = 100,
 ) -> BlockingSubscription[Item]:
     """Return a plain iterator of the same items as `entries`."""
-    options = _options(group, consumer, max_deliveries, claim_idle, prefetch)
-    source = _source(url, prefix, after, options)
+    source = source_of(
+        url,
+        group=group,
+        consumer=consumer,
+        after=after,
+        prefix=prefix,
+        max_deliveries=max_deliveries,
+        claim_idle=claim_idle,
+        prefetch=prefetch,
+    )
     return BlockingSubscription(source, _as_it_is, auto_ack=auto_ack)
 
 
@@ -212,30 +240,6 @@ def follow_sync(
     return BlockingSubscription(
         SnapshotFollower(RedisConnections(url), prefix, updates), _or_snapshot(updates)
     )
-
-
-def _options(
-    group: str | None,
-    consumer: str | None,
-    max_deliveries: int,
-    claim_idle: float | timedelta,
-    prefetch: int,
-) -> ConsumerOptions | None:
-    if group is not None:
-        return ConsumerOptions(group, consumer, max_deliveries, seconds(claim_idle), prefetch)
-    if consumer is not None:
-        raise ValueError("a consumer is one of a group")
-    return None
-
-
-def _source(url: str, prefix: str, after: After, options: ConsumerOptions | None) -> Follower | GroupConsumer:
-    if isinstance(after, str):
-        check_entry_id(after)
-    if options is None:
-        return Follower(RedisConnections(url), prefix, after)
-    if after is None or isinstance(after, str):
-        return GroupConsumer(RedisConnections(url), prefix, options, after)
-    raise ValueError("after: a group keeps its own place in each shard")
 
 
 def _as_it_is(item: Item) -> Item:
