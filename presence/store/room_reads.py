@@ -1,0 +1,78 @@
+"""The rooms in Redis, as readers see them; `rooms/prelude.lua` has the form of their keys.
+
+Tests: `tests/rooms/test_reader.py`.
+"""
+
+import re
+from typing import Any, Final
+
+from presence.store.keys import Keys
+from presence.store.shard_clients import ShardClients
+
+_OCCUPIED: Final = b" o"  # fields of a room that are no members: a uid has no space
+_INVISIBLE: Final = b" i"
+_MEMBER: Final = re.compile(rb"(\d{1,20}-\d{1,20}) (.)")
+_STATUSES: Final = {b"-": "online", b"a": "away", b"b": "busy", b"d": "dnd", b"i": "online"}
+
+
+def read_largest(clients: ShardClients, keys: Keys, count: int) -> dict[str, int]:
+    """Return the rooms with the most members, largest first, and the number of members of each."""
+
+    def fill(pipe: Any, shard: int) -> None:
+        pipe.execute_command("ZRANGE", keys.room_sizes(shard), 0, count - 1, "REV", "WITHSCORES")
+
+    answers = clients.ask(keys, range(keys.shards), fill)
+    rows = [row for (flat,) in answers.values() for row in zip(flat[::2], flat[1::2], strict=True)]
+    rows.sort(key=lambda row: (-float(row[1]), row[0]))
+    return _sizes(rows[:count])
+
+
+def read_room_page(
+    clients: ShardClients, keys: Keys, shard: int, position: int, size: int
+) -> tuple[dict[str, int], int, int]:
+    """Return some rooms of a shard with their sizes, and shard and position of the next page."""
+    key = keys.room_sizes(shard)
+    answer: Any = clients.at(key).zscan(key, position, count=size)
+    position, rows = answer
+    return _sizes(rows), shard if position else shard + 1, position
+
+
+def read_room(clients: ShardClients, keys: Keys, room: str) -> tuple[int, int, str | None]:
+    """Return the number of members, of these who are not invisible, and the id of the entry `occupied`."""
+    key = keys.room(room)
+
+    def fill(pipe: Any, _shard: int) -> None:
+        pipe.hlen(key)
+        pipe.hmget(key, [_OCCUPIED, _INVISIBLE])
+
+    shard = keys.shard(room)
+    fields, (occupied, invisible) = clients.ask(keys, [shard], fill, is_atomic=True)[shard]
+    count = fields - (occupied is not None) - (invisible is not None)
+    return count, count - int(invisible or 0), occupied and occupied.decode()
+
+
+def read_members(
+    clients: ShardClients, keys: Keys, room: str, position: int, size: int
+) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return some members of a room, as of `member_of`, and the position of the next page; 0: none."""
+    key = keys.room(room)
+    answer: Any = clients.at(key).hscan(key, position, count=size)
+    position, fields = answer
+    members = {_text(uid): member for uid, value in fields.items() if (member := member_of(value))}
+    return members, position
+
+
+def member_of(value: bytes | None) -> dict[str, Any] | None:
+    """Return `status`, `invisible` and the `id` of the event that says so; None if the user is no member."""
+    found = _MEMBER.fullmatch(value or b"")
+    if found is None or found[2] not in _STATUSES:
+        return None
+    return {"status": _STATUSES[found[2]], "invisible": found[2] == b"i", "id": found[1].decode()}
+
+
+def _sizes(rows: Any) -> dict[str, int]:
+    return {_text(room): int(float(size)) for room, size in rows}
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
