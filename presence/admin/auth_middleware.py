@@ -61,7 +61,7 @@ class _AnyText(PathConvertor):
 
 
 register_url_convertor("text", _AnyText())
-_CONVERTERS: Final = {"{uid}": "{uid:text}", "{file}": "{file:path}"}
+_CONVERTERS: Final = {"{uid}": "{uid:text}", "{name}": "{name:text}", "{file}": "{file:path}"}
 
 
 class Endpoint(Route):

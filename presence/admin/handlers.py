@@ -70,6 +70,10 @@ class Sources:
     audit: Audit
 
 
+def _bad_cursor() -> ApiError:
+    return bad_request("bad_cursor", "cursor must be that of a previous page")
+
+
 def _outcome_report(outcome: SendOutcome) -> dict[str, Any]:
     """Return an outcome as JSON values, with confirmations only if they are known."""
     report = asdict(outcome)
@@ -152,7 +156,7 @@ class Handlers:
         try:
             page = await self._sources.queries.page(request.query_params.get("cursor"), limit, wanted)
         except ValueError:
-            raise bad_request("bad_cursor", "cursor must be that of a previous page") from None
+            raise _bad_cursor() from None
         return json_answer({"count": count, "users": page.states, "cursor": page.cursor})
 
     async def nodes(self, _request: Request) -> Response:
@@ -306,6 +310,32 @@ class Handlers:
         done: dict[str, Any] = {"put": change.is_new, "added": added, "removed": removed, "users": users}
         log_action(operator, scope, "roster", "done", uid=change.uid, **done)
         return json_answer({"uid": change.uid, "users": users})
+
+    async def rooms(self, request: Request) -> Response:
+        """The largest rooms, or a page of all that have members."""
+        largest, limit = request_checks.largest_of(request), request_checks.limit_of(request)
+        try:
+            page = await self._sources.queries.rooms(largest, request.query_params.get("cursor"), limit)
+        except ValueError:
+            raise _bad_cursor() from None
+        rooms = [{"name": name, "count": count} for name, count in page.rooms.items()]
+        return json_answer({"rooms": rooms, "cursor": page.cursor})
+
+    async def room(self, request: Request) -> Response:
+        """A room, and a page of its members if they are asked for."""
+        return await self._room(request, request_checks.room_of_path(request, "/v1/rooms/"))
+
+    async def room_of(self, request: Request) -> Response:
+        """As `room`, with the name in a parameter."""
+        return await self._room(request, request_checks.room_of_query(request))
+
+    async def _room(self, request: Request, name: str) -> Response:
+        members, cursor = request_checks.members_of(request), request.query_params.get("cursor")
+        try:
+            room, page = await self._sources.queries.room(name, cursor, members)
+        except ValueError:
+            raise _bad_cursor() from None
+        return json_answer({**asdict(room), **asdict(page)})
 
     async def message(self, request: Request) -> Response:
         operator, scope, audit = operator_of(request.scope), request.scope, self._sources.audit

@@ -36,6 +36,9 @@ ROUTES: Final = (
     "/v1/explain/{uid}",
     "/v1/roster",
     "/v1/roster/{uid}",
+    "/v1/rooms",
+    "/v1/rooms/{name}",
+    "/v1/room",
     OTHER,
 )
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", OTHER)

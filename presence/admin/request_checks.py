@@ -13,8 +13,8 @@ from starlette.requests import Request
 from presence.admin.access import JSON
 from presence.admin.responses import ApiError, bad_request, not_found
 from presence.ops.ban import check_addresses
-from presence.protocol.schema import confirm_complaint, device_complaint, uid_complaint
-from presence.reader import UserFilter
+from presence.protocol.schema import confirm_complaint, device_complaint, room_complaint, uid_complaint
+from presence.reader import MAX_LARGEST, UserFilter
 from presence.sender import MAX_MESSAGES, Message, check_message, check_name
 from presence.store.ban_table import MAX_DURATION_S, MAX_REASON_CHARS
 from presence.store.roster_table import RosterChange
@@ -30,23 +30,46 @@ def checked_uid(value: object) -> str:
     return _checked(value, "bad_uid", uid_complaint)
 
 
+def checked_room(value: object) -> str:
+    return _checked(value, "bad_name", room_complaint)
+
+
 def uid_of_query(request: Request) -> str:
     """Return the parameter `uid`.
 
     Browsers and other clients remove ``.`` and ``..`` from the end of a path, also percent-encoded, so a path
     cannot name these users.
     """
+    return checked_uid(_of_query(request, "uid"))
+
+
+def room_of_query(request: Request) -> str:
+    """Return the parameter `name`; see `uid_of_query`."""
+    return checked_room(_of_query(request, "name"))
+
+
+def _of_query(request: Request, name: str) -> str:
     try:
-        found = parse_qs(request.scope["query_string"].decode("ascii"), True, errors="strict").get("uid", [])
+        given = parse_qs(request.scope["query_string"].decode("ascii"), True, errors="strict").get(name, [])
     except ValueError:
-        raise bad_request("bad_uid", "a uid is UTF-8, percent-encoded") from None
-    if len(found) != 1:
-        raise bad_request("bad_uid", "there must be one uid")
-    return checked_uid(found[0])
+        raise bad_request(f"bad_{name}", f"a {name} is UTF-8, percent-encoded") from None
+    if len(given) != 1:
+        raise bad_request(f"bad_{name}", f"there must be one {name}")
+    return str(given[0])
 
 
 def uid_of_path(request: Request, prefix: str) -> str:
-    """Return the percent-decoded uid at the end of a path.
+    """Return the percent-decoded uid at the end of a path."""
+    return checked_uid(_of_path(request, prefix, "uid"))
+
+
+def room_of_path(request: Request, prefix: str) -> str:
+    """Return the percent-decoded name of a room at the end of a path."""
+    return checked_room(_of_path(request, prefix, "name"))
+
+
+def _of_path(request: Request, prefix: str, name: str) -> str:
+    """Return the percent-decoded end of a path.
 
     The prefix must not be percent-encoded, or its end would be ambiguous.
     """
@@ -55,10 +78,9 @@ def uid_of_path(request: Request, prefix: str) -> str:
     if not path.startswith(prefix.encode()):
         raise not_found()
     try:
-        uid = unquote_to_bytes(path[len(prefix) :]).decode()
+        return unquote_to_bytes(path[len(prefix) :]).decode()
     except UnicodeDecodeError:
-        raise bad_request("bad_uid", "a uid is UTF-8, percent-encoded") from None
-    return checked_uid(uid)
+        raise bad_request(f"bad_{name}", f"a {name} is UTF-8, percent-encoded") from None
 
 
 async def json_object(request: Request, *names: str) -> dict[str, Any]:
@@ -200,10 +222,28 @@ def ban_of(body: dict[str, Any]) -> tuple[float | None, str]:
 
 
 def limit_of(request: Request) -> int:
-    """Return the number of users per page."""
-    text = request.query_params.get("limit", str(USERS_DEFAULT))
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= MAX_USERS):
-        raise bad_request("bad_limit", f"limit must be a number from 0 to {MAX_USERS}")
+    """Return the number of users, or rooms, per page."""
+    return _number(request, "limit", USERS_DEFAULT, MAX_USERS)
+
+
+def largest_of(request: Request) -> int | None:
+    """Return how many of the largest rooms are asked for; None: a page of all."""
+    if "largest" not in request.query_params:
+        return None
+    if {"cursor", "limit"} & request.query_params.keys():
+        raise bad_request("bad_largest", "beside largest there must be no cursor and no limit")
+    return _number(request, "largest", 1, MAX_LARGEST, least=1)
+
+
+def members_of(request: Request) -> int:
+    """Return the number of members of a room per page; 0: none."""
+    return _number(request, "members", 0, MAX_USERS)
+
+
+def _number(request: Request, name: str, default: int, most: int, *, least: int = 0) -> int:
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and least <= int(text) <= most):
+        raise bad_request(f"bad_{name}", f"{name} must be a number from {least} to {most}")
     return int(text)
 
 

@@ -18,7 +18,7 @@ from presence.common.text import plain_state
 from presence.ops.ban import BanResult, ban, ban_addresses, unban, unban_addresses
 from presence.ops.explain import Explainer
 from presence.ops.kick import KickResult, kick
-from presence.reader import Page, PresenceReader, UserFilter
+from presence.reader import MemberPage, Page, PresenceReader, Room, RoomPage, UserFilter
 from presence.rosters import MAX_MB, PresenceRosters
 from presence.sender import Message, Outcome, PresenceSender
 from presence.store.ban_table import TooManyBans
@@ -180,6 +180,29 @@ class RedisQueries:
         if isinstance(users, RosterFull):
             raise ApiError(409, "roster_full", str(users))
         return users
+
+    async def rooms(self, largest: int | None, cursor: str | None, size: int) -> RoomPage:
+        """Return the largest rooms, or a page of all.
+
+        Raises:
+            ValueError: the cursor is invalid.
+        """
+        if largest is not None:
+            return RoomPage(await self._call(lambda: self.reader.rooms(largest=largest)), None)
+        await self._call(self.reader.keys)  # as for a page of users
+        return await self._call(lambda: self.reader.room_page(cursor, size=size), is_asked=True)
+
+    async def room(self, name: str, cursor: str | None, members: int) -> tuple[Room, MemberPage]:
+        """Return a room, with a page of so many of its members; 0: none.
+
+        Raises:
+            ValueError: the cursor is invalid.
+        """
+        room = await self._call(lambda: self.reader.room(name))
+        if not members:
+            return room, MemberPage({}, None)
+        page = await self._call(lambda: self.reader.members(name, cursor, size=members), is_asked=True)
+        return room, page
 
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
         """Return why a user is online or offline.

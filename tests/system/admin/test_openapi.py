@@ -15,8 +15,10 @@ from presence.core.profiles import Profile
 from presence.sender import MAX_MESSAGES, Status
 from presence.server.readiness import Readiness
 from presence.store.embedded import EmbeddedRedis
+from presence.store.redis_client import open_client
 from tests.admin.asking import Answered, Operators, operators
 from tests.admin.hands import a_hand
+from tests.rooms.keys_by_hand import AT_MS, HandMadeRooms
 from tests.store.driving import end, login
 
 DESCRIBED = description()
@@ -100,6 +102,12 @@ ASKED = [
     *gets("/v1/roster/{uid}", 400, "a%20b"),
     *gets("/v1/roster", 200, "?uid=.."),
     *gets("/v1/roster", 400, ""),
+    *gets("/v1/rooms", 200, "", "?largest=10", "?limit=1&cursor=0-0"),
+    *gets("/v1/rooms", 400, "?largest=0", "?largest=1&limit=1", "?limit=1001", "?cursor=9-9"),
+    *gets("/v1/rooms/{name}", 200, "lobby", "lobby?members=1000", "nothing", "%F0%9F%A6%8A%2F%C3%A9"),
+    *gets("/v1/rooms/{name}", 400, "a%20b", "%ff", 65 * "x", "lobby?members=-1", "lobby?members=1&cursor=x"),
+    *gets("/v1/room", 200, "?name=..", "?name=lobby&members=10"),
+    *gets("/v1/room", 400, "", "?name=", "?name=%ff"),
     *gets("/static/{file}", 200, "main.js"),
     *gets("/static/{file}", 404, "../app.py", "%2e%2e/app.py"),
 ]
@@ -110,6 +118,8 @@ async def running(redis_server: EmbeddedRedis) -> AsyncIterator[Operators]:
     with a_hand(redis_server.url) as hand:
         profile = Profile(meta='{"mood":"fine","raw":{"$bin":"00ff"}}')
         hand.apply(login("ann", "s1", "phone", profile=profile), login("bob", "s2"), end("bob", "s2"))
+        with open_client(redis_server.url) as client:
+            HandMadeRooms(client, 1).fill("lobby", {"ann": "-", "eve": "i"})
         async with operators(redis_server.url) as running:
             yield running
 
@@ -181,6 +191,16 @@ async def test_states_read_singly_together_and_in_pages_are_equal(running: Opera
     page = (await running.ask("/v1/online")).json()
     assert (page["count"], list(page["users"]), page["cursor"]) == (1, ["ann"], None)
     assert page["users"]["ann"]["meta"] == META
+
+
+async def test_a_room_has_its_numbers_and_the_members_that_are_asked_for(running: Operators) -> None:
+    lobby = {"name": "lobby", "count": 2, "public": 1, "since_ms": AT_MS, "id": f"{AT_MS}-0"}
+    assert (await running.ask("/v1/rooms/lobby")).json() == {**lobby, "members": {}, "cursor": None}
+    members = (await running.ask("/v1/rooms/lobby?members=1000")).json()["members"]
+    assert members["eve"] == {"status": "online", "invisible": True, "id": "5-1"}
+    listed = {"rooms": [{"name": "lobby", "count": 2}], "cursor": None}
+    for target in ("/v1/rooms", "/v1/rooms?largest=5"):
+        assert (await running.ask(target)).json() == listed
 
 
 async def test_another_method_is_refused_with_the_allowed_ones(running: Operators) -> None:
