@@ -22,6 +22,7 @@ from presence.cli.options import (
     uid_argument,
 )
 from presence.cli.redis_errors import subscriber_errors, with_redis
+from presence.cli.worker_loop import run_worker
 from presence.common import threads
 from presence.common.text import json_line, named, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
@@ -159,18 +160,7 @@ class _Printed:
 
 
 def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
-    outage, wait_s = scheduler_outage(_Printed()), 0.0
-    failure: Exception | None
-    while not stop.wait(wait_s):
-        try:
-            wait_s, failure = scheduler.run_once(), scheduler.failure
-        except Exception as error:  # such as a lack of memory: nobody would miss a thread that ended
-            wait_s, failure = RETRY_MAX_S, error
-        with contextlib.suppress(OSError, MemoryError):  # as of a log on a full disk
-            if failure is None:
-                outage.worked("run")
-            else:
-                outage.failed("run", failure)
+    run_worker(scheduler, scheduler_outage(_Printed()), stop, RETRY_MAX_S)
 
 
 @contextlib.contextmanager

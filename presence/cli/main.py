@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "nodes": "print the servers that share a Redis",
     "top": "show a running server live on the terminal",
     "followups": "manage follow-ups: actions for users who stay offline",
+    "rooms": "print rooms and their members, rebuild them, keep them",
     "webhooks": "send events as signed HTTP requests",
     "timers": "inspect and change shared timers",
     "token": "generate keys, sign and verify tokens, add operator tokens",

@@ -14,7 +14,7 @@ from presence.cli.errors import USAGE, print_error
 from presence.common.text import named, printable
 from presence.config.loader import FIELDS, Loaded, SettingField, Settings, nearest
 from presence.config.removed import REMOVED, removal
-from presence.protocol.schema import device_complaint, uid_complaint
+from presence.protocol.schema import device_complaint, room_complaint, uid_complaint
 
 Load = Callable[[], Loaded]
 """Loads the effective settings; raises `ConfigError` with all problems."""
@@ -113,6 +113,13 @@ def uid_argument(text: str) -> str:
     r"""Return a uid by the rule of the protocol; codes such as ``\u{ad}`` stand for invisible characters."""
     if complaint := uid_complaint(name := named(text)):
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a valid uid: it {complaint}")
+    return name
+
+
+def room_argument(text: str) -> str:
+    """Return the name of a room as `uid_argument` returns a uid."""
+    if complaint := room_complaint(name := named(text)):
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is not a valid name of a room: it {complaint}")
     return name
 
 

@@ -68,6 +68,8 @@ WORDS: Final = {
     "plan": ("plan", "1000"),
     "advise": ("advise", "--redis", "REDIS"),
     "roster": ("roster", "ann", "--redis", "REDIS"),
+    "rooms": ("rooms", "list", "--redis", "REDIS"),
+    "rooms run": ("rooms", "run", "--redis", "REDIS"),
     "rebalance": ("rebalance", "--redis", "REDIS"),
 }
 """What is run of each command; the words in capitals are replaced."""

@@ -1,0 +1,35 @@
+"""Runs a worker that calls Redis again and again until it is told to stop, for commands.
+
+Tests: `tests/cli/test_followups.py`, `tests/cli/test_rooms.py`.
+"""
+
+import contextlib
+import threading
+from typing import Protocol
+
+from presence.common.outage import Outage
+
+
+class LoopedWorker(Protocol):
+    """Does what is due, in calls that block."""
+
+    failure: Exception | None  # of the last run
+
+    def run_once(self) -> float:
+        """Do what is due; return the seconds until more is."""
+
+
+def run_worker(worker: LoopedWorker, outage: Outage, stop: threading.Event, retry_s: float) -> None:
+    """Run a worker until `stop` is set; an error of any kind is logged, and it goes on after `retry_s`."""
+    wait_s = 0.0
+    failure: Exception | None
+    while not stop.wait(wait_s):
+        try:
+            wait_s, failure = worker.run_once(), worker.failure
+        except Exception as error:  # such as a lack of memory: nobody would miss a thread that ended
+            wait_s, failure = retry_s, error
+        with contextlib.suppress(OSError, MemoryError):  # as of a log on a full disk
+            if failure is None:
+                outage.worked("run")
+            else:
+                outage.failed("run", failure)
