@@ -14,9 +14,9 @@ from presence.store.control_messages import Erasure
 UIDS_LOGGED = 10  # in the log of a server
 
 _DESCRIPTION = (
-    "Erases the last-seen times of offline users from Redis, their entries in the event streams, their "
-    "follow-ups, the dead letters of these, what consumer groups recorded about them, and their rosters, but "
-    "not their names in the rosters of others. A subscriber whose "
+    "Erases the last-seen times of offline users from Redis, their entries in the event streams and in those "
+    "of rooms, their follow-ups, the dead letters of these, what consumer groups recorded about them, and "
+    "their rosters, but not their names in the rosters of others. A subscriber whose "
     "last event is among them sees a gap. Not erased: bans, copies kept by subscribers, backups and "
     "append-only files of Redis, logs, and, for a while, what nodes remember of ended sessions and notices "
     "between them."
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
         print(
             f"users forgotten: {len(users)}; erased: last seen {forgotten.last_seen}, "
             f"events {forgotten.events}, dead letters {forgotten.dead_letters}, "
-            f"follow-ups {forgotten.followups}"
+            f"follow-ups {forgotten.followups}, events of rooms {forgotten.room_events}"
         )
     for uid in forgotten.online:
         print_error(f"{uid} is online: end the sessions first, with presence kick")

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from presence.followups.script_calls import cancel_call
 from presence.followups.stream_keys import FollowupKeys
+from presence.rooms.keys import RoomKeys
 from presence.store.control_messages import Erasure, erasure_text
 from presence.store.keys import Keys
 from presence.store.roster_table import erase_call
@@ -35,6 +36,7 @@ class Forgotten:
     events: int = 0  # stream entries
     dead_letters: int = 0  # copies of entries that consumer groups gave up on
     followups: int = 0  # pending and delivered ones
+    room_events: int = 0  # entries of the streams of rooms
 
 
 class Eraser(Scripting):
@@ -55,6 +57,7 @@ class Eraser(Scripting):
         by_shard: dict[int, list[str]] = {}
         for uid in dict.fromkeys(uids):
             by_shard.setdefault(self._keys.shard(uid), []).append(uid)
+        forgotten = set[str]()
         for shard, members in by_shard.items():
             for first in range(0, len(members), UIDS_PER_CALL):
                 some = members[first : first + UIDS_PER_CALL]
@@ -65,6 +68,9 @@ class Eraser(Scripting):
                 if offline := set(some).difference(answer["online"]):
                     self.one(erase_call(self._keys, shard, offline))
                     self._erase(shard, offline, answer["last_id"], done, progress)
+                    forgotten |= offline
+        if forgotten:
+            self._erase_from_rooms(forgotten, done, progress)
         return done
 
     def _erase(self, shard: int, uids: set[str], last_id: str, done: Forgotten, progress: Progress) -> None:
@@ -94,6 +100,24 @@ class Eraser(Scripting):
         done.followups += unpacked(self.one(cancel_call(keys, shard, uids)))[1]
         done.followups += erase(followup_keys.events(shard), errors=followup_keys.errors)
         done.dead_letters += erase(followup_keys.dead(shard))
+
+    def _erase_from_rooms(self, uids: set[str], done: Forgotten, progress: Progress) -> None:
+        """Erase the entries of users in the streams of rooms, of all shards. Offline users are no members."""
+        keys = RoomKeys(self._keys.prefix, self._keys.shards)
+        wanted = {uid.encode() for uid in uids}
+        for shard in range(keys.shards):
+            streams = keys.events(shard), keys.dead(shard)
+            total, scanned = sum(self._lengths(*streams)), 0
+            groups = [(group, keys.errors(shard, group)) for group in self._groups(streams[0])]
+            for key, noted in zip(streams, (groups, []), strict=True):
+                for ids, entries in self._pages(key, "+", wanted):
+                    removed = self._remove(key, ids, noted) if ids else 0
+                    if key == streams[0]:
+                        done.room_events += removed
+                    else:
+                        done.dead_letters += removed
+                    scanned += entries
+                    progress(scanned, total)
 
     def note_erasure(self, nodes: Iterable[str], erasure: Erasure) -> None:
         """Ask the first of these nodes that listens to log that users were forgotten."""

@@ -18,6 +18,7 @@ from presence.store.keys import Keys
 from presence.store.redis_client import Redis
 from presence.subscriber import subscribe_sync
 from tests.cli.conftest import Command
+from tests.rooms.keys_by_hand import HandMadeRooms
 from tests.server.test_control_listener import serving
 from tests.store.driving import Hand, end, events, login
 from tests.subscriber.streams import take, uids
@@ -41,7 +42,8 @@ def test_no_data_of_a_forgotten_user_remain(command: Command, client: Redis, han
     hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"), end("bob", "s2"), login("bob", "s3"))
     client.xadd(DEAD, {"original_id": "1-1", "uid": "ann"})
     client.xadd(DEAD, {"original_id": "1-2", "uid": "bob"})
-    report_line = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1, follow-ups 0\n"
+    report_line = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1, follow-ups 0, "
+    report_line += "events of rooms 0\n"
     assert command("forget", "ann") == (0, report_line, "")
     assert event_uids(client) == ["bob", "bob", "bob"]
     assert client.zscore("presence:{0}:seen", "ann") is None
@@ -70,7 +72,7 @@ def test_online_users_are_left_alone(command: Command, client: Redis, hand: Hand
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("ann", "s2"), login("bob", "s3"), end("bob", "s3"))
     status, out, err = command("forget", "ann", "bob", "--json")
     report = {"forgotten": ["bob"], "online": ["ann"], "last_seen": 1, "events": 2, "dead_letters": 0}
-    report |= {"followups": 0}
+    report |= {"followups": 0, "room_events": 0}
     assert (status, json.loads(out)) == (1, report)
     assert err == "presence: ann is online: end the sessions first, with presence kick\n"
     assert event_uids(client) == ["ann", "ann", "ann"]
@@ -97,6 +99,32 @@ def test_pending_and_delivered_follow_ups_of_a_user_are_erased(
     delivered: Any = client.xrange("presence:{0}:followups")
     assert [fields[b"uid"] for _, fields in delivered] == [b"bob"]
     assert not client.exists("presence:{0}:followups:dead") or not client.xlen("presence:{0}:followups:dead")
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("shards", [1, 4])
+def test_entries_of_a_user_in_the_streams_of_rooms_are_erased_in_all_shards(
+    redis_server: EmbeddedRedis, client: Redis, shards: int
+) -> None:
+    rooms = HandMadeRooms(client, shards)
+    names = [f"room-{n}" for n in range(12)]
+    for room in names:
+        for kind, uid in (("occupied", "ann"), ("joined", "bob"), ("vacated", "ann")):
+            rooms.tell(kind, room, uid)
+    shard = rooms.keys.shard("room-0")
+    client.xgroup_create(rooms.keys.events(shard), "g", "0")
+    client.xreadgroup("g", "worker", {rooms.keys.events(shard): ">"})
+    client.xadd(rooms.keys.dead(shard), {"original_id": "1-1", "uid": "ann"})
+    with Eraser(redis_server.url, Keys(shards=shards)) as eraser:
+        forgotten = eraser.forget(["ann"])
+    assert (forgotten.room_events, forgotten.dead_letters) == (24, 1)
+    left: list[Any] = []
+    for each in range(shards):
+        found: Any = client.xrange(rooms.keys.events(each))
+        left += [fields[b"uid"] for _, fields in found]
+    assert left == [b"bob"] * 12
+    pending: Any = client.xpending(rooms.keys.events(shard), "g")
+    assert pending["pending"] == sum(rooms.keys.shard(name) == shard for name in names)
 
 
 @pytest.mark.usefixtures("small_pages")
