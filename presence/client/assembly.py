@@ -3,13 +3,13 @@
 Tests: `tests/client/test_client.py`, `tests/client/test_handles.py`, `tests/client/test_given_values.py`.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from presence import protocol
-from presence.client.argument_checks import MAX_PORT, host_name, seconds, whole
+from presence.client.argument_checks import MAX_PORT, host_name, room_names, seconds, whole
 from presence.client.async_client import Client
 from presence.client.inbox import Inbox
 from presence.client.link import Link
@@ -33,6 +33,7 @@ def connect(
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
     quiet: bool = False,
+    rooms: Iterable[str] = (),
     watch_devices: bool = False,
     wait: bool = True,
     options: ClientOptions = DEFAULTS,
@@ -62,6 +63,8 @@ def connect(
         private: as `meta`, but for the application's backend only.
         status: ``online``, also for None; ``away``, ``busy``, ``dnd`` (do not disturb) or ``invisible``.
         quiet: whether the app is in the background, see `Client.update`.
+        rooms: the rooms that this device is in, at most 16; see `Client.update`. `Client.joined` has those
+            that the server has let it into.
         watch_devices: whether the states of watched users have their devices, and a device that comes or goes
             is a change; the server's operator has to allow it (`device_events`), or `devices` is None.
         wait: wait for the first login, and raise if the first attempt fails. With False the client is there
@@ -93,6 +96,7 @@ def connect(
         private=private,
         status=status,
         quiet=quiet or None,
+        rooms=room_names("rooms", rooms) or None,
     )
     machine = ClientMachine(
         login,

@@ -14,7 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from presence import protocol
-from presence.client.argument_checks import seconds, unix_ms, user_ids
+from presence.client.argument_checks import room_names, seconds, unix_ms, user_ids
 from presence.client.argument_checks import visibility_pass as checked_pass
 from presence.client.errors import (
     ConnectionLost,
@@ -227,8 +227,11 @@ class Client:
         scope: str | None = None,
         hide: Iterable[str] | None = None,
         quiet: bool | None = None,
+        rooms: Iterable[str] | None = None,
+        join: Iterable[str] | None = None,
+        leave: Iterable[str] | None = None,
     ) -> None:
-        """Change the given fields: `meta`, `private` and `status` of this device, the token, or `quiet`; or
+        """Change the given fields: `meta`, `private`, `status`, rooms of this device, the token, `quiet`, or
         what the user hides from others.
 
         Once granted, later logins carry it too, so a user who is away is still away after a reconnect. `meta`
@@ -244,24 +247,32 @@ class Client:
         an update of any device has another status with this scope. `hide` names what others are not shown:
         ``last_seen``, or nothing. The server keeps both; later logins carry neither.
 
+        This device is then in `rooms`, or by default in those from before, without those of `leave`, and in
+        those of `join`; `joined` has the result.
+
         Raises as `send_message`, and then later logins do not carry it. ValueError: `until` has no time zone,
         is no duration above 0, or comes without `status`, or with an invisibility of the user; `scope` comes
-        without `status`. `Unsupported`: the server is older, and hides nothing for the user; the rest was
-        granted, the status for this device.
+        without `status`. `NotAllowed`: the token does not name one of the rooms; `LimitReached`: the device
+        would be in more than 16. `Unsupported`: the server is older, and hides nothing for the user, or has
+        no rooms; the rest was granted, the status for this device.
         """
         if scope is not None and (status is None or (scope == "user" and until and status == "invisible")):
             raise ValueError("scope goes with a status; an invisible user has no end")
         until_ms = unix_ms(until, status, self._time_of_requests)
         wanted = None if hide is None else list(hide)
         shown = protocol.update(status=status, until_ms=until_ms, scope=scope, hide=wanted).payload
+        places = protocol.update(
+            rooms=room_names("rooms", rooms), join=room_names("join", join), leave=room_names("leave", leave)
+        ).payload
         answer = await self._request(
-            protocol.update(meta=meta, private=private, token=token, quiet=quiet, **shown)
+            protocol.update(meta=meta, private=private, token=token, quiet=quiet, **shown, **places)
         )
         if (scope == "user" and answer.get("scope") != scope) or not {*(wanted or ())} <= {
             *answer.get("hide", ())
         }:
-            code = Code.UNSUPPORTED
-            raise Unsupported(code, code.reason, "this server does not hide that for the user")
+            raise _unsupported("this server does not hide that for the user")
+        if places and "joined" not in answer:
+            raise _unsupported("this server has no rooms")
 
     async def set_idle_timeout(self, idle_timeout: float | timedelta) -> float:
         """Request another idle time-out, in seconds or a timedelta; return the granted one, in seconds.
@@ -293,6 +304,7 @@ class Client:
         status: str | None = None,
         until: datetime | timedelta | None = None,
         quiet: bool | None = None,
+        rooms: Iterable[str] | None = None,
     ) -> None:
         """Change what later logins carry, also while offline: after `Disconnected` 302, a new token.
 
@@ -300,8 +312,9 @@ class Client:
         RuntimeError for a duration before the first login, when the server's clock is unknown.
         """
         until_ms = unix_ms(until, status, self.server_time)
-        self._link.machine.persistent_state.log_in_with(
-            token=token, meta=meta, private=private, status=status, until_ms=until_ms, quiet=quiet
+        change = partial(self._link.machine.persistent_state.log_in_with, token=token, meta=meta)
+        change(
+            private=private, status=status, until_ms=until_ms, quiet=quiet, rooms=room_names("rooms", rooms)
         )
 
     async def logout(self, reason: str | None = None) -> None:
@@ -352,6 +365,16 @@ class Client:
         states.
         """
         return self._link.machine.persistent_state.watches.states()
+
+    @property
+    def joined(self) -> tuple[str, ...] | None:
+        """The rooms that this device is in, in the order of their bytes, as the server has said last.
+
+        Those that the token puts it into are among them. None: before the first login, and on a server that
+        is older or has no rooms. While the client is offline, those of the last connection.
+        """
+        joined = self._link.machine.persistent_state.joined
+        return None if joined is None else tuple(joined)
 
     def statistics(self) -> Statistics:
         """Return counters since the start."""
@@ -469,3 +492,7 @@ class Client:
             if undo:
                 self._link.perform(machine.abandon_request(id))
             raise
+
+
+def _unsupported(message: str) -> Unsupported:
+    return Unsupported(Code.UNSUPPORTED, Code.UNSUPPORTED.reason, message)

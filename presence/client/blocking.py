@@ -57,6 +57,7 @@ def connect_blocking(
     private: Mapping[str, Any] | None = None,
     status: str | None = None,
     quiet: bool = False,
+    rooms: Iterable[str] = (),
     watch_devices: bool = False,
     wait: bool = True,
     options: ClientOptions = DEFAULTS,
@@ -89,6 +90,7 @@ def connect_blocking(
         private=private,
         status=status,
         quiet=quiet,
+        rooms=rooms,
         watch_devices=watch_devices,
         wait=wait,
         options=options,
@@ -256,10 +258,14 @@ class BlockingClient:
         scope: str | None = None,
         hide: Iterable[str] | None = None,
         quiet: bool | None = None,
+        rooms: Iterable[str] | None = None,
+        join: Iterable[str] | None = None,
+        leave: Iterable[str] | None = None,
     ) -> None:
         """Change the given fields, also for later logins. See `Client.update`."""
         update = partial(self._client.update, meta=meta, private=private, token=token)
-        self._call(partial(update, status=status, until=until, scope=scope, hide=hide, quiet=quiet))
+        update = partial(update, status=status, until=until, scope=scope, hide=hide, quiet=quiet)
+        self._call(partial(update, rooms=rooms, join=join, leave=leave))
 
     def set_idle_timeout(self, idle_timeout: float | timedelta) -> float:
         """Request another idle time-out; return the granted one. See `Client.set_idle_timeout`."""
@@ -282,10 +288,11 @@ class BlockingClient:
         status: str | None = None,
         until: datetime | timedelta | None = None,
         quiet: bool | None = None,
+        rooms: Iterable[str] | None = None,
     ) -> None:
         """Change what later logins carry. See `Client.log_in_with`."""
         change = partial(self._client.log_in_with, token=token, meta=meta, private=private)
-        self._run(partial(change, status=status, until=until, quiet=quiet))
+        self._run(partial(change, status=status, until=until, quiet=quiet, rooms=rooms))
 
     def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline immediately, and the client has ended. See `Client.logout`."""
@@ -313,6 +320,11 @@ class BlockingClient:
     def watched(self) -> dict[str, UserState]:
         """The newest known state of each watched user. See `Client.watched`."""
         return self._run(lambda: self._client.watched)
+
+    @property
+    def joined(self) -> tuple[str, ...] | None:
+        """The rooms that this device is in. See `Client.joined`."""
+        return self._run(lambda: self._client.joined)
 
     def statistics(self) -> Statistics:
         """Return counters since the start."""

@@ -117,7 +117,29 @@ class _Rest(NamedTuple):
         return [], []
 
 
-_OwnRequest = _Watches | _Roster | _Pass | _Rest
+class _Rooms(NamedTuple):
+    """Rooms that the login had to leave out, in parts if the server refuses one of them."""
+
+    state: PersistentState
+    rooms: list[str]
+
+    def current(self) -> "_Rooms | None":
+        wanted = self.state.rooms_to_join()
+        rooms = [room for room in self.rooms if room in wanted]
+        return self._replace(rooms=rooms) if rooms else None
+
+    def packet(self) -> Packet:
+        return protocol.update(join=self.rooms)
+
+    def refused(
+        self, _error: RequestFailed, _others: list["_OwnRequest"]
+    ) -> tuple[Effects, list["_OwnRequest"]]:
+        half = len(self.rooms) // 2
+        parts = (self.rooms[:half], self.rooms[half:]) if half else ()
+        return [], [self._replace(rooms=part) for part in parts]
+
+
+_OwnRequest = _Watches | _Roster | _Pass | _Rest | _Rooms
 
 
 class OwnRequests:
@@ -240,7 +262,7 @@ class ClientConnection(ClientSession):
         for text in [text for text, left_s in lifetimes.items() if left_s is not None and left_s <= 0]:
             del state.passes[text]
         restored: list[_OwnRequest] = [
-            *([_Rest(state)] if state.rest() else []),
+            *self._left_out(),
             *(_Pass(state, text) for text in state.passes),
             *([_Roster(state)] if state.watches.follows_roster else []),
             *(_Watches(state, uids) for uids in state.watches.batches()),
@@ -281,7 +303,14 @@ class ClientConnection(ClientSession):
 
     def login_incomplete(self, now: float) -> None:
         """Send what the login left out, unless the server has asked for a pause."""
-        self.own_requests.add(_Rest(self.persistent_state), now)
+        for request in self._left_out():
+            self.own_requests.add(request, now)
+
+    def _left_out(self) -> list[_Rest | _Rooms]:
+        """Return the requests that complete the login; rooms first, because leaving them is seen."""
+        state = self.persistent_state
+        rooms, rest = state.rooms_to_join(), [_Rest(state)] if state.rest() else []
+        return [_Rooms(state, rooms), *rest] if rooms else [*rest]
 
     def handle_answer(self, packet: Packet, now: float) -> Effects:
         """Handle an answer, and send what has waited for it."""

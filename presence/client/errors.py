@@ -91,7 +91,7 @@ class RecipientDisconnected(RequestFailed):
 
 
 class NotAllowed(RequestFailed):
-    """The recipient of a message may not be seen by this user (318)."""
+    """This user may not see the recipient of a message, or be in a room (318)."""
 
 
 class LimitReached(RequestFailed):

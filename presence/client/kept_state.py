@@ -1,4 +1,4 @@
-"""What a client keeps across connections: its login, its passes, and the users it watches.
+"""What a client keeps across connections: its login, its rooms, its passes, and the users it watches.
 
 Tests: `tests/client/test_resubscription.py`, `tests/client/test_resubscription_model.py`.
 """
@@ -22,8 +22,11 @@ class PersistentState:
     answer can undo it. With `token_comes_later` the token is added to the login later, with `watch_devices`
     watches ask for the devices of users. Raises `EncodeError` if the login breaks a rule of the protocol.
 
-    What one login cannot carry follows it in an `update`: `meta` and `private` that do not fit, and a status
-    with an end, where another status than online returns after it.
+    What one login cannot carry follows it in an `update`: `meta`, `private` and rooms that do not fit, and a
+    status with an end, where another status than online returns after it.
+
+    The rooms of the login are those that the program wants. The server may have left some out, which the
+    token does not allow: `joined` are those that the session is in, None if the server has no rooms.
     """
 
     def __init__(
@@ -34,7 +37,10 @@ class PersistentState:
         self.login = own_copy(self._validated(login))
         self._lasting_status = login.payload.get("status", "online")  # the last one without an end
         self._left_out: set[str] = set()  # fields that the latest login did not carry
-        self._superseded: dict[int, set[str]] = {}  # of these, by the update whose answer decides about them
+        self._rooms_left_out: set[str] = set()  # rooms that it did not carry
+        # Of these, by the update whose answer decides about them.
+        self._superseded: dict[int, tuple[set[str], set[str]]] = {}
+        self.joined: list[str] | None = None
         self.watches = WatchedUsers()
         self.passes: dict[str, None] = {}  # the newest that the server has taken, in order
 
@@ -55,6 +61,7 @@ class PersistentState:
         payload = {"confirms": True, **self.login.payload}
         login = self.login._replace(payload=payload)
         self._left_out.clear()
+        self._rooms_left_out.clear()
         self._superseded.clear()
         if (until_ms := payload.get("until_ms")) is not None:
             is_over = time_ms is not None and until_ms <= time_ms
@@ -65,10 +72,15 @@ class PersistentState:
                 if self._lasting_status != "online":  # the default
                     payload["status"] = self._lasting_status
                 self._left_out.update(() if is_over else ("status", "until_ms"))
-        for name in ("private", "meta", "confirms"):  # with the longest names there is no room for the last
+        # Rooms last of what can follow: leaving them for a moment is seen. With the longest names there is no
+        # space for `confirms`.
+        for name in ("private", "meta", "rooms", "confirms"):
             if name in payload and not _fits(login):
                 del payload[name]
                 self._left_out.add(name)
+        if "rooms" in self._left_out:
+            self._left_out.remove("rooms")
+            self._rooms_left_out.update(self._rooms)
         payload["batch"] = True
         if not _fits(login):  # it saves bytes, and is not worth another packet
             del payload["batch"]
@@ -79,17 +91,31 @@ class PersistentState:
         fields = {name: self.login.payload[name] for name in self._left_out & self.login.payload.keys()}
         return protocol.update(**fields) if fields else None
 
+    def rooms_to_join(self) -> list[str]:
+        """Return the rooms that the latest login did not carry, and that the program still wants."""
+        return [room for room in self._rooms if room in self._rooms_left_out]
+
+    @property
+    def _rooms(self) -> list[str]:
+        rooms: list[str] = self.login.payload.get("rooms", [])
+        return rooms
+
     def supersede(self, id: int, payload: Mapping[str, Any]) -> None:
         """The program has sent an update: `rest` must not overtake it with what was granted before."""
-        if superseded := self._left_out & payload.keys():
-            self._left_out -= superseded
-            self._superseded[id] = superseded
+        fields = self._left_out & payload.keys()
+        left = self._rooms_left_out & {*payload.get("leave", ())}
+        rooms = {*self._rooms_left_out} if "rooms" in payload else left
+        if fields or rooms:
+            self._left_out -= fields
+            self._rooms_left_out -= rooms
+            self._superseded[id] = fields, rooms
 
     def update_refused(self, id: int) -> bool:
         """Return whether `rest` has fields again, because an update was refused that was to replace them."""
-        superseded = self._superseded.pop(id, set())
-        self._left_out |= superseded
-        return bool(superseded)
+        fields, rooms = self._superseded.pop(id, (set(), set()))
+        self._left_out |= fields
+        self._rooms_left_out |= rooms
+        return bool(fields or rooms)
 
     def log_in_with(
         self,
@@ -101,8 +127,9 @@ class PersistentState:
         until_ms: int | None = None,
         idle_timeout: float | None = None,
         quiet: bool | None = None,
+        rooms: Iterable[str] | None = None,
     ) -> None:
-        """Change what later logins carry; None leaves a field unchanged, an empty map removes it.
+        """Change what later logins carry; None leaves a field unchanged, an empty map or list removes it.
 
         A status replaces the end of the former one, too.
 
@@ -110,10 +137,12 @@ class PersistentState:
             protocol.EncodeError: a field breaks a rule of the protocol; nothing was changed.
         """
         shown = protocol.update(meta=meta, private=private, status=status, until_ms=until_ms)
-        update = protocol.update(token=token, idle_timeout=idle_timeout, quiet=quiet, **shown.payload)
+        update = protocol.update(
+            token=token, idle_timeout=idle_timeout, quiet=quiet, rooms=rooms, **shown.payload
+        )
         protocol.encode(update)
         payload = {**self.login.payload, **update.payload}
-        for name in ("meta", "private", "quiet"):
+        for name in ("meta", "private", "quiet", "rooms"):
             if not payload.get(name, True):
                 del payload[name]
         if status is not None and until_ms is None:
@@ -152,23 +181,37 @@ class PersistentState:
         if packet.kind == Kind.UPDATE:
             self._superseded.pop(id, None)
             with suppress(EncodeError):  # with the longest names even a login without `meta` may be too long
-                self.log_in_with(**self._of_this_device(packet.payload, answer))
+                rooms = None if is_own else self._rooms_after(packet.payload, answer)
+                self.log_in_with(**self._of_this_device(packet.payload, answer), rooms=rooms)
         return []
 
     def _of_this_device(self, update: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
         """Return what later logins carry of a granted update: not what the server keeps with the user."""
-        kept = {name: value for name, value in update.items() if name not in {"scope", "hide"}}
+        others = {"scope", "hide", "rooms", "join", "leave"}
+        kept = {name: value for name, value in update.items() if name not in others}
         if answer.get("scope") == "user" and kept.get("status") == "invisible":
             del kept["status"]  # sent again, it would undo what another device has changed since
             if self.login.payload.get("status") == "invisible":
                 kept["status"] = "online"
         return kept
 
+    def _rooms_after(self, update: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str] | None:
+        """Return the rooms that the program wants from now on; None: as before.
+
+        Those that the session is not in are left out if there are too many for a login.
+        """
+        if "joined" not in answer or not update.keys() & {"rooms", "join", "leave"}:
+            return None
+        joined, left = answer["joined"], update.get("leave", ())
+        before = [room for room in update.get("rooms", self._rooms) if room not in left]
+        wanted = dict.fromkeys([*before, *update.get("join", ())])
+        return sorted(wanted, key=lambda room: room not in joined)[: protocol.ROOMS_MAX]
+
     def _validated(self, login: Packet) -> Packet:
         any_token = {"token": "-"} if self._token_comes_later else {}
         trial = {**any_token, **login.payload}
         protocol.encode(login._replace(payload=trial))
-        for name in ("private", "meta"):  # they may follow the login
+        for name in ("private", "meta", "rooms"):  # they may follow the login
             trial.pop(name, None)
         protocol.encode(login._replace(payload=trial), protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
         return login

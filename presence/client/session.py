@@ -389,10 +389,10 @@ class ClientSession:
 
 
 def _ends_connection(code: int, id: int | None, pending: PendingRequest | None) -> bool:
-    """Whether the server closes after this error; not if it refuses a watch or a query as too large.
+    """Whether the server closes after this error; not if a watch, query or update is too large.
 
     Without the request, which was abandoned, only these can be too large: the client sends no larger frame.
     """
     if code == Code.TOO_LARGE and id is not None:
-        return pending is not None and pending.packet.kind not in (Kind.WATCH, Kind.QUERY)
+        return pending is not None and pending.packet.kind not in (Kind.WATCH, Kind.QUERY, Kind.UPDATE)
     return code in _ENDS_CONNECTION

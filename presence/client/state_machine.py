@@ -342,6 +342,8 @@ class ClientMachine:
     def _handle_packet(self, packet: Packet, now: float) -> Effects:
         if packet.kind == Kind.GOODBYE:
             return self._handle_goodbye(packet.payload, now)
+        if packet.kind == Kind.OK and (self._connection is None or "joined" in packet.payload):
+            self.persistent_state.joined = packet.payload.get("joined")
         if self._connection is None:
             return self._handle_login_answer(packet, now)
         effects = self._connection.handle_packet(packet, now)

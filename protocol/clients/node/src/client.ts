@@ -13,7 +13,7 @@ import {
 } from "./errors.js";
 import { Link } from "./link.js";
 import { Listeners } from "./listeners.js";
-import type { LoginChange } from "./login.js";
+import type { LoginChange, RoomChange } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
 import {
   type BaseOptions,
@@ -22,6 +22,7 @@ import {
   checkedChange,
   checkedMs,
   checkedOptions,
+  checkedRooms,
   checkedUids,
   checkUserChange,
   type UserChange,
@@ -127,7 +128,7 @@ export abstract class BaseClient {
     );
     const sender = {
       request: this.request.bind(this),
-      update: (change: LoginChange) => this.requestUpdate(change, () => undefined),
+      update: (change: LoginChange & RoomChange) => this.requestUpdate(change, () => undefined),
       watch: (uids: readonly string[]) => this.requestWatch(uids, true),
       watchRoster: () => this.requestRoster(true),
       unwatch: (uids: readonly string[]) => this.undoWatch(uids),
@@ -394,31 +395,40 @@ export abstract class BaseClient {
    * time, after which the one from before returns; what only the backend sees (private); or sends a new token
    * before the old one expires. Fields left out stay as they are. What the server keeps with the user, an invisible
    * one (`scope`) and `hide`, is in no later login; `Unsupported` says that the server is older and hides nothing for
-   * the user: the rest was granted, the status for this device.
+   * the user, or that it has no rooms: the rest was granted, the status for this device.
+   *
+   * This device is then in `rooms`, or by default in those from before, without those of `leave`, and in those of
+   * `join`; `joined` has the result. Rejects with `NotAllowed` if the token does not name one of the rooms, with
+   * `LimitReached` if the device would be in more than 16.
    */
   async update(wanted: UserChange, { signal }: Abortable = {}): Promise<void> {
     checkUserChange(wanted);
-    const { scope, hide, ...change } = wanted;
+    const { scope, hide, join, leave, ...change } = wanted;
     const checked = checkedChange(change, this.serverTimeMs());
+    const places = { join: checkedRooms("join", join), leave: checkedRooms("leave", leave) };
+    const roomChange = { ...places, rooms: checked.rooms };
+    const changesRooms = (join ?? leave ?? checked.rooms) !== undefined;
     checkSignal(signal);
     signal?.throwIfAborted();
+    let hasRooms = false;
     const granted = (answer: ValueMap): boolean => {
       const isKept = scope === "user" && answer["scope"] === scope;
       const lasting = isKept ? this.machine.login.withoutPrivacy(checked) : checked;
-      this.machine.granted(lasting, this.environment.now());
+      const joined = answer["joined"] as string[] | undefined;
+      const rooms = this.machine.login.roomsAfter(roomChange, joined);
+      this.machine.granted({ ...lasting, rooms }, this.environment.now());
+      hasRooms = joined !== undefined;
       const hidden = (answer["hide"] ?? []) as readonly string[];
       return (scope !== "user" || isKept) && (hide ?? []).every((name) => hidden.includes(name));
     };
-    const update = this.requestUpdate(checked, granted, signal, { scope, hide });
-    const superseded = this.machine.login.supersede(checked);
+    const update = this.requestUpdate({ ...checked, ...places }, granted, signal, { scope, hide });
+    const superseded = this.machine.login.supersede(checked, roomChange);
     let isKept: boolean;
     try {
       isKept = await update;
     } catch (error) {
-      if (error instanceof EncodeError || error instanceof RequestFailed) {
-        this.machine.login.complete(superseded);
-      }
-      if (error instanceof RequestFailed && superseded.length > 0) {
+      const isRefused = error instanceof EncodeError || error instanceof RequestFailed;
+      if (isRefused && this.machine.login.complete(superseded) && error instanceof RequestFailed) {
         this.restoration.completeLogin(); // its rest may have been sent meanwhile, without these
       }
       throw error;
@@ -428,6 +438,9 @@ export abstract class BaseClient {
     }
     if (!isKept) {
       throw unsupported("this server does not hide that for the user");
+    }
+    if (changesRooms && !hasRooms) {
+      throw unsupported("this server has no rooms");
     }
   }
 
@@ -465,6 +478,15 @@ export abstract class BaseClient {
   }
 
   // State
+
+  /**
+   * The rooms that this device is in, in the order of their bytes, as the server has said last; those that the token
+   * puts it into are among them. Null before the first login, and on a server that is older or has no rooms. While
+   * the client is offline, those of the last connection.
+   */
+  get joined(): readonly string[] | null {
+    return this.machine.login.joined;
+  }
 
   get state(): State {
     return this.machine.state;
@@ -691,7 +713,7 @@ export abstract class BaseClient {
   }
 
   private requestUpdate<Result>(
-    change: LoginChange,
+    change: LoginChange & RoomChange,
     granted: (answer: ValueMap) => Result,
     signal?: AbortSignal,
     privacy: Pick<UserChange, "scope" | "hide"> = {},

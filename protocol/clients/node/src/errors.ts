@@ -109,7 +109,7 @@ export class LimitReached extends RequestFailed {}
  */
 export class RecipientDisconnected extends RequestFailed {}
 
-/** The recipient of a message may not be seen by this user (318). */
+/** This user may not see the recipient of a message, or be in a room (318). */
 export class NotAllowed extends RequestFailed {}
 
 /** The server is at its limits (404), or this client sends too many requests (311). */

@@ -1,7 +1,13 @@
 /** The login of a client, and changes to it. */
 
 import { encode, HEADER_BYTES } from "./codec.js";
-import { FRAME_LIMIT_BEFORE_LOGIN_BYTES, Kind, SERVER_FRAME_LIMIT_BYTES, VERSION } from "./constants.js";
+import {
+  FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+  Kind,
+  ROOMS_MAX,
+  SERVER_FRAME_LIMIT_BYTES,
+  VERSION,
+} from "./constants.js";
 import { EncodeError } from "./errors.js";
 
 export const LOGIN_ID = 1;
@@ -29,6 +35,8 @@ export interface Identity {
    * behind the client's next keepalive or request. Messages still come immediately.
    */
   readonly quiet?: boolean | undefined;
+  /** The rooms that this device is in, at most 16; `joined` has those that the server has let it into. */
+  readonly rooms?: readonly string[] | undefined;
   /** When the status ends and the one from before returns, Unix ms by the server's clock; never if left out. */
   readonly untilMs?: number | undefined;
 }
@@ -38,18 +46,37 @@ export type Status = "online" | "away" | "busy" | "dnd" | "invisible";
 /** What can change while online and for later logins; fields left out stay as they are. */
 export type LoginChange = Pick<
   Identity,
-  "meta" | "private" | "status" | "untilMs" | "token" | "idleTimeoutMs" | "quiet"
+  "meta" | "private" | "status" | "untilMs" | "token" | "idleTimeoutMs" | "quiet" | "rooms"
 >;
+
+/** A change of rooms: in `rooms`, or by default in those from before, without those of `leave`, and in those of `join`. */
+export interface RoomChange {
+  readonly rooms?: readonly string[] | undefined;
+  readonly join?: readonly string[] | undefined;
+  readonly leave?: readonly string[] | undefined;
+}
+
+/** What `rest` and `roomsToJoin` do not have any more: an update may replace it. */
+export interface Superseded {
+  readonly fields: readonly (keyof Identity)[];
+  readonly rooms: readonly string[];
+}
 
 /**
  * The login as last granted; later logins carry the same.
  *
- * What one login cannot carry follows it in an `update`: `meta` and `private` that do not fit, and a status with
- * an end, where another status than online returns after it.
+ * What one login cannot carry follows it in an `update`: `meta`, `private` and rooms that do not fit, and a status
+ * with an end, where another status than online returns after it.
+ *
+ * The rooms of the login are those that the program wants; the server may have left out some that the token does not
+ * allow.
  */
 export class Login {
   private lastingStatus: Status; // the last one without an end
+  /** The rooms that the session is in, as the server has said last; null if it has none. */
+  joined: readonly string[] | null = null;
   private readonly leftOut = new Set<keyof Identity>(); // what the latest login did not carry
+  private readonly roomsLeftOut = new Set<string>(); // rooms that it did not carry
 
   /**
    * @param tokenComesLater whether a token is set before each login, and may be missing now.
@@ -80,7 +107,7 @@ export class Login {
   check(change: LoginChange): void {
     const { token = this.tokenComesLater ? "-" : undefined, ...rest } = withChange(this.identity, change);
     loginFrame({ ...rest, token }, SERVER_FRAME_LIMIT_BYTES);
-    loginFrame({ ...rest, token, meta: undefined, private: undefined }); // they may follow the login
+    loginFrame({ ...rest, token, meta: undefined, private: undefined, rooms: undefined }); // they may follow the login
   }
 
   /**
@@ -115,6 +142,7 @@ export class Login {
   frame(timeMs: number | null): Uint8Array {
     const login: SentLogin = { ...this.identity, confirms: true };
     this.leftOut.clear();
+    this.roomsLeftOut.clear();
     if (login.untilMs !== undefined) {
       const isOver = timeMs !== null && login.untilMs <= timeMs;
       const hides = login.status === "invisible" && this.lastingStatus !== "invisible";
@@ -127,11 +155,15 @@ export class Login {
         login.status = this.lastingStatus === "online" ? undefined : this.lastingStatus;
       }
     }
-    for (const name of ["private", "meta"] as const) {
+    // Rooms last: leaving them for a moment is seen.
+    for (const name of ["private", "meta", "rooms"] as const) {
       if (login[name] !== undefined && !fits(login)) {
         this.leftOut.add(name);
         login[name] = undefined;
       }
+    }
+    if (this.leftOut.delete("rooms")) {
+      this.rooms.forEach((room) => this.roomsLeftOut.add(room));
     }
     if (!fits(login)) {
       login.confirms = undefined; // with the longest names there is no room for it
@@ -150,18 +182,51 @@ export class Login {
     return given.length > 0 ? (Object.fromEntries(given) as LoginChange) : null;
   }
 
-  /**
-   * The program sends an update: `rest` must not overtake it with what was granted before.
-   *
-   * Returns the fields that `rest` does not have any more; `complete` puts them back if the update changes nothing.
-   */
-  supersede(change: LoginChange): (keyof Identity)[] {
-    const names = Object.keys(change) as (keyof LoginChange)[];
-    return names.filter((name) => change[name] !== undefined && this.leftOut.delete(name));
+  /** The rooms that the latest login did not carry, and that the program still wants. */
+  roomsToJoin(): string[] {
+    return this.rooms.filter((room) => this.roomsLeftOut.has(room));
   }
 
-  complete(names: readonly (keyof Identity)[]): void {
-    names.forEach((name) => this.leftOut.add(name));
+  private get rooms(): readonly string[] {
+    return this.identity.rooms ?? [];
+  }
+
+  /**
+   * Returns the rooms that the program wants after a granted update; undefined: as before.
+   *
+   * Those that the session is not in are left out if there are too many for a login.
+   *
+   * @param joined of the answer; undefined if the server has no rooms.
+   */
+  roomsAfter(change: RoomChange, joined: readonly string[] | undefined): readonly string[] | undefined {
+    const { rooms = this.rooms, join = [], leave = [] } = change;
+    if (joined === undefined || (change.rooms ?? change.join ?? change.leave) === undefined) {
+      return undefined;
+    }
+    const wanted = [...new Set([...rooms.filter((room) => !leave.includes(room)), ...join])];
+    const isIn = (room: string): boolean => joined.includes(room);
+    return [...wanted.filter(isIn), ...wanted.filter((room) => !isIn(room))].slice(0, ROOMS_MAX);
+  }
+
+  /**
+   * The program sends an update: what completes the login must not overtake it with what was granted before.
+   *
+   * `complete` puts back what is returned if the update changes nothing.
+   */
+  supersede(change: LoginChange, { rooms, leave = [] }: RoomChange): Superseded {
+    const names = Object.keys(change) as (keyof LoginChange)[];
+    const left = rooms === undefined ? leave : [...this.roomsLeftOut];
+    return {
+      fields: names.filter((name) => change[name] !== undefined && this.leftOut.delete(name)),
+      rooms: left.filter((room) => this.roomsLeftOut.delete(room)),
+    };
+  }
+
+  /** Returns whether anything was put back. */
+  complete({ fields, rooms }: Superseded): boolean {
+    fields.forEach((name) => this.leftOut.add(name));
+    rooms.forEach((room) => this.roomsLeftOut.add(room));
+    return fields.length + rooms.length > 0;
   }
 }
 
@@ -184,6 +249,7 @@ function withChange(login: Identity, change: LoginChange): Identity {
     idleTimeoutMs: change.idleTimeoutMs ?? login.idleTimeoutMs,
     status: change.status ?? login.status,
     quiet: change.quiet ?? login.quiet,
+    rooms: change.rooms ?? login.rooms,
     untilMs: change.status === undefined ? login.untilMs : change.untilMs,
   };
 }
@@ -195,7 +261,8 @@ function loginFrame(
 ): Uint8Array {
   const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
   const { uid, device, deviceClass, token, meta, private: secret, status, quiet, confirms, batch } = rest;
-  const shown = { meta, private: secret, status, until_ms: untilMs, quiet: quiet || undefined };
+  const rooms = rest.rooms?.length ? rest.rooms : undefined;
+  const shown = { meta, private: secret, status, until_ms: untilMs, quiet: quiet || undefined, rooms };
   const says = { v: VERSION, confirms, batch };
   const payload = { uid, device, class: deviceClass, token, idle_timeout, ...shown, ...says };
   return encode(Kind.LOGIN, LOGIN_ID, payload, limitBytes);

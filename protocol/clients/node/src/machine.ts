@@ -346,6 +346,10 @@ export class ClientMachine {
     if (packet.kind === Kind.GOODBYE) {
       return this.handleGoodbye(packet, now);
     }
+    const joined = packet.payload["joined"] as string[] | undefined;
+    if (packet.kind === Kind.OK && (!this.session || joined)) {
+      this.login.joined = joined ?? null;
+    }
     if (!this.session) {
       return this.handleLoginAnswer(packet, now);
     }

@@ -2,7 +2,7 @@
 
 import type { Connector } from "./connector.js";
 import { ASK_EVERY } from "./keepalives.js";
-import type { Identity, LoginChange, Status } from "./login.js";
+import type { Identity, LoginChange, RoomChange, Status } from "./login.js";
 import type { TokenSource } from "./tokens.js";
 import { WebSocketConnector } from "./websocket.js";
 
@@ -58,10 +58,16 @@ export interface Change {
   readonly forMs?: number | undefined;
   /** A new token, before the old one expires. */
   readonly token?: string | undefined;
+  /** The rooms that this device is in, at most 16; none if empty. */
+  readonly rooms?: readonly string[] | undefined;
 }
 
-/** A change, also of what the server keeps with the user: on all devices, and without this one. */
+/** A change of a session, also of what the server keeps with the user: on all devices, and without this one. */
 export interface UserChange extends Change {
+  /** Rooms that this device is also in. */
+  readonly join?: readonly string[] | undefined;
+  /** Rooms that it is not in, unless `join` names them, too. */
+  readonly leave?: readonly string[] | undefined;
   /** With `user`, `status` is the user's: `invisible` until an update of any device has another one with this scope. */
   readonly scope?: "session" | "user" | undefined;
   /** What others are not shown: when the user was active, `last_seen`; or nothing. */
@@ -99,6 +105,7 @@ const OPTION_NAMES: Readonly<Record<keyof BaseOptions, true>> = {
   private: true,
   status: true,
   quiet: true,
+  rooms: true,
 };
 
 const CHANGE_NAMES: Readonly<Record<keyof Change, true>> = {
@@ -109,11 +116,12 @@ const CHANGE_NAMES: Readonly<Record<keyof Change, true>> = {
   until: true,
   forMs: true,
   token: true,
+  rooms: true,
 };
 
 /** @throws TypeError a name is unknown, or the scope goes with no status, or has an end. */
 export function checkUserChange(change: UserChange): void {
-  checkNames("a change", change, { ...CHANGE_NAMES, scope: true, hide: true });
+  checkNames("a change", change, { ...CHANGE_NAMES, join: true, leave: true, scope: true, hide: true });
   const { scope, status, until, forMs } = change;
   const hasEnd = (until ?? forMs) !== undefined;
   if (scope !== undefined && (status === undefined || (scope === "user" && status === "invisible" && hasEnd))) {
@@ -126,7 +134,8 @@ export function checkedOptions(options: BaseOptions): Configuration {
   checkNames("options", options, OPTION_NAMES);
   const { url, connector = connectorTo(url), token, persistent = false, watchDevices = false, ...rest } = options;
   const { requestTimeoutMs = REQUEST_TIMEOUT_MS, askEvery = ASK_EVERY, ...others } = rest;
-  const { maxMessages = MAX_MESSAGES, maxChanges = MAX_CHANGES, ...identity } = others;
+  const { maxMessages = MAX_MESSAGES, maxChanges = MAX_CHANGES, ...named } = others;
+  const identity = { ...named, rooms: checkedRooms("rooms", named.rooms) };
   if (url !== undefined && options.connector !== undefined) {
     throw new TypeError("either a connector or a url");
   }
@@ -199,13 +208,25 @@ function checkedCount(name: string, value: unknown): number {
   return value;
 }
 
-/** @throws TypeError it is no list; nor is a string, each of whose characters would count as a user. */
 export function checkedUids(uids: Iterable<string>): string[] {
-  const isIterable = typeof (uids as Iterable<string> | null | undefined)?.[Symbol.iterator] === "function";
-  if (typeof uids === "string" || !isIterable) {
-    throw new TypeError("uids must be a list of uids, and no string");
+  return checkedList("uids", uids);
+}
+
+/** Returns a copy, which the program does not change later. */
+export function checkedRooms<Rooms extends readonly string[] | undefined>(
+  name: keyof RoomChange,
+  rooms: Rooms,
+): string[] | Rooms {
+  return rooms === undefined ? rooms : checkedList(name, rooms);
+}
+
+/** @throws TypeError it is no list; nor is a string, each of whose characters would count as a name. */
+function checkedList(name: string, list: Iterable<string>): string[] {
+  const isIterable = typeof (list as Iterable<string> | null | undefined)?.[Symbol.iterator] === "function";
+  if (typeof list === "string" || !isIterable) {
+    throw new TypeError(`${name} must be a list, and no string`);
   }
-  return [...new Set(uids)];
+  return [...new Set(list)];
 }
 
 /**
@@ -216,7 +237,8 @@ export function checkedUids(uids: Iterable<string>): string[] {
  */
 export function checkedChange(wanted: Change, serverTimeMs: number): LoginChange {
   checkNames("a change", wanted, CHANGE_NAMES);
-  const { until, forMs, ...change } = wanted;
+  const { until, forMs, ...given } = wanted;
+  const change = { ...given, rooms: checkedRooms("rooms", given.rooms) };
   if ((until ?? forMs) !== undefined && change.status === undefined) {
     throw new TypeError("until and forMs need a status");
   }

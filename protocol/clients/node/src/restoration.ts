@@ -3,7 +3,7 @@
 import { Code, Kind } from "./constants.js";
 import type { Environment } from "./environment.js";
 import type { RequestFailed } from "./errors.js";
-import type { Login, LoginChange } from "./login.js";
+import type { Login, LoginChange, RoomChange } from "./login.js";
 import { type OwnRequest, OwnRequests } from "./own-requests.js";
 import type { Connected, WatchEnded } from "./pushes.js";
 import { remainingLifetimeMs } from "./tokens.js";
@@ -16,7 +16,7 @@ const USERS_THAT_FIT = 32; // with their devices, into one answer: a refusal of 
 /** How requests are sent. */
 export interface Sender {
   request(kind: number, payload: ValueMap, parse: (answer: ValueMap) => void): Promise<void>;
-  update(change: LoginChange): Promise<void>;
+  update(change: LoginChange & RoomChange): Promise<void>;
   /** Sends a request to watch users, and applies its answer. */
   watch(uids: readonly string[]): Promise<unknown>;
   /** Sends a request for the roster, and applies its answer. */
@@ -49,6 +49,7 @@ export class Restoration {
     const passes = [...this.passes].map((pass) => this.passOf(pass));
     const roster = this.watchedUsers.followsRoster ? [this.roster] : [];
     this.ownRequests.start([
+      this.roomsOf(this.login.roomsToJoin()), // first: leaving them for a moment is seen
       this.rest,
       ...passes,
       ...roster,
@@ -107,7 +108,7 @@ export class Restoration {
 
   /** Sends again what the login had to leave out, if that is not complete. */
   completeLogin(): void {
-    this.ownRequests.add([this.rest]);
+    this.ownRequests.add([this.roomsOf(this.login.roomsToJoin()), this.rest]);
   }
 
   /** Requests for the watched users who were `not_allowed`, and for whom no queued request asks. */
@@ -147,6 +148,26 @@ export class Restoration {
     },
     refused: () => [],
   };
+
+  /** Rooms that the login had to leave out; in parts, if the server refuses one of them. */
+  private roomsOf(rooms: readonly string[]): OwnRequest {
+    const current = (): string[] => {
+      const wanted = this.login.roomsToJoin();
+      return rooms.filter((room) => wanted.includes(room));
+    };
+    return {
+      kind: "rest",
+      uids: [],
+      send: () => {
+        const join = current();
+        return join.length > 0 ? this.sender.update({ join }) : null;
+      },
+      refused: () => {
+        const half = rooms.length >> 1;
+        return half > 0 ? [this.roomsOf(rooms.slice(0, half)), this.roomsOf(rooms.slice(half))] : [];
+      },
+    };
+  }
 
   /** A pass of an earlier connection. */
   private passOf(pass: string): OwnRequest {

@@ -36,8 +36,9 @@ export interface End {
 
 export type Effects = (Push | RequestResult | End)[];
 
-// The server closes after these errors; others, and a 315 to a watch or a query, refuse one request.
+// The server closes after these errors; others, and a 315 to one of these requests, refuse one request.
 const FATAL_CODES: ReadonlySet<number> = new Set([Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN]);
+const MAY_BE_TOO_LARGE: ReadonlySet<number> = new Set([Kind.WATCH, Kind.QUERY, Kind.UPDATE]);
 
 export const MESSAGE_RETRY_INTERVAL_MS = 1000; // while the recipient may return
 export const MIN_MESSAGE_RETRY_MS = 100; // whatever the server asks for
@@ -334,12 +335,12 @@ function recipientOf({ payload }: PendingRequest): string {
 }
 
 /**
- * Whether the server closes after this error; not if it refuses a watch or a query as too large. One without its
+ * Whether the server closes after this error; not if a watch, a query or an update is too large. One without its
  * request, which is not waited for any more, can only be about these: the client sends no larger frame.
  */
 function endsConnection(code: number, { id }: Packet, pending: PendingRequest | undefined): boolean {
   if (code === Code.TOO_LARGE && id !== null) {
-    return pending !== undefined && pending.kind !== Kind.WATCH && pending.kind !== Kind.QUERY;
+    return pending !== undefined && !MAY_BE_TOO_LARGE.has(pending.kind);
   }
   return FATAL_CODES.has(code);
 }

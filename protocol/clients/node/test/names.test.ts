@@ -152,6 +152,7 @@ const OPTIONS: Required<Options> = {
   private: {},
   status: "online",
   quiet: false,
+  rooms: [],
   persistent: false,
   watchDevices: false,
   requestTimeoutMs: 1,
