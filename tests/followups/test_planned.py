@@ -268,7 +268,7 @@ def test_a_wrong_count_of_the_memory_is_corrected(
 ) -> None:
     monkeypatch.setattr(run_scheduler, "REINDEX_INTERVAL_S", 0.0)
     monkeypatch.setattr(script_calls, "REINDEXED_PER_CALL", 20)
-    for number in range(200):  # too many to be read in one call
+    for number in range(60):  # too many to be read in one call
         followups.add(f"u{number}", after=60, name="cart", payload="x" * number)
     state = f"{shard.keys.followup_queue(0)}:state"
     right: Any = client.hget(state, "bytes")
@@ -276,7 +276,7 @@ def test_a_wrong_count_of_the_memory_is_corrected(
         client.hdel(state, "bytes")
     else:
         client.hset(state, "bytes", counted)
-    shard.run_scheduler(times=40)
+    shard.run_scheduler(times=12)
     corrected: Any = client.hget(state, "bytes")
     assert int(corrected) == pytest.approx(int(right), abs=10)
 
