@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from presence import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
@@ -51,6 +52,14 @@ def test_bursts_and_the_rate_of_connections_follow_from_the_rates() -> None:
 def test_the_burst_of_logins_follows_from_their_rate(rates: dict[str, Any], burst: int) -> None:
     admission = node_of(Settings(**rates), Clock(lambda: 0.0))[0].admission
     assert [admission.admit_login("192.0.2.1", "ann") for _ in range(500)].count(None) == burst
+
+
+@pytest.mark.parametrize(("rooms", "joined"), [("off", ""), ("open", "lobby")])
+def test_clients_are_in_rooms_where_the_setting_allows_it(rooms: str, joined: str) -> None:
+    node, sockets = node_of(Settings(rooms=rooms))
+    sockets.feed(sockets.connect(), protocol.encode(protocol.login("ada", rooms=["lobby"])))
+    (session,) = node.engine.registry
+    assert node.engine.registry.profiles.get(session.number).rooms == joined
 
 
 @pytest.mark.parametrize(("connections", "changes"), [(100, 100_000), (60_000, 120_000)])
