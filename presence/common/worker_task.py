@@ -12,6 +12,8 @@ import trio
 from presence.common.outage import Outage
 from presence.common.runtime import Runtime
 
+log = structlog.get_logger("presence.worker")
+
 
 class Worker(Protocol):
     """Does what is due, in calls that block."""
@@ -42,7 +44,6 @@ class WorkerTask:
         self._worker = worker
         self._outage = outage
         self._runtime = runtime
-        self._log = structlog.get_logger(type(worker).__module__)
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
@@ -54,7 +55,7 @@ class WorkerTask:
                     try:
                         wait_s = await caller.call(self._worker.run_once)
                     except Exception:  # no error here may end the server
-                        self._log.exception(self._outage.failed_otherwise)
+                        log.exception("background worker failed", worker=type(self._worker).__name__)
                         wait_s = self._outage.limit_s
                     else:
                         if failure := self._worker.failure:

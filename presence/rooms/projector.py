@@ -196,8 +196,11 @@ class RoomProjector:
         for source in active:
             source.page_interval_s = max(PAGE_INTERVAL_S, len(active) / PAGES_PER_S)
         for source in self._sources:
-            for event, fields in source.news:
-                log.info(event, **fields)
+            for is_done, fields in source.news:
+                if is_done:
+                    log.info("rooms rebuilt", **fields)
+                else:
+                    log.info("rooms being rebuilt", **fields)
             source.news.clear()
 
     def _compare_members(self) -> bool:

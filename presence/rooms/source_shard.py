@@ -115,7 +115,7 @@ class SourceShard:
         is_active: whether this projector has its lease, as far as it knows.
         rooms, members: of the rooms of this shard.
         lag_s: how old the oldest event of the latest read was.
-        news: events to be logged, with their fields.
+        news: of rebuilds, to be logged: whether one has ended, and fields.
     """
 
     def __init__(self, shard: int, shards: int, counters: RoomCounters) -> None:
@@ -124,7 +124,7 @@ class SourceShard:
         self.walk = b""
         self.rooms = self.members = 0
         self.lag_s = 0.0
-        self.news: list[tuple[str, dict[str, Any]]] = []
+        self.news: list[tuple[bool, dict[str, Any]]] = []
         self.page_interval_s = PAGE_INTERVAL_S
         self._counters = counters
         self._room_shards = [_RoomShard() for _ in range(shards)]
@@ -209,7 +209,7 @@ class SourceShard:
 
     def _begin_rebuild(self, epoch: bytes, cursor: bytes, rebuild: bytes, *, now: float) -> None:
         self._counters.rebuilds += 1
-        self.news.append(("rooms being rebuilt", {"shard": self.shard, "why": self._resets}))
+        self.news.append((False, {"shard": self.shard, "why": self._resets}))
         self.forget()
         self._enter_epoch(epoch)
         self.is_active = self._is_new_epoch = True
@@ -411,4 +411,4 @@ class SourceShard:
         told = {"users": self._users, "differences": self._differences}
         for name, value in {**told, "ms": round(took_s * 1000)}.items():
             self._stored += [name.encode(), str(value).encode()]
-        self.news.append(("rooms rebuilt", {"shard": self.shard, **told, "s": round(took_s, 2)}))
+        self.news.append((True, {"shard": self.shard, **told, "s": round(took_s, 2)}))

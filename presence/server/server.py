@@ -104,7 +104,8 @@ class Server:
         self._credentials = Credentials(settings, clock)
         self.node = self._build_node(max_connections, family)
         self._watching = self._build_watching()
-        self.node.relay.is_hurried = lambda: self._watching.is_used
+        profiles = self.node.engine.registry.profiles
+        self.node.relay.is_hurried = lambda: self._watching.is_used or profiles.in_rooms > 0
         self._answers = self._build_answers()
         self._answer_queue = self._build_answer_queue()
         self._router = self._build_router()

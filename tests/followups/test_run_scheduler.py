@@ -125,7 +125,7 @@ async def test_an_unexpected_error_does_not_end_the_server(
             nursery.start_soon(task.run)
             await until(lambda: task.report()["planned"] > 0)
             task.stop()
-    assert [line["event"] for line in lines] == ["follow-up scheduler failed"]
+    assert [line["event"] for line in lines] == ["background worker failed"]
 
 
 async def test_a_lack_of_threads_to_connect_in_is_logged_once(

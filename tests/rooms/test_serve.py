@@ -2,9 +2,13 @@
 
 import json
 
+import trio
+
+from presence import protocol
 from presence.store.embedded import EmbeddedRedis
 from presence.store.redis_client import Redis
 from tests.rooms.world import World
+from tests.server.test_server import served
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
@@ -29,3 +33,16 @@ def test_without_rooms_no_projector_runs(module_redis: EmbeddedRedis, client: Re
         pass
     assert "rooms" not in server.report
     assert not client.keys("*:rooms:state")
+
+
+async def test_changes_gather_briefly_while_a_session_is_in_a_room(module_redis: EmbeddedRedis) -> None:
+    async with served(module_redis, rooms="open") as (server, address):
+        assert not server.node.relay.is_hurried()
+        async with await trio.open_tcp_stream(*address) as stream:
+            await stream.send_all(protocol.encode(protocol.login("ann", rooms=["lobby"])))
+            assert await stream.receive_some(4096)
+            assert server.node.relay.is_hurried()
+            await stream.send_all(protocol.encode(protocol.logout()))
+            while await stream.receive_some(4096):
+                pass
+        assert not server.node.relay.is_hurried()
