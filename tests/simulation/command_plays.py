@@ -14,9 +14,13 @@ if type(reply) == 'table' and reply.err then return {'error', string.match(reply
 if type(reply) == 'table' and reply.ok then return {'status', reply.ok} end
 if reply == false then return 'nothing' end
 if words[1] ~= 'XINFO' then return reply end
+local facts = {}
 for i = 1, #reply, 2 do
-  if reply[i] == 'last-generated-id' then return reply[i + 1] end
-end"""
+  local is_read = string.find('length last-generated-id first-entry last-entry', reply[i], 1, true)
+  if is_read then facts[#facts + 1] = {reply[i], reply[i + 1]} end
+end
+table.sort(facts, function(fact, other) return fact[1] < other[1] end)
+return facts"""
 TYPES: Final = ("str", "hash", "set", "zset", "stream")
 DRAWN: Final = {
     "field": ("f", "g", "h", "", "\x00é"),
@@ -48,12 +52,16 @@ COMMANDS: Final = {
     "SMEMBERS": "set",
     "ZADD": "zset score field score field",
     "ZREM": "zset fields",
+    "ZCARD": "zset",
     "ZSCORE": "zset field",
+    "ZSCAN": "zset 0 COUNT count",
     "ZRANGE": "zset 0 -1 WITHSCORES",
     "ZRANGEBYSCORE": "zset score score LIMIT 0 count",
     "ZREMRANGEBYSCORE": "zset score score",
     "XADD": "stream id field value",
     "XADD *": "stream * field value field value",
+    "XRANGE": "stream id + COUNT count",
+    "XRANGE to": "stream id id COUNT count",
     "XDEL": "stream id",
     "XTRIM": "stream MAXLEN ~ 100",
     "XINFO": "STREAM stream",

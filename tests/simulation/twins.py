@@ -41,7 +41,7 @@ end
 local function call(name, ...)
   local reply = redis.call(name, ...)
   if STEPS[name] then return sorted(reply, STEPS[name]) end
-  if name == 'HSCAN' then return {{reply[1], sorted(reply[2], 2)}} end
+  if name == 'HSCAN' or name == 'ZSCAN' then return {{reply[1], sorted(reply[2], 2)}} end
   return reply
 end
 local function sorted_pairs(fields)

@@ -7,6 +7,7 @@ TypeError, that ends the simulation.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # A hash within these is kept as one piece, which HSCAN gives whole.
 LISTPACK_FIELDS: Final = 512
 LISTPACK_VALUE_BYTES: Final = 64
+LISTPACK_MEMBERS: Final = 128  # of a sorted set
 NODE_ENTRIES: Final = 100  # Redis' stream-node-max-entries: with ~ only whole nodes go
 
 
@@ -156,16 +158,22 @@ def hscan(db: FakeRedis, key: bytes, cursor: bytes, option: bytes, wanted: bytes
     """Return fields in the order of their CRC: as in Redis, those that stay through a scan are returned."""
     _expect(option, b"COUNT")
     target = db.read(key, Hash) or Hash()
-    count, after, chosen = int(wanted), 0, list(target)
-    if len(target) > count and not _is_listpack(target):
-        ahead = sorted((zlib.crc32(field), field) for field in target)
-        ahead = [pair for pair in ahead if pair[0] >= int(cursor)]
-        end = count
-        while 0 < end < len(ahead) and ahead[end][0] == ahead[end - 1][0]:
-            end += 1
-        after = ahead[end][0] if end < len(ahead) else 0
-        chosen = [field for _, field in ahead[:end]]
+    after, chosen = 0, list(target)
+    if not _is_listpack(target):
+        after, chosen = _scanned(chosen, int(cursor), int(wanted))
     return [b"%d" % after, [text for field in chosen for text in (field, target[field])]]
+
+
+def _scanned(names: list[bytes], cursor: int, count: int) -> tuple[int, list[bytes]]:
+    """Return the next cursor of a scan, 0 at its end, and the names of this step."""
+    if len(names) <= count:
+        return 0, names
+    ahead = sorted((zlib.crc32(name), name) for name in names)
+    ahead = [pair for pair in ahead if pair[0] >= cursor]
+    end = count
+    while 0 < end < len(ahead) and ahead[end][0] == ahead[end - 1][0]:
+        end += 1
+    return (ahead[end][0] if end < len(ahead) else 0), [name for _, name in ahead[:end]]
 
 
 def _is_listpack(target: Hash) -> bool:
@@ -225,6 +233,20 @@ def zrem(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
     if not target:
         db.remove(key)
     return count
+
+
+def zcard(db: FakeRedis, key: bytes) -> Reply:
+    return len(db.read(key, Sorted) or ())
+
+
+def zscan(db: FakeRedis, key: bytes, cursor: bytes, option: bytes, wanted: bytes) -> Reply:
+    """Return members with their scores, as `hscan`."""
+    _expect(option, b"COUNT")
+    target = db.read(key, Sorted) or Sorted()
+    after, chosen = 0, [member for _, member in target.order]
+    if len(chosen) > LISTPACK_MEMBERS or any(len(member) > LISTPACK_VALUE_BYTES for member in chosen):
+        after, chosen = _scanned(chosen, int(cursor), int(wanted))
+    return [b"%d" % after, [text for m in chosen for text in (m, number_text(target.scores[m]))]]
 
 
 def zscore(db: FakeRedis, key: bytes, member: bytes) -> Reply:
@@ -293,6 +315,21 @@ def xtrim(db: FakeRedis, key: bytes, option: bytes, roughly: bytes, entries: byt
     return surplus
 
 
+def xrange(db: FakeRedis, key: bytes, start: bytes, stop: bytes, option: bytes, limit: bytes) -> Reply:
+    """Return entries from an id on, to the last or to an id."""
+    _expect(option, b"COUNT")
+    target = db.read(key, Stream)
+    if target is None:
+        return []
+    first = bisect_left(target.ids, entry_id(start))
+    after = len(target.ids) if stop == b"+" else bisect_right(target.ids, entry_id(stop))
+    return [_entry(target, place) for place in range(first, min(after, first + int(limit)))]
+
+
+def _entry(target: Stream, place: int) -> Reply:
+    return [id_text(target.ids[place]), list(target.entries[place])]
+
+
 def xrevrange(db: FakeRedis, key: bytes, stop: bytes, start_ms: bytes, option: bytes, limit: bytes) -> Reply:
     """Return the id of the last entry, without its fields, unless it is from before `start_ms`."""
     _expect((stop, option, limit), (b"+", b"COUNT", b"1"))
@@ -316,7 +353,9 @@ def xinfo(db: FakeRedis, what: bytes, key: bytes) -> Reply:
     target = db.read(key, Stream)
     if target is None:
         raise ReplyError("ERR no such key")
-    return [b"length", len(target.ids), b"last-generated-id", id_text(target.last)]
+    first, last = (_entry(target, place) if target.ids else None for place in (0, -1))
+    facts = [b"length", len(target.ids), b"last-generated-id", id_text(target.last)]
+    return [*facts, b"first-entry", first, b"last-entry", last]
 
 
 Command = Callable[..., Reply]
@@ -329,8 +368,8 @@ COMMANDS: Final[Mapping[bytes, Command]] = {
             *(setrange, exists, pexpire, time, info, publish, pubsub),
             *(hget, hmget, hset, hsetnx, hdel, hgetall, hexists, hlen, hscan),
             *(sadd, srem, smembers),
-            *(zadd, zrem, zscore, zrange, zrangebyscore, zremrangebyscore),
-            *(xadd, xtrim, xrevrange, xdel, xinfo),
+            *(zadd, zrem, zcard, zscore, zscan, zrange, zrangebyscore, zremrangebyscore),
+            *(xadd, xtrim, xrange, xrevrange, xdel, xinfo),
         )
     },
 }
