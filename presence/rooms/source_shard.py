@@ -344,6 +344,8 @@ class SourceShard:
 
     def answered(self, call: Outgoing, answer: list[Any]) -> None:
         """Process an answer of project.lua."""
+        if self.cursor == BEGIN:  # another answer of the same run has led to `forget`
+            return
         each, (status, *values) = self._room_shards[call.place], answer
         each.retry_at, each.failures = 0.0, 0
         if status == b"ok":
