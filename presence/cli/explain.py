@@ -45,6 +45,9 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     stored = report["roster_users"]
     if report["redis"] is None:
         yield f"  roster: {'none' if stored is None else _users(stored)}"
+    for each in report["rooms"]:
+        devices = ", ".join(name or "default device" for name in each["devices"])
+        yield f"  in room {each['room']} by {devices}: {each['why']}"
     for session in report["sessions"]:
         yield from _session(session, has_roster=stored is not None)
     event = report["event"] or {}

@@ -30,6 +30,7 @@ from presence.store.keys import Keys
 from presence.store.node_states import NodeState
 from presence.store.questions import NodeAnswers, QuestionKind, ask
 from presence.store.redis_client import RedisError
+from presence.store.room_reads import read_memberships
 from presence.store.roster_table import read_rosters
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import Entry, decode, entry_values, id_order, read_entry
@@ -94,6 +95,7 @@ class _Known:
     online: EventSearch = _UNASKED
     bans: Sequence[StoredBan] = ()
     roster_users: int | None = None
+    rooms: Sequence[Mapping[str, Any]] = ()
 
     @property
     def answers(self) -> dict[str, NodeAnswer]:
@@ -118,12 +120,14 @@ class Explainer:
         """Return what is known about a user, as plain data for JSON.
 
         It is ``{uid, at_ms, redis, state, event, event_missing, online_event, why, notes, roster_users,
-        sessions, ended, nodes}``.
+        rooms, sessions, ended, nodes}``.
         `redis`: None, or why Redis could not be reached; then `event` is None, and `state` may be. `state`:
         as `presence status --json`. `event`: that led to the state, as `presence tail --json`;
         `event_missing`: why there is none, see `EventSearch`; `online_event`: of this online period, if
         `event` is another. `roster_users`: number of users in the roster that the backend has stored; None if
-        there is none, or Redis could not be reached. `sessions`: see `presence.server.question_answers`, with
+        there is none, or Redis could not be reached. `rooms`: ``{room, devices, counts, member, why}`` for
+        each room of the user; `counts`: whether clients are told of the user there; `member`: as of
+        `PresenceReader.members`, or None. `sessions`: see `presence.server.question_answers`, with
         `on_record`: whether the state has it, None if unknown. `ended`: ended sessions that nodes remember,
         the latest first:
         ``{node, device, session, code, reason, at_ms, last_packet_ms, idle_timeout_s, deadline_ms}``.
@@ -183,6 +187,11 @@ class Explainer:
             known.found = EventSearch(None, "not_kept")
         roster = read_rosters(self._access, keys, [uid])[uid]
         known.roster_users = None if roster is None else len(roster)
+        if names := state.get("rooms"):
+            found = read_memberships(self._access, keys, uid, names)
+            known.rooms = [
+                explain_text.membership(state, room, *found[room], keys.shard(uid)) for room in names
+            ]
 
     def _ask(self, uid: str, known: _Known) -> None:
         known.state = self._reader.state(uid)
@@ -237,6 +246,7 @@ def _report(uid: str, known: _Known, failure: str | None) -> dict[str, Any]:
         "why": sentence,
         "notes": [*map(explain_text.banned, known.bans), *explain_text.notes(state, known.answers, nodes)],
         "roster_users": known.roster_users,
+        "rooms": list(known.rooms),
         "sessions": sessions,
         "ended": ended,
         "nodes": nodes,

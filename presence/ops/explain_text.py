@@ -203,6 +203,23 @@ def _came(event: Values | None, lost: str) -> str:
     return f"{where} logged in at {moment(event['at_ms'])}"
 
 
+def membership(state: Values, room: str, member: Values | None, position: str, shard: int) -> dict[str, Any]:
+    """Return why a user, who is in a room by the record, counts there or does not.
+
+    `member`, `position`: see `presence.store.room_reads.read_memberships`. `shard`: the user's.
+    """
+    devices = [each["device"] for each in state["sessions"] if room in each.get("rooms", ())]
+    if member is None:
+        reached = f"it has the events of shard {shard} up to {position or 'none'}"
+        text = f"not yet a member: {reached}, and no projector runs, it lags, or max_rooms is reached"
+    elif member["invisible"]:
+        text = f"invisible: counts for the backend only, by event {member['id']}"
+    else:
+        text = f"counts as {member['status']} by event {member['id']}"
+    counts = member is not None and not member["invisible"]
+    return {"room": room, "devices": devices, "counts": counts, "member": member, "why": text}
+
+
 def banned(ban: StoredBan) -> str:
     whom = "the user is" if ban.device is None else f"{device({'device': ban.device})} is"
     until = "for ever" if ban.until_ms is None else f"until {moment(ban.until_ms)}"

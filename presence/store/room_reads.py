@@ -4,6 +4,7 @@ Tests: `tests/rooms/test_reader.py`.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from presence.store.keys import Keys
@@ -60,6 +61,31 @@ def read_members(
     position, fields = answer
     members = {_text(uid): member for uid, value in fields.items() if (member := member_of(value))}
     return members, position
+
+
+def read_memberships(
+    clients: ShardClients, keys: Keys, uid: str, rooms: Iterable[str]
+) -> dict[str, tuple[dict[str, Any] | None, str]]:
+    """Return the user as a member of each room, None if the user is none, and the room's position.
+
+    The position: the id of the last event of the user's shard that the room has; "" if it has none.
+    """
+    by_shard: dict[int, list[str]] = {}
+    for room in rooms:
+        by_shard.setdefault(keys.shard(room), []).append(room)
+
+    def fill(pipe: Any, shard: int) -> None:
+        for room in by_shard[shard]:
+            pipe.hget(keys.room(room), uid)
+        pipe.hget(keys.room_sources(shard), str(keys.shard(uid)))
+
+    answers = clients.ask(keys, by_shard, fill)
+    found: dict[str, tuple[dict[str, Any] | None, str]] = {}
+    for shard, names in by_shard.items():
+        *values, position = answers[shard]
+        place = (position or b"").decode("utf-8", "replace").partition(" ")[0]
+        found |= {room: (member_of(value), place) for room, value in zip(names, values, strict=True)}
+    return found
 
 
 def member_of(value: bytes | None) -> dict[str, Any] | None:

@@ -10,12 +10,14 @@ import trio
 from presence import protocol
 from presence.common.clock import Clock
 from presence.config.settings import Settings
+from presence.core.profiles import Profile
 from presence.ops.explain import Explainer
 from presence.rosters import PresenceRosters
 from presence.server.server import Server
 from presence.store.embedded import EmbeddedRedis
 from presence.store.redis_client import Redis
 from tests.cli.conftest import Command
+from tests.rooms.keys_by_hand import HandMadeRooms
 from tests.store.driving import NOW_MS, Hand, end, events, login
 from tests.support.nodes_that_answer import answer, ended, listening, session
 from tests.transports.harness import Client
@@ -144,6 +146,31 @@ def test_nothing_is_said_about_the_roster_of_a_session_at_an_older_server(
         lines = command("explain", "ann").out.splitlines()
     assert "  roster: 1 user" in lines
     assert "    online, on record" in lines
+
+
+def test_each_room_of_a_user_is_explained(
+    redis_server: EmbeddedRedis, command: Command, client: Redis, hand: Hand
+) -> None:
+    rooms = HandMadeRooms(client, 1)
+    hand.apply(login("ann", "s1", profile=Profile(rooms="game lobby")))
+    hand.apply(login("ann", "s2", "tv", profile=Profile(rooms="late lobby")))
+    rooms.fill("lobby", {"bob": "-", "ann": "a"})
+    rooms.fill("game", {"ann": "i"})
+    client.hset(rooms.keys.room_sources(0), "0", "7-1 epoch")
+    lines = [line for line in command("explain", "ann").out.splitlines() if line.startswith("  in room")]
+    assert lines == [
+        "  in room game by default device: invisible: counts for the backend only, by event 5-0",
+        "  in room late by tv: not yet a member: it has the events of shard 0 up to 7-1, and no projector "
+        "runs, it lags, or max_rooms is reached",
+        "  in room lobby by default device, tv: counts as away by event 5-1",
+    ]
+    found = json.loads(command("explain", "ann", "--json").out)["rooms"]
+    assert [(each["room"], each["devices"], each["counts"]) for each in found] == [
+        ("game", [""], False),
+        ("late", ["tv"], False),
+        ("lobby", ["", "tv"], True),
+    ]
+    assert json.loads(command("explain", "bob", "--json").out)["rooms"] == []
 
 
 def test_control_characters_never_reach_the_terminal(
