@@ -20,6 +20,7 @@ ENDLESS = {
     ("serve",): "ready ",
     ("timers", "run"): "ready ",
     ("followups", "run"): "presence: followups: running",
+    ("rooms", "run"): "presence: rooms: running",
     ("webhooks", "run"): "presence: sending",
     ("tail",): "",
 }
