@@ -74,8 +74,10 @@ def open_stage(folder: Path, text: str, *, is_live: bool = False) -> Iterator[St
         places = {}
         if is_live or any(word in text for word in ASKS_A_SERVER):
             operators = ("--admin", "127.0.0.1:0") if OPERATORS in text else ("--no-admin",)
+            rooms = ("--rooms", "open") if "rooms" in text else ()
             rules = ("--config", str(folder / "quick.toml")) if "due_sync" in text else ()
-            server = cleanup.enter_context(running_server("--redis", redis.url, *QUICK, *operators, *rules))
+            flags = (*QUICK, *operators, *rooms, *rules)
+            server = cleanup.enter_context(running_server("--redis", redis.url, *flags))
             cleanup.enter_context(_user_who_comes_and_goes(server.address))
             places[PORT] = str(server.address[1])
             if OPERATORS in text:
@@ -83,8 +85,8 @@ def open_stage(folder: Path, text: str, *, is_live: bool = False) -> Iterator[St
                 places[OPERATORS] = url_of(server).rstrip("/")
         if TLS_PORT in text:
             files = {"--tls-cert": "chain.pem", "--tls-key": "key.pem", "--token-keys": "keys.json"}
-            flags = [word for flag, name in files.items() for word in (flag, str(folder / name))]
-            secured = cleanup.enter_context(running_server("--redis", redis.url, "--tls-only", *flags))
+            paths = [word for flag, name in files.items() for word in (flag, str(folder / name))]
+            secured = cleanup.enter_context(running_server("--redis", redis.url, "--tls-only", *paths))
             places[TLS_PORT] = str(secured.address[1])
         yield Stage(folder, redis.url, places)
 

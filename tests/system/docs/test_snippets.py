@@ -96,6 +96,7 @@ PRINTED: Table[list[str]] = {
         "send_confirmed(": ["1 1 1 0"],
         "ca.pem": ["bob is offline"],
         '"status": "at lunch"': ["away at lunch"],
+        'join=["game:7"]': ["('lobby',)", "('game:7',)"],
         "within a second": ["bob offline", "eve offline", "no change within a second"],
     },
     "docs/timers.md": {
