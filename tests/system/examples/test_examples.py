@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import httpx2
 import psutil
@@ -18,12 +18,15 @@ from websockets.exceptions import ConnectionClosedOK
 from websockets.sync.client import ClientConnection, connect
 
 from examples.chat_roster.__main__ import _to_browser, make_app
+from examples.game_lobby.__main__ import Lobby
 from examples.local_server import print_errors
 from examples.matchmaker.__main__ import Matchmaker
 from examples.push_sender.__main__ import make_receiver
 from loadtest.servers import free_port
 from presence.client import Dropped, Push, UserState, connect_blocking
 from presence.protocol import Code
+from presence.reader import PresenceReader
+from presence.rooms import Gap, Occupied, Vacated
 from presence.subscriber import Offline, Online, Snapshot
 from presence.subscriber.snapshot import Period
 from presence.webhooks import SIGNATURE_HEADER, sign
@@ -65,6 +68,17 @@ def test_the_matchmaker() -> None:
         wait_for(lambda: "ann receives {'won_against': 'bob'}" in lines, DEADLINE_S)
     assert {"ann plays against bob", "bob plays against ann"} & {*lines}
     assert "ann wins: bob stayed away" in lines
+
+
+def test_the_game_lobby() -> None:
+    with running("game_lobby") as lines:
+        wait_for(lambda: "game:1 is closed: ann was the last" in lines, DEADLINE_S)
+    assert {"ann is in ('game:1',)", "bob is in ('game:1',)", "game:2 is closed: eve was the last"} <= {
+        *lines
+    }
+    (opened,) = [line for line in lines if line.startswith("game:1 is open")]
+    assert opened in ("game:1 is open: ann is there", "game:1 is open: bob is there")
+    assert "game:1 has 2 players" in lines[lines.index(opened) :]
 
 
 def test_the_chat_roster() -> None:
@@ -206,7 +220,7 @@ async def test_a_page_that_was_too_slow_is_told_and_shows_the_newest_states() ->
     ]
 
 
-@pytest.mark.parametrize("name", ["chat_roster", "push_sender", "matchmaker"])
+@pytest.mark.parametrize("name", ["chat_roster", "push_sender", "matchmaker", "game_lobby"])
 def test_an_example_ends_with_its_server(name: str) -> None:
     words = ["--port", str(free_port())] if name == "chat_roster" else []
     command = [sys.executable, "-m", f"examples.{name}", *words]
@@ -260,6 +274,42 @@ def came(uid: str, code: Code = Code.LOGIN, *, id: str = "1-0") -> Online:
 def left(uid: str) -> Offline:
     code = Code.LOGOUT
     return Offline(0, "2-0", uid, "", "session", "node", code, code.reason, 0, 0, 0, "1-0")
+
+
+class _Rooms:
+    """A reader that knows these rooms."""
+
+    def __init__(self, **rooms: int) -> None:
+        self._rooms = {name.replace("_", ":"): count for name, count in rooms.items()}
+
+    def rooms(self, *, largest: int) -> dict[str, int]:
+        return self._rooms
+
+
+def _room_event(kind: type[Occupied] | type[Vacated], room: str) -> Occupied | Vacated:
+    return kind(0, "1-0", room, "ann", int(kind is Occupied), 0, 0, "login", "1-0")
+
+
+def test_a_game_is_open_while_its_room_has_players_however_often_an_event_comes() -> None:
+    lobby, reader = Lobby(), cast(PresenceReader, _Rooms())
+    for kind, room, games in (
+        (Vacated, "game:1", set[str]()),  # of before
+        (Occupied, "hall", set()),
+        (Occupied, "game:1", {"game:1"}),
+        (Occupied, "game:1", {"game:1"}),
+        (Occupied, "game:2", {"game:1", "game:2"}),
+        (Vacated, "game:1", {"game:2"}),
+        (Vacated, "game:1", {"game:2"}),
+    ):
+        lobby.handle_event(_room_event(kind, room), reader)
+        assert lobby.games == games
+
+
+def test_after_lost_events_the_games_are_those_whose_rooms_have_players() -> None:
+    lobby = Lobby()
+    lobby.handle_event(_room_event(Occupied, "game:1"), cast(PresenceReader, _Rooms()))
+    lobby.handle_event(Gap(0, "1-0", "trimmed"), cast(PresenceReader, _Rooms(game_2=3, hall=9)))
+    assert lobby.games == {"game:2"}
 
 
 class Players:
