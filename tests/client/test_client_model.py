@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from presence.client.connection import OwnRequests
+from presence.client.kept_state import PersistentState
 from presence.client.login_token import LoginToken
 from presence.client.message_lines import MessageLines
 from presence.client.watched_users import WatchedUsers
@@ -76,6 +77,21 @@ def test_messages_that_overtake_others_are_noticed(monkeypatch: pytest.MonkeyPat
 
 def test_a_refused_token_that_is_sent_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoginToken, "_why_useless", lambda *_: "")
+    assert finds_a_fault()
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda _: lambda *_: None,  # no room is kept
+        lambda right: lambda self, update, _: right(self, update, {"joined": []}),  # of an older server, too
+        lambda right: lambda self, update, answer: right(self, {**update, "leave": ()}, answer),
+    ],
+)
+def test_a_fault_of_rooms_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[Method], Method]
+) -> None:
+    monkeypatch.setattr(PersistentState, "_rooms_after", plant(PersistentState._rooms_after))
     assert finds_a_fault()
 
 

@@ -64,8 +64,13 @@ ACTIONS: Final = {  # and how often each is taken, to the others
     "the program logs out": 1,
     "the program disconnects": 1,
 }
+ROOMS: Final = ("attic", "hall", "lobby", "yard")
 ROSTER_MAX: Final = 6  # beyond it the backend rather removes users
 TEMPORARY: Final = (Code.BUSY, Code.RATE_LIMITED, Code.SERVER_ERROR)
+
+
+def rooms_after(rooms: set[str], update: Mapping[str, Any]) -> set[str]:
+    return {*update.get("rooms", rooms)} - {*update.get("leave", ())} | {*update.get("join", ())}
 
 
 class World:
@@ -81,6 +86,7 @@ class World:
 
     def __init__(self, seed: int, *, fetches: bool) -> None:
         self.random = random.Random(seed)
+        self._rooms_random = random.Random(f"{seed} rooms")  # so that all else is as without rooms
         self.now = 1000.0
         self.done: Counter[str] = Counter()
         self._fetches = fetches
@@ -113,6 +119,7 @@ class World:
         self._undelivered: set[int] = set()  # messages of which the client has said so
         self._next_message = 0
         self._is_quiet = False  # as granted
+        self._rooms: set[str] = set()  # as granted
         self._lose_connection()
 
     def _lose_connection(self) -> None:
@@ -139,6 +146,9 @@ class World:
         self._keeps_rosters = self.random.random() < 0.7  # or is an older server
         self._bodies: dict[int, int] = {}  # by id of the message's request
         self._quiet_requests: dict[int, bool] = {}  # by id of the update
+        self._room_requests: dict[int, dict[str, list[str]]] = {}  # by id of the update
+        self._session_rooms: set[str] = set()  # as the server has them
+        self._has_rooms = self._rooms_random.random() < 0.7  # or is an older server
         self._arrived: dict[str, int] = {}  # by recipient, the last message of this connection
         self._kept_alive_at = self.now
 
@@ -169,6 +179,8 @@ class World:
             self._pass_time(1.0)
             self._check()
         assert self.machine.state is State.ONLINE
+        joined = sorted(self._session_rooms) if self._has_rooms else None
+        assert self.machine.persistent_state.joined == joined, "the client knows its rooms"
         states = self.machine.persistent_state.watches.states()
         assert {uid for uid, state in states.items() if state.status == "unknown"} == set()
         watched = self._named | self._listed
@@ -276,6 +288,7 @@ class World:
                 assert packet.payload.get("quiet", False) is self._is_quiet, (
                     "later logins carry what was granted"
                 )
+                assert {*packet.payload.get("rooms", ())} == self._rooms, "later logins have the rooms"
             if packet.kind == Kind.UNWATCH:  # also of what the program does not wait for any more
                 self._note_unwatch(set(packet.payload.get("uids", USERS)))
             if packet.id is not None:
@@ -413,9 +426,17 @@ class World:
     def _the_program_updates(self) -> None:
         is_quiet = self.random.choice((True, False))
         status = self.random.choice(("away", "online"))
-        if (id := self._request(protocol.update(status=status, quiet=is_quiet), 5.0)) is not None:
+        change = self._room_change()
+        update = protocol.update(status=status, quiet=is_quiet)
+        update = update._replace(payload={**update.payload, **change})
+        if (id := self._request(update, 5.0)) is not None:
             self._quiet_requests[id] = is_quiet
+            self._room_requests[id] = change
         self._note([])
+
+    def _room_change(self) -> dict[str, list[str]]:
+        keys = [key for key in ("rooms", "join", "leave") if self._rooms_random.random() < 0.4]
+        return {key: self._rooms_random.sample(ROOMS, self._rooms_random.randint(0, 3)) for key in keys}
 
     def _the_program_cancels(self) -> None:
         if self._due and self.machine.state is State.ONLINE:
@@ -423,6 +444,7 @@ class World:
             del self._due[id]
             self._ended |= self._watching.pop(id, set())
             self._roster_requests.pop(id, None)
+            self._room_requests.pop(id, None)
             self._note(self.machine.abandon_request(id))
 
     def _the_program_logs_out(self) -> None:
@@ -498,7 +520,8 @@ class World:
                 return protocol.error(id, refusal, "no")
         if packet.kind == Kind.LOGIN:
             time_ms = round((SERVER_TIME_S + self.now) * 1000)
-            return login_ok()._replace(payload={**login_ok().payload, "time_ms": time_ms})
+            self._session_rooms = {*payload.get("rooms", ())}
+            return login_ok()._replace(payload={**login_ok().payload, "time_ms": time_ms, **self._joined()})
         if packet.kind == Kind.WATCH:
             return self._answer_to_watch(packet)
         if packet.kind == Kind.UNWATCH:
@@ -509,7 +532,13 @@ class World:
             if payload.get("roster") or "uids" not in payload:
                 self._server_follows_roster = False
                 self._listed.clear()
+        if packet.kind == Kind.UPDATE and payload.keys() & {"rooms", "join", "leave", "token"}:
+            self._session_rooms = rooms_after(self._session_rooms, payload)
+            return protocol.ok(id, **self._joined())
         return protocol.ok(id)
+
+    def _joined(self) -> dict[str, Any]:
+        return {"joined": sorted(self._session_rooms)} if self._has_rooms else {}
 
     def _answer_to_watch(self, packet: Packet) -> Packet:
         uids = set(packet.payload["uids"])
@@ -655,6 +684,9 @@ class World:
         is_quiet = self._quiet_requests.pop(each.id, None)
         if is_quiet is not None and not isinstance(each.result, Exception):
             self._is_quiet = is_quiet
+        change = self._room_requests.pop(each.id, None)
+        if change and not isinstance(each.result, Exception) and "joined" in each.result:
+            self._rooms = rooms_after(self._rooms, change)
         body = self._bodies.pop(each.id, None)
         if body is not None and isinstance(each.result, RequestFailed | NotConnected | Ended):
             self._undelivered.add(body)
