@@ -21,6 +21,7 @@
  * - after a busy answer the pause before a request of the client's own is that of its own failures;
  * - changes of a user never go back, and in a good world the watches of client and server agree, those of the
  *   roster too, which the backend changes meanwhile;
+ * - a login has the rooms that updates have granted, and in a good world the client knows those of its session;
  * - an iterator gives every message, or says how many it has dropped.
  */
 
@@ -44,6 +45,7 @@ import {
   type Value,
   type ValueMap,
 } from "../src/index.js";
+import type { RoomChange } from "../src/login.js";
 import { STEADY_MS } from "../src/message-lines.js";
 import { MESSAGE_RETRY_INTERVAL_MS } from "../src/session.js";
 import { KEEPALIVE_MS, SERVER_TIME_S, token as jsonWebToken } from "./driver.js";
@@ -168,6 +170,9 @@ export class World {
   private updates = 0; // requested
   private isQuiet = false; // as granted
   private quietOfLogin: boolean | null = null; // of one that is not checked yet
+  private rooms = new Set<string>(); // as granted
+  private roomsOfLogin: readonly string[] | null = null; // of one that is not checked yet
+  private readonly roomsOf = new Map<VirtualPeer, Set<string>>(); // by connection, as the server has them
   private refusalsInARow = 0; // of logins, in this run
   private readonly pendingFetches: { resolve(token: string): void; reject(error: Error): void }[] = [];
 
@@ -426,9 +431,13 @@ export class World {
 
   private update(): void {
     const quiet = (this.updates += 1) % 2 === 1;
+    const join = [`r${this.updates % 5}`];
+    const leave = [`r${(this.updates + 2) % 5}`];
+    const rooms = this.updates % 7 === 0 ? ["r1", "r2", "r3"] : undefined;
     const send = async (signal: AbortSignal): Promise<void> => {
-      await this.client.update({ status: "away", quiet }, { signal });
+      await this.client.update({ status: "away", quiet, rooms, join, leave }, { signal });
       this.isQuiet = quiet;
+      this.rooms = roomsAfter(this.rooms, { rooms, join, leave });
     };
     this.call(`update, quiet ${quiet}`, send);
   }
@@ -739,6 +748,7 @@ export class World {
     }
     if (kind === Kind.LOGIN) {
       this.quietOfLogin = payload["quiet"] === true;
+      this.roomsOfLogin = (payload["rooms"] ?? []) as string[];
     }
     const isOwn = this.callDepth === 0;
     const keys = keysOf(packet);
@@ -891,8 +901,11 @@ export class World {
     switch (kind) {
       case Kind.LOGIN: {
         const time_ms = this.serverTimeMs();
-        return { session: "s", idle_timeout: 30, keepalive: KEEPALIVE_MS / 1000, time_ms, v: 1 };
+        const { joined } = this.changeRooms(peer, payload);
+        return { session: "s", idle_timeout: 30, keepalive: KEEPALIVE_MS / 1000, time_ms, v: 1, joined };
       }
+      case Kind.UPDATE:
+        return payload["join"] === undefined ? {} : this.changeRooms(peer, payload);
       case Kind.MESSAGE:
         return { delivered: 1 };
       case Kind.WATCH:
@@ -926,6 +939,12 @@ export class World {
       default:
         return {};
     }
+  }
+
+  private changeRooms(peer: VirtualPeer, payload: ValueMap): { joined: string[] } {
+    const rooms = roomsAfter(this.roomsOf.get(peer) ?? new Set(), payload as RoomChange);
+    this.roomsOf.set(peer, rooms);
+    return { joined: [...rooms].sort() };
   }
 
   /** States in one form or the other. */
@@ -1092,6 +1111,10 @@ export class World {
   private check(): void {
     assert.equal(this.quietOfLogin ?? this.isQuiet, this.isQuiet, "a login is as the updates granted before");
     this.quietOfLogin = null;
+    if (this.roomsOfLogin) {
+      assert.deepEqual([...this.roomsOfLogin].sort(), [...this.rooms].sort(), "a login has the rooms granted before");
+      this.roomsOfLogin = null;
+    }
     const [problem] = [...this.problems, ...this.time.thrown];
     if (problem !== undefined) {
       throw problem;
@@ -1205,6 +1228,8 @@ export class World {
     const visible = [...watched.keys()].filter((uid) => this.isVisible(uid, peer));
     const granted = [...this.watchedBy(peer)].filter((uid) => watched.has(uid) || !this.uncertain.has(uid));
     assert.deepEqual(visible.sort(), granted.sort(), "client and server disagree about the watches");
+    const rooms = [...(this.roomsOf.get(peer) ?? [])].sort();
+    assert.deepEqual(this.client.joined, rooms, "client and server disagree about the rooms");
     assert.equal(this.followings.has(peer), this.followsRoster && !this.older.has(peer), "who follows the roster");
     for (const [uid, { status, id }] of watched) {
       assert.deepEqual({ status, id }, { id: null, ...this.stateOf(uid, peer) }, `what is shown of ${uid}`);
@@ -1218,6 +1243,10 @@ export class World {
     this.check();
     await assert.rejects(this.client.query(["bob"]), Ended);
   }
+}
+
+function roomsAfter(before: ReadonlySet<string>, { rooms = [...before], join = [], leave = [] }: RoomChange): Set<string> {
+  return new Set([...rooms.filter((room) => !leave.includes(room)), ...join]);
 }
 
 function rowOf(uid: string, state: ValueMap, code: string | null = null): Value[] {
