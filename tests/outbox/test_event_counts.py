@@ -22,6 +22,7 @@ def test_counts_add_up_by_type_and_reason_including_unknown_codes() -> None:
         "away": {},
         "update": {},
         "device": {},
+        "rooms": {},
         "gap": {"gap": 1},
         "sleeping": {"away": 1},
     }
