@@ -45,12 +45,14 @@ from presence.protocol.constants import (
     TOKEN_MAX_BYTES,
     UID_MAX_BYTES,
 )
+from presence.rooms.script_calls import ANY_POSITION, project_call, unpacked
 from presence.server.answer_queue import MAX_QUEUED_ANSWERS
 from presence.store.answers import AnswerKeys, report_field
 from presence.store.ban_table import MAX_BANS, MAX_REASON_CHARS
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
+from presence.store.script_runner import Scripting
 from presence.watching import push_queue
 from presence.watching.known_states import KnownStates
 from presence.watching.packed_states import PackedStates
@@ -84,6 +86,11 @@ def uid(number: int) -> str:
     """Return one of the uids that take the most memory."""
     digits = str(number)
     return EMOJI + "u" * (UID_MAX_BYTES - len(EMOJI.encode()) - len(digits)) + digits
+
+
+def room(number: int) -> str:
+    digits = str(number)
+    return EMOJI + "r" * (ROOM_MAX_BYTES - len(EMOJI.encode()) - len(digits)) + digits
 
 
 def device(number: int) -> str:
@@ -419,6 +426,48 @@ def reports() -> float:
         return float(used) / ENTRIES
 
 
+def rooms_in_redis() -> float:
+    """Return the bytes of a room with one member, and of its place in the index."""
+    return _used_by_rooms(room, uid)
+
+
+def members_of_a_room() -> float:
+    """Return the bytes of a member of one room."""
+    return _used_by_rooms(lambda number: "lobby", uid)
+
+
+def _used_by_rooms(room_of: Callable[[int], str], uid_of: Callable[[int], str]) -> float:
+    """Return the bytes for each member, without the stream of rooms."""
+    keys = Keys()
+    with LocalRedis() as redis:
+        scripting = Scripting(redis.url)
+        for first in range(0, 10 * ENTRIES, ENTRIES):
+            _join(scripting, keys, [(room_of(each), uid_of(each)) for each in range(first, first + ENTRIES)])
+        scripting.close()
+        kept = [*redis.client.scan_iter(f"{keys.room_prefix(0)}*", count=ENTRIES), keys.room_sizes(0)]
+        return float(sum(redis.client.memory_usage(key, samples=0) for key in kept)) / (10 * ENTRIES)
+
+
+def events_of_rooms() -> float:
+    """Return the bytes of an entry, with `room_events = "all"`."""
+    keys = Keys()
+    with LocalRedis() as redis:
+        scripting = Scripting(redis.url)
+        _join(scripting, keys, [(room(number), uid(number)) for number in range(ENTRIES)])
+        scripting.close()
+        assert redis.client.xlen(keys.room_events(0)) == 2 * ENTRIES
+        return float(redis.client.memory_usage(keys.room_events(0), samples=0)) / (2 * ENTRIES)
+
+
+def _join(scripting: Scripting, keys: Keys, members: list[tuple[str, str]]) -> None:
+    items: list[bytes] = []
+    for name, user in members:
+        items += [b"j", name.encode(), user.encode(), b"1795393627549-12", b"-", b"1795393627549", b"login"]
+    call = project_call(keys, 0, 0, position=ANY_POSITION, to=ANY_POSITION, items=items, tells_members=True)
+    (answer,) = scripting.evaluate([call])
+    assert unpacked(answer)[:2] == [b"ok", len(members)]
+
+
 def followups() -> float:
     """Return the bytes of a full shard: of short follow-ups, or with the longest names and payloads."""
     from presence.config.followup_rules import MAX_NAME_CHARS, MAX_PAYLOAD_BYTES  # noqa: PLC0415 - only here
@@ -488,6 +537,15 @@ BOUNDS: Final = {
     "in Redis: when users were last seen": Bound("430 bytes with the longest names", 430, seen_users),
     "in Redis: events": Bound("1.7 KB", 0, None, OF_EVENTS),
     "in Redis: subscriptions to watched users": Bound("400 bytes with the longest names", 400, subscriptions),
+    "in Redis: rooms, unless `rooms` is off": Bound(
+        "650 bytes with one member and the longest names", 650, rooms_in_redis
+    ),
+    "in Redis: members of rooms, unless `rooms` is off": Bound(
+        "220 bytes with the longest uids", 220, members_of_a_room
+    ),
+    "in Redis: events of rooms, unless `rooms` is off": Bound(
+        "280 bytes with the longest names", 280, events_of_rooms
+    ),
     "reports on messages of backends": Bound("8 MB", 8 * MB, queued_reports),
     "in Redis: reports on messages of backends": Bound("600 bytes", 600, reports),
     "in Redis: pending follow-ups": Bound("1 GB per shard", GB, followups),
