@@ -19,9 +19,11 @@ import msgpack
 import pytest
 
 from loadtest.servers import redis_binary
+from presence.core.profiles import Profile
 from presence.followups import script_calls
 from presence.outbox.overflow import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Opening, Reindex, Retirement, Step, Sweep
+from presence.rooms import script_calls as room_calls
 from presence.store import script_runner
 from presence.store.ban_table import BanTable
 from presence.store.keys import Keys
@@ -263,6 +265,44 @@ def _recount_followups(a: Hand, b: Hand) -> Call:
     return script_calls.recount_call(SHAPE.keys, 0, 1000, 0)
 
 
+# Rooms
+
+
+def _project(a: Hand, _: Hand) -> Call:
+    """One room gets its first member, one loses its last one, and one gets another."""
+
+    def call(position: bytes, to: bytes, *items: bytes) -> Call:
+        values = [value for item in items for value in item.split(b" ")]
+        return room_calls.project_call(
+            SHAPE.keys, 0, 0, position=position, to=to, items=values, walk=b"token", tells_members=True
+        )
+
+    a.store.evaluate([call(b"", b"1-0 e", b"j lobby u 1-0 - 1 login", b"j game w 1-0 i 1 login")])
+    items = (b"j new u 2-0 a 2 rooms", b"l game w 2-0  2 rooms", b"a lobby v 2-0 i 2 comparison")
+    return call(b"1-0 e", b"2-0 e", *items)
+
+
+def _begin_rooms(a: Hand, _: Hand) -> Call:
+    a.apply(login("u", "s1", profile=Profile(rooms="game lobby")))
+    return room_calls.read_call(SHAPE.keys, 0, "p", room_calls.BEGIN, b"e")
+
+
+def _reset_rooms(a: Hand, b: Hand) -> Call:
+    a.store.evaluate([_begin_rooms(a, b)])
+    return room_calls.read_call(SHAPE.keys, 0, "p", room_calls.RESET, b"f")
+
+
+def _read_rooms(a: Hand, b: Hand) -> Call:
+    a.store.evaluate([_begin_rooms(a, b)])
+    stored = (b"cursor", b"0-0", b"begun", b"1")
+    return room_calls.read_call(SHAPE.keys, 0, "p", b"0-0", b"e", stored=stored, finished=b"e", page=b"0")
+
+
+def _room_records(a: Hand, b: Hand) -> Call:
+    _begin_rooms(a, b)
+    return room_calls.records_call(SHAPE.keys, 0, [b"u", b"w"])
+
+
 # Timers of each kind. Nothing is due later than now, because the clock stands.
 
 LEASING: Final = Leasing(lease_s=30.0, attempts_max=2, backoff_s=1.0)
@@ -452,6 +492,11 @@ SCENES: Final = (
     Scene("follow-ups: cancel", _cancel_followups),
     Scene("follow-ups: reindex", _reindex_followups),
     Scene("follow-ups: recount", _recount_followups),
+    Scene("rooms: project", _project),
+    Scene("rooms: begin", _begin_rooms),
+    Scene("rooms: reset", _reset_rooms),
+    Scene("rooms: read", _read_rooms),
+    Scene("rooms: records", _room_records),
     Scene("apply", _apply),
     Scene("apply: ends", _apply_ends),
     Scene("apply: opening", _open),

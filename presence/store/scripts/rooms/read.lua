@@ -25,6 +25,7 @@ local state_key, online_key, meta_key, sources_key, sizes_key = KEYS[1], KEYS[3]
 local projector, lease_ms, cursor, epoch, finished = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[6]
 local packed, wanted_id, max_events, page_cursor, page_size = ARGV[5], ARGV[7], tonumber(ARGV[8]), ARGV[9], ARGV[10]
 
+raise(finish_former(state_key))
 local state = redis.call('HMGET', state_key, 'runner', 'until_ms', 'epoch', 'rebuild', 'walked', 'cursor', 'begun', 'rebuilds')
 local left_ms = (tonumber(state[2] or '') or 0) - now_ms
 local rebuild = state[4] or ''
