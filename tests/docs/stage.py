@@ -109,14 +109,14 @@ def _write_files(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _user_who_comes_and_goes(address: tuple[str, int]) -> Iterator[None]:
-    """Let zoe log in and fall silent repeatedly, so that a program that waits for an event gets one."""
+    """Let zoe come to a room and fall silent repeatedly, so that programs that wait for an event get one."""
     over = threading.Event()
 
     def come_and_go() -> None:
         while not over.is_set():
             with contextlib.suppress(OSError), contextlib.closing(Phone(address)) as silent:
                 silent.socket.settimeout(5.0)
-                silent.send(protocol.encode(protocol.login(VISITOR)))
+                silent.send(protocol.encode(protocol.login(VISITOR, rooms=["lobby"])))
                 silent.read_to_end()
             over.wait(0.3)
 

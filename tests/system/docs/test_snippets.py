@@ -80,6 +80,7 @@ FOR_EVER: Table[str] = {
         "events.drain()": "mail about zoe",
         "places = {}": "Online",
         "for event in follow_sync(": "1 online",
+        "from presence.rooms import Gap, Occupied": "lobby was opened by",
         'sqlite3.connect("users.db")': "zoe is in the table",
         'sqlite3.connect("visits.db")': "zoe was here for",
     },
