@@ -332,9 +332,8 @@ def test_8_lost_state_leads_to_a_rebuild(world: World) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("world", [4], indirect=True)
 def test_9_a_shard_that_fails_holds_up_no_other(world: World, when: str) -> None:
-    if world.keys.shards == 1:
-        pytest.skip("there is no other")
     projector = started(world)
     here, there = world.uid_of(1, "here"), world.uid_of(2, "there")
     failing = Failing(projector, lambda call: when if is_project(call, 1) else "")
