@@ -125,11 +125,17 @@ def test_a_server_that_was_killed_fails_the_run_and_the_report_says_since_when(
     with PresenceServer("--redis", redis_server.url, *SERVER) as server:
         killed_at: list[float] = []
 
-        def kill() -> None:
+        def kill_when_all_are_online() -> None:
+            with open_client(redis_server.url) as client:
+                sessions: Any = 0
+                while sessions < 100 and server.process.poll() is None:
+                    time.sleep(0.1)
+                    sessions = sum(client.hlen(key) for key in client.keys("presence:{0}:node:*:sessions"))
+            time.sleep(2.0)
             server.process.kill()
             killed_at.append(time.time())
 
-        killer = threading.Timer(6.0, kill)
+        killer = threading.Thread(target=kill_when_all_are_online)
         killer.start()
         flags = ("--scenario", "steady", "--processes", "2")
         report = run_locust(server.host, redis_server.url, *DEVICES, *flags, users=100, seconds=10)
