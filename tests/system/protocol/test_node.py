@@ -119,6 +119,7 @@ FLAGS = ("--idle-timeout", "60", "--disconnect-grace", "60")
 HOST = f"tls://{certificates.HOST}"
 
 
+@pytest.mark.timeout(600)  # all those tests in one
 def test_its_own_tests_pass_with_every_vector(node_client: Path) -> None:
     names = sorted(
         str(path.relative_to(node_client)) for path in (node_client / "dist" / "test").glob("*.test.js")

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.needs("redis-server")
+@pytest.mark.timeout(600)  # all those tests in one
 def test_all_tests_of_the_store_pass_on_it() -> None:
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     run = subprocess.run(
