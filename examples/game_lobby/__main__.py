@@ -32,7 +32,7 @@ class Lobby:
             case Vacated(room=room, uid=uid) if room in self.games:
                 self.games.discard(room)
                 print(f"{room} is closed: {uid} was the last", flush=True)
-            case Gap():  # Redis has lost events: close what nobody plays, open what somebody does
+            case Gap():  # Redis has lost events: read which games have players
                 occupied = {room for room in reader.rooms(largest=1000) if room.startswith("game:")}
                 print(f"now open: {', '.join(sorted(occupied)) or 'no game'}", flush=True)
                 self.games = occupied

@@ -1,4 +1,4 @@
-"""Runs a worker that calls Redis again and again until it is told to stop, for commands.
+"""Runs a worker in a loop until a command ends.
 
 Tests: `tests/cli/test_followups.py`, `tests/cli/test_rooms.py`.
 """
@@ -26,7 +26,7 @@ def run_worker(worker: LoopedWorker, outage: Outage, stop: threading.Event, retr
     while not stop.wait(wait_s):
         try:
             wait_s, failure = worker.run_once(), worker.failure
-        except Exception as error:  # such as a lack of memory: nobody would miss a thread that ended
+        except Exception as error:  # such as a lack of memory: the thread would end unnoticed
             wait_s, failure = retry_s, error
         with contextlib.suppress(OSError, MemoryError):  # as of a log on a full disk
             if failure is None:

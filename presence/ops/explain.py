@@ -126,7 +126,7 @@ class Explainer:
         `event_missing`: why there is none, see `EventSearch`; `online_event`: of this online period, if
         `event` is another. `roster_users`: number of users in the roster that the backend has stored; None if
         there is none, or Redis could not be reached. `rooms`: ``{room, devices, counts, member, why}`` for
-        each room of the user; `counts`: whether clients are told of the user there; `member`: as of
+        each room of the user; `counts`: whether `public` includes the user; `member`: as of
         `PresenceReader.members`, or None. `sessions`: see `presence.server.question_answers`, with
         `on_record`: whether the state has it, None if unknown. `ended`: ended sessions that nodes remember,
         the latest first:

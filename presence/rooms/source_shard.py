@@ -1,12 +1,12 @@
 """One source shard as its projector sees it: what was read of it, and what each room shard has of it.
 
-Pure: it is told the answers and the time, and says which calls are to be made.
+Pure: it is given the answers and the time, and returns the calls to make.
 
 Each room shard keeps a *position* per source, "<id> <epoch>", in the same hash slot as its rooms. A call with
-changes names the position that it continues and the one that it leaves, so it is applied once, whoever sends
-it how often. The projector reads again from the lowest position, and each room shard gets what is after its
-own. All that is unexpected has one answer: forget everything, and begin as a new projector does, from what
-Redis has. So safety does not rest on the lease.
+changes names the position that it continues and the one that it leaves, so it is applied once, no matter who
+sends it, or how often. The projector reads again from the lowest position, and each room shard gets what is
+after its own. All that is unexpected has one answer: forget everything, and begin as a new projector does,
+from what Redis has. So safety does not rest on the lease.
 
 - A position other than expected: another projector, or a late call, was ahead. `forget`.
 - A room shard without a position of this epoch, or with one before the checkpoint, has lost data: rebuild.

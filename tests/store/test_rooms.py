@@ -49,7 +49,7 @@ all events of a user have the rooms
     & end u s1
     online login [hall lobby]; away away [hall lobby]; away back busy [hall lobby]
     …; offline logout [hall lobby] ->
-without rooms nothing is told
+events of a user without rooms have none
     a login u s1 & update u s1 as=busy & end u s1
     online login; update updated busy; offline logout ->
 a user who stays goes to another room

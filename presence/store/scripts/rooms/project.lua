@@ -13,7 +13,7 @@
 -- occupied, vacated, differences, refused].
 --
 -- Members, entries and position change in one step, and a position is left only once: so each event is applied once, in order,
--- whoever sends it how often. What a position does not guard, `d`, guards itself: later events change the value.
+-- no matter who sends it, or how often. What a position does not guard, `d`, guards itself: later events change the value.
 --
 -- Entries: v, type, room, uid, count (members after it), public (those of them who are not invisible), at_ms, reason,
 -- event_id, source. A room that is occupied or vacated has its entry beside that of the member.
