@@ -149,12 +149,12 @@ class Friend(LoopClient, ABC):
     def logged_in(self) -> None:
         self.status = "online"
         if self.crowd.is_watching:
-            self.watch()
+            self.crowd.want_watch(self)
 
     def watch_answered(self, now: float) -> None:
         self.crowd.status.watch_s.append(now - self.watched_at)
         self.is_watching, self.steady_since = True, now
-        self.crowd.watch_next()
+        self.crowd.watch_over(self)
 
     def connection_lost(self, reason: str) -> None:
         """Note an unintended end; the client reconnects by itself."""
@@ -164,6 +164,7 @@ class Friend(LoopClient, ABC):
 
     def close(self, *, reset: bool = False) -> None:
         self.is_watching = False
+        self.crowd.watch_over(self)
         super().close(reset=reset)
 
     def come_back(self) -> None:
@@ -210,7 +211,9 @@ class Crowd(ClientLoop):
         self._changes_per_s = 0.0
         self._waiting: list[Callable[[], None]] = []  # what users do when the changes begin again
         self._metas = 0
-        self._to_watch: deque[Friend] = deque()  # by order; those before them are not answered yet
+        self._at_once = 0  # watches that may be unanswered
+        self._to_watch: deque[Friend] = deque()  # they wait until others are answered
+        self._unanswered: set[Friend] = set()
         self.clients = [make_client(self, graph.first + each) for each in range(len(graph))]
         for client in self.clients:
             client.address = self._random.choice(servers)
@@ -256,13 +259,22 @@ class Crowd(ClientLoop):
         log.push_ids.append(id)
         log.push_at.append(now)
 
-    def watch_next(self) -> None:
-        """Let the next of those that have been ordered to watch do so."""
-        while self._to_watch:
+    def want_watch(self, client: Friend) -> None:
+        """Let a client watch in its turn: these processes are slower than as many machines of clients."""
+        self._to_watch.append(client)
+        self._watch_next()
+
+    def watch_over(self, client: Friend) -> None:
+        """Note that a watch was answered, or will not be."""
+        self._unanswered.discard(client)
+        self._watch_next()
+
+    def _watch_next(self) -> None:
+        while self._to_watch and len(self._unanswered) < self._at_once:
             client = self._to_watch.popleft()
-            if client.is_logged_in and not client.is_watching:
+            if client.is_logged_in and not client.is_watching and client not in self._unanswered:
+                self._unanswered.add(client)
                 client.watch()
-                return
 
     def note_action(self, client: Friend, code: int, id: int = NO_ID) -> None:
         log = self.log
@@ -291,14 +303,13 @@ class Crowd(ClientLoop):
     def watch_all(self, at_once: int, every: int = 1) -> None:
         """Let each client, or one of `every`, watch from now on, so many at the same time.
 
-        From the order without `every` on, each login is followed by a watch.
+        From the order without `every` on, each login is followed by a watch, in its turn.
         """
         due = [client for client in self.clients[::every] if client.is_logged_in and not client.is_watching]
         self._random.shuffle(due)
         self._to_watch.extend(due)
-        self.is_watching = every == 1
-        for _ in range(at_once):
-            self.watch_next()
+        self.is_watching, self._at_once = every == 1, at_once
+        self._watch_next()
 
     def start_changes(self, per_second: float) -> None:
         """Let so many users begin to do something each second; those who were interrupted go on."""

@@ -98,11 +98,12 @@ class PresenceFriend(Friend):
         elif kind == Kind.ERROR:
             self.crowd.status.refused[payload["reason"]] += 1
             if id == WATCH_ID:
+                self.crowd.watch_over(self)
                 self.crowd.call_at(now + payload.get("retry_after", DEFAULT_RETRY_S), self._watch_again)
 
     def _watch_again(self) -> None:
         if self.is_logged_in and not self.is_watching:
-            self.watch()
+            self.crowd.want_watch(self)
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         if self.is_silent and payload and payload["code"] == Code.IDLE_TIMEOUT:
