@@ -31,12 +31,15 @@ from presence.cli.options import (
 from presence.cli.redis_errors import printed_log, subscriber_errors, with_redis
 from presence.common.files import SecretFileError, read_secret_file
 from presence.common.scarcity import scarcity
+from presence.rooms.keys import RoomKeys
+from presence.store.keys import Keys
 from presence.webhooks.http_client import WebhookClient
 from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.runner import Runner
 from presence.webhooks.shard_sender import SendOptions
 
 TYPES: Final = ("online", "offline", "away", "update", "device", "rooms")
+ROOM_TYPES: Final = ("occupied", "vacated", "joined", "left")
 DEFAULT_TYPES: Final = ("online", "offline")
 MAX_BATCH: Final = 1000  # some 400 KB
 MAX_ATTEMPTS: Final = 10**6
@@ -45,7 +48,8 @@ MIN_SECRET_BYTES: Final = 16
 MAX_FILE_BYTES: Final = 64 * 1024
 
 _RUN: Final = (
-    "Sends events to a URL as signed HTTP requests, at least once and in order per user. Any number may run: "
+    "Sends events of users, or of rooms, to a URL as signed HTTP requests, at least once, and in order per user "
+    "or room. Any number may run: "
     "they share the work, and replace each other. A receiver that cannot be reached, or answers 429, 502, "
     "503 or 504, is tried again for as long as it takes. After --attempts other answers, or time-outs, an "
     "event becomes a dead letter. Gaps are always sent."
@@ -68,7 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_types,
         default=frozenset(DEFAULT_TYPES),
         metavar="TYPES",
-        help=f"of events, of {', '.join(TYPES)} (default {','.join(DEFAULT_TYPES)})",
+        help=f"of events: of {', '.join(TYPES)} (default {','.join(DEFAULT_TYPES)}), or of "
+        f"{', '.join(ROOM_TYPES)}, which are those of rooms",
     )
     add_number(run, "--batch", 1, "most events in one request", most=MAX_BATCH)
     add_seconds(run, "--timeout", 10.0, "time for a request")
@@ -91,7 +96,8 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Send until a signal comes; return the exit status."""
     metrics = RunnerMetrics()
     signing = _secrets(args.secret_file)
-    options = SendOptions(args.group, args.types, args.batch, args.attempts, args.after)
+    kind = RoomKeys if args.types <= {*ROOM_TYPES} else Keys
+    options = SendOptions(args.group, args.types, args.batch, args.attempts, args.after, kind)
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
     async def send() -> None:
@@ -154,8 +160,10 @@ def _url(text: str) -> str:
 
 def _types(text: str) -> frozenset[str]:
     found = frozenset(text.split(","))
-    if unknown := found.difference(TYPES):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: must be of {', '.join(TYPES)}")
+    if not (found <= {*TYPES} or found <= {*ROOM_TYPES}):
+        raise argparse.ArgumentTypeError(
+            f"{text}: must be of {', '.join(TYPES)}; or of {', '.join(ROOM_TYPES)}, which are those of rooms"
+        )
     return found
 
 

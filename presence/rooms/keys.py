@@ -32,3 +32,11 @@ class RoomKeys(Keys):
     def consumer(self, shard: int, group: str, consumer: str) -> str:
         """String: which process has the name of a consumer; expires."""
         return f"{self.prefix}:{{{shard}}}:rooms:consumer:{group}:{consumer}"
+
+    def webhook_lock(self, shard: int, group: str) -> str:
+        """String: which runner of webhooks sends the events of the shard's rooms to a group; expires."""
+        return f"{self.prefix}:{{{shard}}}:rooms:webhooks:{group}"
+
+    def webhook_runners(self, group: str) -> str:
+        """Sorted set: the group's runners of webhooks, by when they announced themselves; expires."""
+        return f"{self.prefix}:rooms:webhooks:{group}"

@@ -17,7 +17,8 @@ from presence.protocol.constants import Status
 Meta: TypeAlias = Mapping[str, Any]
 NO_META: Final[Meta] = MappingProxyType({})
 GapReason = Literal["dropped", "trimmed", "lost_writes"]
-ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers, besides those in ``_ms``
+# fields that hold numbers, besides those in ``_ms``; the last three are those of rooms
+ENTRY_NUMBERS = frozenset({"v", "code", "dropped", "count", "public", "source"})
 ZERO_ID = "0-0"
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -49,7 +49,9 @@ class Runner:
         self._metrics = metrics
         self._sender = partial(ShardSender, redis_url, prefix, options, client, metrics=metrics)
         self._lock_s = max(MIN_LOCK_S, LOCK_REQUESTS * client.timeout_s)
-        self._locks = ShardLocks(redis_url, prefix, options.group, name, lock_s=self._lock_s)
+        self._locks = ShardLocks(
+            redis_url, prefix, options.group, name, lock_s=self._lock_s, kind=options.kind
+        )
         self._share: set[int] = set()
         self._sending: dict[int, _Sending] = {}
 

@@ -54,6 +54,7 @@ class ShardLocks:
         runner: a name that no other runner has.
         lock_s: a lock expires so many seconds after its last renewal.
         clock: monotonic seconds.
+        kind: class of key names, if the streams are not those of users.
 
     Attributes:
         held: the locks by shard.
@@ -68,6 +69,7 @@ class ShardLocks:
         *,
         lock_s: float,
         clock: Callable[[], float] = time.monotonic,
+        kind: type[Keys] = Keys,
     ) -> None:
         self.held: dict[int, ShardLock] = {}
         self._clients = ShardClients(url)
@@ -76,6 +78,7 @@ class ShardLocks:
         self._runner = runner
         self._lock_ms = round(lock_s * 1000)
         self._clock = clock
+        self._kind = kind
 
     def renew(self) -> set[int]:
         """Announce this runner, and renew or get the locks of its share of the shards; return the share.
@@ -85,7 +88,7 @@ class ShardLocks:
         return self._clients.read(self._renew)
 
     def _renew(self, clients: ShardClients) -> set[int]:
-        keys = Keys(self._prefix, stored_shards(clients, self._prefix) or 1)
+        keys = self._kind(self._prefix, stored_shards(clients, self._prefix) or 1)
         share = self._share(clients, keys)
         begun = self._clock()
 
@@ -104,7 +107,7 @@ class ShardLocks:
         released = {shard: lock for shard in shards if (lock := self.held.pop(shard, None))}
         for lock in released.values():
             lock.until = 0.0
-        keys = Keys(self._prefix)
+        keys = self._kind(self._prefix)
 
         def fill(pipe: Any, shard: int) -> None:
             pipe.eval(_UNLOCK, 1, keys.webhook_lock(shard, self._group), self._runner)
@@ -114,7 +117,7 @@ class ShardLocks:
     def leave(self) -> None:
         """Let other runners have all shards now."""
         self.release([*self.held])
-        key = Keys(self._prefix).webhook_runners(self._group)
+        key = self._kind(self._prefix).webhook_runners(self._group)
         self._clients.at(key).zrem(key, self._runner)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ import anyio
 
 from presence.common.backoff import backoff_s, jittered
 from presence.common.scarcity import scarcity
+from presence.store.keys import Keys
 from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.events import Entry, Item
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
@@ -50,6 +51,7 @@ class SendOptions:
         batch: most events of one request.
         attempts: an event becomes a dead letter after so many requests that were answered with an error.
         after: where a new group begins: an entry id, ``0`` for all that is kept, None for new events only.
+        kind: class of key names, if the streams are not those of users.
     """
 
     group: str
@@ -57,6 +59,7 @@ class SendOptions:
     batch: int
     attempts: int
     after: str | None = None
+    kind: type[Keys] = Keys
 
 
 class ShardSender:
@@ -108,6 +111,7 @@ class ShardSender:
             self._prefix,
             options,
             self._options.after,
+            kind=self._options.kind,
             shard=self._lock.shard,
             owns_name=lambda: self._lock.until > self._clock(),
         )

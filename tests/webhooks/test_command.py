@@ -44,6 +44,8 @@ def test_an_unfit_secret_is_refused(
         ("--url", f"http://{'a' * 64}.example/"),
         ("--url", "http://\u2488com/"),
         ("--url", "http://127.0.0.1:1/", "--types", "online,ofline"),
+        ("--url", "http://127.0.0.1:1/", "--types", "online,occupied"),
+        ("--url", "http://127.0.0.1:1/", "--types", ""),
         ("--url", "http://127.0.0.1:1/", "--batch", "0"),
         ("--url", "http://127.0.0.1:1/", "--metrics", "9090"),
     ],

@@ -9,6 +9,7 @@ import anyio
 import pytest
 import trio
 
+from presence.rooms.keys import RoomKeys
 from presence.store.embedded import EmbeddedRedis
 from presence.store.redis_client import Redis, open_client
 from presence.webhooks import runner as runner_module
@@ -17,11 +18,13 @@ from presence.webhooks.http_client import WebhookClient
 from presence.webhooks.metrics import RunnerMetrics
 from presence.webhooks.runner import Runner
 from presence.webhooks.shard_sender import SendOptions
+from tests.rooms.keys_by_hand import HandMadeRooms
 from tests.subscriber.streams import Streams
 from tests.support.webhook_receiver import Event, WebhookReceiver
 
 SECRET = b"a secret of the test"
 DEADLINE_S = 10.0
+SHARDS_METRIC = "presence_webhook_shards"
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +119,53 @@ async def test_only_the_wanted_types_are_sent_and_the_others_acknowledged(setup:
         await until(lambda: streams.pending() == 0)
     assert setup.receiver.uids == ["bob", "gap"]
     assert running.metric("presence_webhook_events_total", result="skipped") == 2
+
+
+async def test_events_of_rooms_are_sent_beside_those_of_users_in_a_group_of_the_same_name(
+    setup: Setup,
+) -> None:
+    rooms, streams = HandMadeRooms(setup.client, 3), Streams(setup.client, 3)
+    streams.write("ann")
+    for kind in ("occupied", "joined", "vacated"):
+        rooms.tell(kind, "lobby", count=int(kind != "vacated"))
+    async with (
+        setup.runner() as users,
+        setup.runner(types=frozenset({"occupied", "vacated"}), kind=RoomKeys) as running,
+    ):
+        await until(lambda: len(setup.receiver.uids) == 3)
+        await until(lambda: (users.metric(SHARDS_METRIC), running.metric(SHARDS_METRIC)) == (3, 3))
+    events = [event for some in setup.receiver.accepted for event in some]
+    assert [each["type"] for each in events if each["type"] != "online"] == ["occupied", "vacated"]
+    occupied = next(each for each in events if each["type"] == "occupied")
+    fields = {name: occupied[name] for name in ("room", "uid", "count", "public", "source")}
+    assert fields == {"room": "lobby", "uid": "ann", "count": 1, "public": 1, "source": 0}
+    assert running.metric("presence_webhook_events_total", result="skipped") == 1
+
+
+async def test_an_event_of_rooms_that_is_refused_becomes_a_dead_letter_of_rooms(setup: Setup) -> None:
+    setup.receiver.answer = lambda events: 422 if events[0].get("count") == 0 else 200
+    rooms = HandMadeRooms(setup.client, 1)
+    for kind, count in (("occupied", 1), ("vacated", 0), ("occupied", 2)):
+        rooms.tell(kind, "lobby", count=count)
+    async with setup.runner(types=frozenset({"occupied", "vacated"}), kind=RoomKeys):
+        await until(lambda: len(setup.receiver.uids) == 2)
+    letters: Any = setup.client.xrange(rooms.keys.dead(0))
+    assert [(letter[b"type"], letter[b"error"]) for _, letter in letters] == [(b"vacated", b"answered 422")]
+
+
+async def test_a_gap_in_the_stream_of_rooms_is_sent(setup: Setup) -> None:
+    rooms = HandMadeRooms(setup.client, 1)
+    rooms.tell("occupied", "lobby")
+    options: dict[str, Any] = {"types": frozenset({"occupied"}), "kind": RoomKeys}
+    async with setup.runner(**options):
+        await until(lambda: setup.receiver.uids == ["ann"])
+    await until(lambda: not other_connections(setup.client))
+    rooms.tell("vacated", "lobby", count=0)
+    rooms.tell("occupied", "lobby", "bob")
+    setup.client.xtrim(rooms.keys.events(0), maxlen=1, approximate=False)
+    async with setup.runner(**options):
+        await until(lambda: len(setup.receiver.uids) == 3)
+    assert setup.receiver.uids == ["ann", "gap", "bob"]
 
 
 async def test_a_failed_request_is_repeated_before_the_next_one(setup: Setup) -> None:

@@ -5,7 +5,9 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from presence.rooms.keys import RoomKeys
 from presence.store.embedded import EmbeddedRedis
+from presence.store.keys import Keys
 from presence.store.redis_client import Redis, open_client
 from presence.webhooks.shard_locks import ShardLocks
 from tests.subscriber.streams import Streams
@@ -24,8 +26,8 @@ class Runners:
         self._stack = stack
         Streams(client, SHARDS)
 
-    def add(self, name: str) -> ShardLocks:
-        locks = ShardLocks(self._url, "presence", "g", name, lock_s=LOCK_S, clock=lambda: self.now)
+    def add(self, name: str, kind: type[Keys] = Keys) -> ShardLocks:
+        locks = ShardLocks(self._url, "presence", "g", name, lock_s=LOCK_S, clock=lambda: self.now, kind=kind)
         self._stack.enter_context(closing(locks))
         return locks
 
@@ -57,6 +59,15 @@ def test_a_second_runner_gets_its_share_when_the_first_releases_it(runners: Runn
     assert given_up.until == 0
     second.renew()
     assert (set(first.held), set(second.held)) == ({0, 2, 4}, {1, 3})
+
+
+def test_runners_for_rooms_share_nothing_with_those_for_users(runners: Runners) -> None:
+    users, rooms = runners.add("a"), runners.add("b", RoomKeys)
+    assert users.renew() == rooms.renew() == set(range(SHARDS))
+    assert set(users.held) == set(rooms.held) == set(range(SHARDS))
+    rooms.leave()
+    users.renew()
+    assert len(users.held) == SHARDS
 
 
 def test_a_renewed_lock_is_the_same_and_a_lost_one_is_not(runners: Runners) -> None:
