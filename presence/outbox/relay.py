@@ -4,8 +4,8 @@ Redis is called one call at a time; other tasks run while a call waits. A round
 
 1. probes all shards every few seconds, and those that failed once their pause is over;
 2. compares some sessions with their records now and then (see `reconciler`);
-3. sends the next step of every shard's writer in one call. Ends go only to a shard that has just answered,
-   when its gate lets them (see `end_gate`); before a generation is opened, the metadata are checked;
+3. sends the next step of every shard's writer in one call. Before a generation is opened, the metadata are
+   checked. Ends go only to a shard that has just answered, when its gate lets them (see `end_gate`);
 4. closes circuit breakers, logs, and waits until there is enough to send.
 
 A failed step is sent again after a pause; no change is ever dropped for a failure. An answer that a retry may
@@ -278,15 +278,17 @@ class Relay:
             self._take_new_id()
         node = self.node
         planned = await self._plan()
+        planned_at = self.clock()
+        opening = [writer for writer, step in planned if _is_opening(step)]
+        failures = await self._check_before_opening(opening)
         now = self.clock()
         # If a server hung, an end sent now could be handled before logins that were pending on peers.
         unsure = [writer for writer, step in planned if not writer.gate.is_fresh(now) and _has_end(step)]
-        failures = await self._probe(unsure)
+        failures += await self._probe(unsure)
         if unsure:
             planned = await self._plan()
-        planned = self._without_early_ends(planned, now)
-        failures += await self._check_before_opening([w for w, step in planned if _is_opening(step)])
-        planned = [(w, step) for w, step in planned if not _is_opening(step) or self._may_open(w)]
+        planned = self._without_early_ends(planned, planned_at, unsure)
+        planned = [(w, step) for w, step in planned if not _is_opening(step) or self._may_open(w, opening)]
         if not planned or node != self.node:  # the id was given up meanwhile: the plan is void
             return failures
         return failures + await self._send(planned)
@@ -365,17 +367,28 @@ class Relay:
                 await self.runtime.sleep(0)
         return planned
 
-    def _without_early_ends(self, planned: list[PlannedStep], planned_at: float) -> list[PlannedStep]:
+    def _without_early_ends(
+        self, planned: list[PlannedStep], planned_at: float, probed: Sequence[ShardWriter]
+    ) -> list[PlannedStep]:
         """Return the steps that need not wait because of their ends; note when the others are due.
 
         A step waits once. When this task is late, its shard may have been quiet so long that the gate asks
         for another wait; but the one that was over when the step was planned has served its purpose.
 
+        Calls about other shards may have hung since a shard answered. Then its ends are for the next round,
+        which probes it first.
+
         Args:
             planned: all steps.
             planned_at: when they were planned first, before any probe.
+            probed: the shards that were probed since.
         """
         now = self.clock()
+        planned = [
+            (writer, step)
+            for writer, step in planned
+            if writer in probed or writer.gate.is_fresh(now) or not _has_end(step)
+        ]
         have_waited = {shard for shard, due_at in self._ends_due_at.items() if due_at <= planned_at}
         self._ends_due_at = {
             writer.shard: due_at
@@ -404,8 +417,8 @@ class Relay:
         # A node that slept for days asks before it registers what it knows.
         return await self._probe([writer for writer in writers if writer.has_opened])
 
-    def _may_open(self, writer: ShardWriter) -> bool:
-        return self.is_reachable(writer) and writer.is_sending
+    def _may_open(self, writer: ShardWriter, checked: Sequence[ShardWriter]) -> bool:
+        return writer in checked and self.is_reachable(writer) and writer.is_sending
 
     def _take_new_id(self) -> None:
         old, self.node = self.node, self.callbacks.new_node_id()

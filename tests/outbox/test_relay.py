@@ -1,6 +1,6 @@
 """The relay with a small fake store, in mock time, and once with a real server."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
 from presence.outbox.backlog import MAX_PLANNED_PER_CALL
 from presence.outbox.batches import BATCH_ITEMS
-from presence.outbox.end_gate import CATCH_UP_DELAY_S
+from presence.outbox.end_gate import CATCH_UP_DELAY_S, MIN_OUTAGE_S
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import (
@@ -64,8 +64,10 @@ class FakeStore:
         self.now_ms = 0  # of the shards
         self.inboxes: dict[int, list[NodeNotice]] = {}  # of the node, by shard
         self.checks = 0
+        self.hangs: Callable[[], None] = lambda: None  # called with each call but those that apply steps
 
     def check_meta(self, shards: Collection[int] = ()) -> None:
+        self.hangs()
         self._fail()
         if self.meta_away:
             raise StoreUnavailable("away")
@@ -103,6 +105,7 @@ class FakeStore:
     def probe(
         self, node: str, inbox_read: Mapping[int, int]
     ) -> dict[int, Probe | StoreUnavailable | StoreError]:
+        self.hangs()
         if self.fail is not None:
             return dict.fromkeys(inbox_read, self.fail)
         self.probed += inbox_read
@@ -567,3 +570,31 @@ async def test_an_end_that_waits_for_other_nodes_does_not_wait_for_another_shard
         await trio.sleep(0.01)
     await until(lambda: relaying.applied.count("u1") == 2, look_s=0.01)
     assert trio.current_time() - began < CATCH_UP_DELAY_S + GATHER_S / 2
+
+
+@pytest.mark.parametrize("cause", ["a check before another shard is opened", "a probe of another shard"])
+async def test_an_end_does_not_go_right_after_a_call_for_another_shard_that_hung(
+    cause: str, clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Logins of its user may be pending on other nodes, and the shard was not asked since."""
+    relaying = await Relaying(lease_holders=lambda: ("second",)).run(nursery)
+    relaying.outbox.extend([login("u1"), login("u2")])
+    await until(lambda: len(relaying.applied) == 2)
+    await trio.sleep(PROBE_INTERVAL_S + 1.0)
+    relaying.outbox.append(login("x1"))  # shard 1 has just answered
+    await trio.sleep(GATHER_S + 0.01)
+    hung_at: list[float] = []
+
+    def hang() -> None:
+        if not hung_at:
+            clock.jump(MIN_OUTAGE_S / 2)
+            hung_at.append(trio.current_time())
+
+    relaying.fake.hangs = hang
+    if cause.startswith("a check"):
+        relaying.relay.writers[2].request_resync()
+        relaying.outbox.append(end("u1"))
+    else:
+        relaying.outbox.extend([end("u1"), end("u2")])
+    await until(lambda: relaying.applied.count("u1") == 2, look_s=0.001)
+    assert trio.current_time() - hung_at[0] >= CATCH_UP_DELAY_S

@@ -52,9 +52,9 @@ class Setup:
         }
         client = WebhookClient(self.receiver.url, [SECRET], timeout_s)
         metrics = RunnerMetrics()
-        runner = Runner(
-            self.url, "presence", SendOptions(**(chosen | options)), client, metrics=metrics, name="a"
-        )
+        chosen |= options
+        name = f"of {'rooms' if 'kind' in chosen else 'users'}"
+        runner = Runner(self.url, "presence", SendOptions(**chosen), client, metrics=metrics, name=name)
         await runner.join()
         running = Running(metrics, anyio.Event())
         async with trio.open_nursery() as nursery:
