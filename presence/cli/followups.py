@@ -28,7 +28,7 @@ from presence.common.text import json_line, named, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
 from presence.followups.handler_loader import HandlerError
 from presence.followups.handler_loader import load as load_handler
-from presence.followups.run_scheduler import RETRY_MAX_S, FollowUpScheduler, scheduler_outage
+from presence.followups.run_scheduler import FollowUpScheduler, scheduler_outage
 from presence.ops.explain_text import moment
 from presence.timers.interface import TimerError
 
@@ -160,7 +160,7 @@ class _Printed:
 
 
 def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
-    run_worker(scheduler, scheduler_outage(_Printed()), stop, RETRY_MAX_S)
+    run_worker(scheduler, scheduler_outage(_Printed()), stop)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,6 @@ def _run(place: DataLocation) -> int:
 
     from presence.common import logs  # noqa: PLC0415
     from presence.rooms.projector import RoomProjector, projector_outage  # noqa: PLC0415
-    from presence.rooms.source_shard import RETRY_MAX_S  # noqa: PLC0415
 
     settings = place.settings
     projector = RoomProjector(
@@ -144,7 +143,7 @@ def _run(place: DataLocation) -> int:
                 raise projector.failure
             print_error("rooms: running")
             outage = projector_outage(structlog.get_logger("presence.rooms"))
-            run_worker(projector, outage, threading.Event(), RETRY_MAX_S)
+            run_worker(projector, outage, threading.Event())
     except KeyboardInterrupt:
         pass
     return OK

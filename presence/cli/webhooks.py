@@ -48,11 +48,10 @@ MIN_SECRET_BYTES: Final = 16
 MAX_FILE_BYTES: Final = 64 * 1024
 
 _RUN: Final = (
-    "Sends events of users, or of rooms, to a URL as signed HTTP requests, at least once, and in order per user "
-    "or room. Any number may run: "
-    "they share the work, and replace each other. A receiver that cannot be reached, or answers 429, 502, "
-    "503 or 504, is tried again for as long as it takes. After --attempts other answers, or time-outs, an "
-    "event becomes a dead letter. Gaps are always sent."
+    "Sends events of users, or of rooms, to a URL as signed HTTP requests: at least once, and in order per "
+    "user or room. Any number may run: they share the work, and replace each other. A receiver that cannot "
+    "be reached, or answers 429, 502, 503 or 504, is tried again for as long as it takes. After --attempts "
+    "other answers, or time-outs, an event becomes a dead letter. Gaps are always sent."
 )
 
 

@@ -8,6 +8,7 @@ import threading
 from typing import Protocol
 
 from presence.common.outage import Outage
+from presence.store.shard_worker import RETRY_MAX_S
 
 
 class LoopedWorker(Protocol):
@@ -19,15 +20,15 @@ class LoopedWorker(Protocol):
         """Do what is due; return the seconds until more is."""
 
 
-def run_worker(worker: LoopedWorker, outage: Outage, stop: threading.Event, retry_s: float) -> None:
-    """Run a worker until `stop` is set; an error of any kind is logged, and it goes on after `retry_s`."""
+def run_worker(worker: LoopedWorker, outage: Outage, stop: threading.Event) -> None:
+    """Run a worker until `stop` is set; an error of any kind is logged, and it goes on after a pause."""
     wait_s = 0.0
     failure: Exception | None
     while not stop.wait(wait_s):
         try:
             wait_s, failure = worker.run_once(), worker.failure
         except Exception as error:  # such as a lack of memory: the thread would end unnoticed
-            wait_s, failure = retry_s, error
+            wait_s, failure = RETRY_MAX_S, error
         with contextlib.suppress(OSError, MemoryError):  # as of a log on a full disk
             if failure is None:
                 outage.worked("run")

@@ -12,8 +12,8 @@ from presence.config.followup_rules import MAX_AFTER_S, MAX_NAME_CHARS, MAX_PAYL
 from presence.followups.script_calls import Addition, add_call, cancel_call, script_keys
 from presence.protocol.schema import uid_complaint
 from presence.store.keys import Keys
-from presence.store.records import number_of_shards
 from presence.store.script_runner import Call, Scripting
+from presence.store.shard_worker import stored_number_of_shards
 from presence.timers.interface import MAX_ID_BYTES, TimerError, TimerFull
 
 PAGE_SIZE: Final = 500  # follow-ups, roughly
@@ -132,14 +132,9 @@ class FollowUps:
 
     def _keys(self) -> Keys:
         if self._shards is None:
-            meta = Keys(self._prefix).meta
-            (stored,) = self._scripting.commands(meta, [("HGET", meta, "shards")])
-            try:
-                self._shards = number_of_shards(meta, stored)
-            except ValueError as error:
-                raise StoreError(str(error)) from error
+            self._shards = stored_number_of_shards(self._scripting, self._prefix)
             if self._shards is None:
-                raise StoreError(f"no server has written there yet: {meta} is not set")
+                raise StoreError(f"no server has written there yet: {Keys(self._prefix).meta} is not set")
         return Keys(self._prefix, self._shards)
 
     def _one(self, call: Call) -> list[Any]:

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.common.backoff import backoff_s, jittered
-from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.errors import StoreError
 from presence.common.outage import EventLog, Outage
 from presence.config.followup_rules import Rule
 from presence.followups.script_calls import (
@@ -25,17 +24,14 @@ from presence.followups.script_calls import (
     run_call,
 )
 from presence.store.keys import Keys
-from presence.store.records import number_of_shards
 from presence.store.script_runner import Scripting
+from presence.store.shard_worker import RETRY_FIRST_S, RETRY_MAX_S, ShardWorker
 
 POLL_INTERVAL_S: Final = 1.0  # between two runs of an idle shard: an event is read at most this late
 MIN_POLL_INTERVAL_S: Final = 0.05  # where a rule's delay is shorter than that
 MIN_RUN_INTERVAL_S: Final = 0.02  # between two runs of a shard: follow-ups due meanwhile share a run
 BUSY_JITTER_S: Final = 0.3  # spreads the schedulers that wait for one that died
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 2.0  # between two attempts while Redis is unreachable
 REINDEX_INTERVAL_S: Final = 1.0  # between two calls of the walk over all follow-ups
-META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored the number of shards
 _WAITING_EVENT: Final = "follow-ups waiting for Redis"
 
 
@@ -68,7 +64,7 @@ class SchedulerCounters:
 _COUNTED_BY_SCRIPT: Final = ("events", "planned", "cancelled", "delivered", "dropped", "refused", "gaps")
 
 
-class FollowUpScheduler:
+class FollowUpScheduler(ShardWorker):
     """Runs the script of each shard when it is due. Used from one thread at a time.
 
     Args:
@@ -80,7 +76,6 @@ class FollowUpScheduler:
 
     Attributes:
         counters: results so far.
-        failure: an error of the last run, or None.
     """
 
     def __init__(
@@ -93,9 +88,8 @@ class FollowUpScheduler:
         kept: int = STREAM_MAXLEN,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._scripting = Scripting(url)
-        self._prefix = prefix
-        self._shards = shards
+        self.counters = SchedulerCounters()
+        super().__init__(Scripting(url), prefix, shards, self.counters)
         self._kept = kept
         self._clock = clock
         self._name = secrets.token_hex(8)
@@ -105,26 +99,11 @@ class FollowUpScheduler:
         self._poll_interval_s = max(MIN_POLL_INTERVAL_S, min(POLL_INTERVAL_S, shortest_s / 2))
         self._due: dict[int, float] = {}  # by shard, the time of the next run
         self._started: set[int] = set()  # shards that are known to have had runs
-        self._failed = 0  # in a row
         # The walk over all follow-ups: its shard, cursor, and next call; what it finds for recount.lua.
         self._walk_shard, self._walk_cursor, self._walk_at = 0, "0", 0.0
         self._missing_bytes, self._recounts = 0.0, 0
-        self.counters = SchedulerCounters()
-        self.failure: Exception | None = None
 
-    def run_once(self) -> float:
-        """Run the shards that are due; return the seconds until the next one is.
-
-        A failed call is counted, kept in `failure` and repeated later: nothing is lost.
-        """
-        self.failure = None
-        try:
-            shards = self._known_shards()
-        except (StoreUnavailable, StoreError) as error:
-            self._note_failure(error)
-            return self._retry_s()
-        if shards is None:
-            return META_POLL_INTERVAL_S
+    def _run(self, shards: int) -> float:
         keys, now = Keys(self._prefix, shards), self._clock()
         due_shards = [shard for shard in range(shards) if self._due.get(shard, now) <= now]
         calls = [
@@ -136,7 +115,6 @@ class FollowUpScheduler:
             self._due[shard] = self._clock() + self._process_answer(shard, answer)
         if not self.failure:
             self._reindex(keys)
-        self._failed = self._failed if self.failure else 0
         return max(0.0, min(self._due.values()) - self._clock())
 
     def _reindex(self, keys: Keys) -> None:
@@ -173,20 +151,6 @@ class FollowUpScheduler:
         if isinstance(answer, Exception):
             self._note_failure(answer)
 
-    def close(self) -> None:
-        """Close the connections; a call in another thread fails."""
-        self._scripting.close()
-
-    def _known_shards(self) -> int | None:
-        if self._shards is None:
-            meta = Keys(self._prefix).meta
-            (stored,) = self._scripting.commands(meta, [("HGET", meta, "shards")])
-            try:
-                self._shards = number_of_shards(meta, stored)
-            except ValueError as error:
-                raise StoreError(str(error)) from error
-        return self._shards
-
     def _process_answer(self, shard: int, answer: Any) -> float:
         """Process an answer; return the seconds until the next run of the shard."""
         if isinstance(answer, Exception):
@@ -204,15 +168,6 @@ class FollowUpScheduler:
             return 0.0
         next_s = self._poll_interval_s if ms < 0 else min(self._poll_interval_s, ms / 1000)
         return max(MIN_RUN_INTERVAL_S, next_s)
-
-    def _note_failure(self, error: Exception) -> None:
-        if self.failure is None:
-            self.failure = error
-            self._failed += 1
-        self.counters.failures += 1
-
-    def _retry_s(self) -> float:
-        return jittered(backoff_s(self._failed - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
 
 def scheduler_outage(log: EventLog) -> Outage:
