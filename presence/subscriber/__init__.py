@@ -28,9 +28,9 @@ The logger of Python's `logging` is ``presence.subscriber``.
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
-from presence.subscriber.arguments import After, source_of
+from presence.subscriber.arguments import After, ReadingOptions, source_of
 from presence.subscriber.async_subscription import Subscription
 from presence.subscriber.blocking import BlockingSubscription
 from presence.subscriber.consumer_names import ConsumerInUse
@@ -135,85 +135,25 @@ def subscribe(
 
 
 def subscribe_sync(
-    url: str,
-    *,
-    group: str | None = None,
-    consumer: str | None = None,
-    after: After = None,
-    prefix: str = "presence",
-    updates: bool = False,
-    auto_ack: bool = True,
-    max_deliveries: int = 5,
-    claim_idle: float | timedelta = 60.0,
-    prefetch: int = 100,
+    url: str, *, updates: bool = False, auto_ack: bool = True, **options: Unpack[ReadingOptions]
 ) -> BlockingSubscription[Event]:
-    """Return a plain iterator of events; arguments and guarantees are those of `subscribe`."""
-    source = source_of(
-        url,
-        group=group,
-        consumer=consumer,
-        after=after,
-        prefix=prefix,
-        max_deliveries=max_deliveries,
-        claim_idle=claim_idle,
-        prefetch=prefetch,
-    )
-    return BlockingSubscription(source, _decoder(updates), auto_ack=auto_ack)
+    """Return a plain iterator of events; all arguments and guarantees are those of `subscribe`."""
+    return BlockingSubscription(source_of(url, **options), _decoder(updates), auto_ack=auto_ack)
 
 
-def entries(
-    url: str,
-    *,
-    group: str | None = None,
-    consumer: str | None = None,
-    after: After = None,
-    prefix: str = "presence",
-    auto_ack: bool = True,
-    max_deliveries: int = 5,
-    claim_idle: float | timedelta = 60.0,
-    prefetch: int = 100,
-) -> Subscription[Item]:
+def entries(url: str, *, auto_ack: bool = True, **options: Unpack[ReadingOptions]) -> Subscription[Item]:
     """Return an async iterator of the entries as they were written, including unknown types.
 
-    A `Gap` among them was found while reading. Otherwise like `subscribe`.
+    A `Gap` among them was found while reading. Otherwise like `subscribe`, but for `updates`.
     """
-    source = source_of(
-        url,
-        group=group,
-        consumer=consumer,
-        after=after,
-        prefix=prefix,
-        max_deliveries=max_deliveries,
-        claim_idle=claim_idle,
-        prefetch=prefetch,
-    )
-    return Subscription(source, _as_it_is, auto_ack=auto_ack)
+    return Subscription(source_of(url, **options), _as_it_is, auto_ack=auto_ack)
 
 
 def entries_sync(
-    url: str,
-    *,
-    group: str | None = None,
-    consumer: str | None = None,
-    after: After = None,
-    prefix: str = "presence",
-    auto_ack: bool = True,
-    max_deliveries: int = 5,
-    claim_idle: float | timedelta = 60.0,
-    prefetch: int = 100,
+    url: str, *, auto_ack: bool = True, **options: Unpack[ReadingOptions]
 ) -> BlockingSubscription[Item]:
     """Return a plain iterator of the same items as `entries`."""
-    source = source_of(
-        url,
-        group=group,
-        consumer=consumer,
-        after=after,
-        prefix=prefix,
-        max_deliveries=max_deliveries,
-        claim_idle=claim_idle,
-        prefetch=prefetch,
-    )
-    return BlockingSubscription(source, _as_it_is, auto_ack=auto_ack)
+    return BlockingSubscription(source_of(url, **options), _as_it_is, auto_ack=auto_ack)
 
 
 def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> Subscription[Snapshot | Event]:

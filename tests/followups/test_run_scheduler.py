@@ -12,6 +12,7 @@ from presence.common.errors import StoreUnavailable
 from presence.common.runtime import TrioRuntime
 from presence.common.worker_task import WorkerTask
 from presence.config.followup_rules import Rule
+from presence.followups import run_scheduler
 from presence.followups.run_scheduler import POLL_INTERVAL_S, FollowUpScheduler, scheduler_outage
 from presence.store import shard_worker
 from presence.store.keys import Keys
@@ -103,7 +104,7 @@ async def test_the_task_continues_after_an_outage(shard: Shard, monkeypatch: pyt
 async def test_an_unexpected_error_does_not_end_the_server(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_worker, "RETRY_MAX_S", 0.01)
+    monkeypatch.setattr(run_scheduler, "RETRY_MAX_S", 0.01)
     scheduler, failures = shard.scheduler(), iter([ZeroDivisionError])
     real = scheduler.run_once
 
@@ -127,7 +128,7 @@ async def test_an_unexpected_error_does_not_end_the_server(
 async def test_a_lack_of_threads_to_connect_in_is_logged_once(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_worker, "RETRY_MAX_S", 0.01)
+    monkeypatch.setattr(run_scheduler, "RETRY_MAX_S", 0.01)
     task = task_of(shard.scheduler())
     refused: list[int] = []
 
