@@ -114,7 +114,6 @@ def endpoints(handlers: Handlers, page: PageFiles) -> list[Endpoint]:
         Endpoint("POST", "/v1/roster", "act", handlers.change_roster, act="roster"),
         Endpoint("GET", "/v1/rooms", "read", handlers.rooms),
         Endpoint("GET", "/v1/rooms/{name}", "read", handlers.room),
-        Endpoint("GET", "/v1/room", "read", handlers.room_of),
         Endpoint("GET", "/openapi.json", "read", page.describe),
         Endpoint("GET", "/", "read", page.index),
         Endpoint("GET", "/static/{file}", "read", page.file),

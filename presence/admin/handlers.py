@@ -323,13 +323,7 @@ class Handlers:
 
     async def room(self, request: Request) -> Response:
         """A room, and a page of its members if they are asked for."""
-        return await self._room(request, request_checks.room_of_path(request, "/v1/rooms/"))
-
-    async def room_of(self, request: Request) -> Response:
-        """As `room`, with the name in a parameter."""
-        return await self._room(request, request_checks.room_of_query(request))
-
-    async def _room(self, request: Request, name: str) -> Response:
+        name = request_checks.room_of_path(request, "/v1/rooms/")
         members, cursor = request_checks.members_of(request), request.query_params.get("cursor")
         try:
             room, page = await self._sources.queries.room(name, cursor, members)

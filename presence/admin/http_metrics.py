@@ -38,7 +38,6 @@ ROUTES: Final = (
     "/v1/roster/{uid}",
     "/v1/rooms",
     "/v1/rooms/{name}",
-    "/v1/room",
     OTHER,
 )
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", OTHER)

@@ -40,22 +40,13 @@ def uid_of_query(request: Request) -> str:
     Browsers and other clients remove ``.`` and ``..`` from the end of a path, also percent-encoded, so a path
     cannot name these users.
     """
-    return checked_uid(_of_query(request, "uid"))
-
-
-def room_of_query(request: Request) -> str:
-    """Return the parameter `name`; see `uid_of_query`."""
-    return checked_room(_of_query(request, "name"))
-
-
-def _of_query(request: Request, name: str) -> str:
     try:
-        given = parse_qs(request.scope["query_string"].decode("ascii"), True, errors="strict").get(name, [])
+        found = parse_qs(request.scope["query_string"].decode("ascii"), True, errors="strict").get("uid", [])
     except ValueError:
-        raise bad_request(f"bad_{name}", f"a {name} is UTF-8, percent-encoded") from None
-    if len(given) != 1:
-        raise bad_request(f"bad_{name}", f"there must be one {name}")
-    return str(given[0])
+        raise bad_request("bad_uid", "a uid is UTF-8, percent-encoded") from None
+    if len(found) != 1:
+        raise bad_request("bad_uid", "there must be one uid")
+    return checked_uid(found[0])
 
 
 def uid_of_path(request: Request, prefix: str) -> str:

@@ -50,7 +50,6 @@ READS: Final = {
     "GET /v1/roster": "/v1/roster?uid=ann",
     "GET /v1/rooms": "/v1/rooms",
     "GET /v1/rooms/{name}": "/v1/rooms/lobby",
-    "GET /v1/room": "/v1/room?name=lobby",
     "GET /openapi.json": "/openapi.json",
     "GET /": "/",
     "GET /static/{file}": "/static/icon.svg",
