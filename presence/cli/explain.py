@@ -9,7 +9,7 @@ from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import DataLocation, UsageError, add_reader, uid_argument
 from presence.cli.redis_errors import with_redis
 from presence.common.redis_url import redacted
-from presence.common.text import json_line, printable
+from presence.common.text import counted, json_line, printable
 from presence.ops.explain import Explainer
 from presence.ops.explain_text import hour, moment, span
 
@@ -44,7 +44,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {name.replace('_', ' ')}: {_event(event)}"
     stored = report["roster_users"]
     if report["redis"] is None:
-        yield f"  roster: {'none' if stored is None else _users(stored)}"
+        yield f"  roster: {'none' if stored is None else counted(stored, 'user')}"
     for each in report["rooms"]:
         devices = ", ".join(name or "default device" for name in each["devices"])
         yield f"  in room {each['room']} by {devices}: {each['why']}"
@@ -109,7 +109,7 @@ def _shown(session: Mapping[str, Any], *, has_roster: bool) -> str:
     if (expires_in_s := session.get("token_expires_in_s")) is not None:
         parts.append(f"token expires in {span(expires_in_s)}")
     if watches := session.get("watches"):
-        parts.append(f"watches {_users(watches)}")
+        parts.append(f"watches {counted(watches, 'user')}")
     parts += _roster(session, has_roster=has_roster)
     said = {name: session[name] for name in ("meta", "private") if session.get(name)}
     parts += [
@@ -130,8 +130,4 @@ def _roster(session: Mapping[str, Any], *, has_roster: bool) -> Iterator[str]:
     elif has_roster or claimed:
         yield "does not follow the roster"
     if claimed:
-        yield f"its token has a roster of {_users(claimed)}"
-
-
-def _users(count: int) -> str:
-    return "1 user" if count == 1 else f"{count} users"
+        yield f"its token has a roster of {counted(claimed, 'user')}"

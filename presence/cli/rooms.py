@@ -18,7 +18,7 @@ from presence.cli.options import (
 )
 from presence.cli.redis_errors import with_redis
 from presence.cli.worker_loop import run_worker
-from presence.common.text import json_line, printable
+from presence.common.text import counted, json_line, printable
 from presence.ops.explain_text import moment
 from presence.reader import MAX_LARGEST, PresenceReader
 from presence.rooms.rebuild import rebuild_rooms
@@ -97,9 +97,8 @@ def _show(reader: PresenceReader, args: argparse.Namespace, _place: DataLocation
         print(json_line({**asdict(room), **({"members": members} if args.members else {})}))
         return OK
     since = f"  occupied since {moment(room.since_ms)}" if room.since_ms is not None else ""
-    print(
-        f"{printable(room.name)}  {room.count} members, {room.count - room.public} of them invisible{since}"
-    )
+    counts = f"{counted(room.count, 'member')}, {room.count - room.public} invisible"
+    print(f"{printable(room.name)}  {counts}{since}")
     for uid, member in members.items():
         print(f"  {printable(uid)}  {'invisible' if member['invisible'] else member['status']}")
     return OK
@@ -114,8 +113,9 @@ def _rebuild(reader: PresenceReader, args: argparse.Namespace, place: DataLocati
             "off, or presence rooms run, reaches all shards"
         )
         return FAILED
-    told = f"{done.users} users, {done.corrected} members corrected, {done.removed} removed"
-    print(json_line(asdict(done)) if args.json else f"rooms rebuilt: {told}, {done.seconds:.2f} s")
+    users, corrected = counted(done.users, "user"), counted(done.corrected, "member")
+    told = f"{users}, {corrected} corrected, {done.removed} removed, {done.seconds:.2f} s"
+    print(json_line(asdict(done)) if args.json else f"rooms rebuilt: {told}")
     return OK
 
 

@@ -9,7 +9,7 @@ from presence.cli.ban import add_banned, check_banned
 from presence.cli.errors import OK
 from presence.cli.options import DataLocation, add_reader
 from presence.cli.redis_errors import caller, with_redis
-from presence.common.text import json_line, printable
+from presence.common.text import counted, json_line, printable
 from presence.ops import ban
 from presence.reader import PresenceReader
 
@@ -42,10 +42,8 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
         return OK
     width = max(len(printable(uid)) for uid in lifted)
     for uid, devices in lifted.items():
-        noun = "ban" if len(devices) == 1 else "bans"
-        print(
-            f"{printable(uid):<{width}}  {f'{len(devices)} {noun} lifted' if devices else 'was not banned'}"
-        )
+        done = f"{counted(len(devices), 'ban')} lifted" if devices else "was not banned"
+        print(f"{printable(uid):<{width}}  {done}")
     return OK
 
 

@@ -51,6 +51,11 @@ def named(text: str) -> str:
     return _CODE.sub(lambda code: chr(int(code[1], 16)) if int(code[1], 16) <= 0x10FFFF else code[0], text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 room``, ``2 rooms``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def json_line(values: Mapping[str, Any]) -> str:
     """Return `values`, which must be plain data, as one line of JSON in ASCII."""
     # JSON does not require DEL to be escaped; terminals do.
