@@ -72,7 +72,7 @@ class CrowdStatus:
     lost: Counter[str] = field(default_factory=Counter)  # connections that clients did not mean to end
     broken: Counter[str] = field(default_factory=Counter)  # promises
     late_max_s: float = 0.0
-    watch_s: list[float] = field(default_factory=list)  # of each watch until its answer
+    watch_s: list[float] = field(default_factory=list, repr=False)  # of each watch until its answer
 
     def __add__(self, other: CrowdStatus) -> CrowdStatus:
         found = {name: value + getattr(other, name) for name, value in vars(self).items()}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.watches.crowd import STATUS_NUMBERS, CrowdLog, Views, entry_id_number
+from benchmarks.watches.crowd import STATUS_NUMBERS, CrowdLog, CrowdStatus, Views, entry_id_number
 from benchmarks.watches.friends import rows
 from benchmarks.watches.graph import FriendGraph, distinct_friends, random_graph
 from benchmarks.watches.truth import TrueState, UserChange, compare_views, judge_deliveries
@@ -154,3 +154,9 @@ def test_rows_give_user_status_and_id() -> None:
 def test_everyone_has_a_friend() -> None:
     graph = random_graph(300, 1.2)
     assert all(graph.friends_of(user) for user in range(300))
+
+
+def test_a_crowd_that_is_not_done_is_reported_by_counts_only() -> None:
+    shown = repr(CrowdStatus(watching=7, watch_s=[0.123] * 5000))
+    assert "watching=7" in shown
+    assert len(shown) < 500
