@@ -45,7 +45,7 @@ class App:
         workers = Workers(context.lines, context.first_number)
         self.sources = Sources(
             workers=workers,
-            sampler=Sampler(workers, context.redis_url, settings.prefix),
+            sampler=Sampler(workers, context.redis_url, settings.prefix, has_rooms=settings.rooms != "off"),
             queries=RedisQueries(context.redis_url, settings.prefix, settings.roster_memory),
             broadcaster=EventBroadcaster(context.redis_url, settings.prefix),
             history=EventHistory(context.redis_url, settings.prefix),

@@ -134,6 +134,8 @@ class RedisStatus:
     online: int | None = None  # number of users online
     nodes: Sequence[NodeState] | None = None  # those with a lease
     redis: RedisHealth | None = None  # its health; None: not read yet
+    rooms: Mapping[str, int] | None = None  # the largest, and the number of members of each
+    has_rooms: bool = False  # whether they are read
 
 
 def point_of(at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, online: int | None) -> Point:
@@ -158,6 +160,7 @@ def snapshot(
     samples = _samples(answers)
     point = point_of(at_ms, answers, speeds, cluster.online)
     _, online, sessions, connections, packets, *_ = point
+    rooms = None if cluster.rooms is None else [{"name": n, "count": c} for n, c in cluster.rooms.items()]
     return {
         "at_ms": at_ms,
         "point": point,
@@ -172,6 +175,7 @@ def snapshot(
         "delays": summed_histogram([part(part(s, "histograms"), "detection_delay") for s in samples]),
         "nodes": None if cluster.nodes is None else _nodes(cluster.nodes),
         "redis": None if cluster.redis is None else asdict(cluster.redis),
+        **({"rooms": rooms} if cluster.has_rooms else {}),
     }
 
 

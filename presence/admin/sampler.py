@@ -27,6 +27,8 @@ from presence.store.shard_clients import ShardClients
 SAMPLE_INTERVAL_S: Final = 1.0
 UNSEEN_INTERVAL_S: Final = 5.0  # without viewers
 NODES_INTERVAL_S: Final = 2.0
+ROOMS_INTERVAL_S: Final = 2.0
+LARGEST_ROOMS: Final = 10
 REDIS_INTERVAL_S: Final = 5.0
 REDIS_TIMEOUT_S: Final = 3.0  # values of Redis are shown for no longer if it stops answering
 
@@ -34,18 +36,21 @@ log = structlog.get_logger("presence.admin")
 
 
 class Sampler:
-    """Builds the snapshots; `history` is of the past day, `cluster` has the last values from Redis."""
+    """Builds the snapshots; `history` is of the past day, `cluster` has the last values from Redis.
 
-    def __init__(self, workers: Workers, redis_url: str, prefix: str) -> None:
+    `has_rooms`: whether the largest rooms are among them.
+    """
+
+    def __init__(self, workers: Workers, redis_url: str, prefix: str, *, has_rooms: bool = False) -> None:
         self._workers = workers
         self._reader = PresenceReader(redis_url, prefix=prefix)
         self._access = ShardClients(redis_url)
         self._rates = Rates()
-        self._limiter = trio.CapacityLimiter(3)  # a thread per query of `run`
+        self._limiter = trio.CapacityLimiter(4)  # a thread per query of `run`
         self._viewers: set[Callable[[bytes], None]] = set()
         self._viewer_came = trio.Event()
         self.history = History()
-        self.cluster = RedisStatus()
+        self.cluster = RedisStatus(has_rooms=has_rooms)
 
     async def run(self) -> None:
         try:
@@ -53,6 +58,8 @@ class Sampler:
                 nursery.start_soon(self._watch, SAMPLE_INTERVAL_S, self._reader.count, "online")
                 nursery.start_soon(self._watch, NODES_INTERVAL_S, self._reader.nodes, "nodes")
                 nursery.start_soon(self._watch, REDIS_INTERVAL_S, self._read_health, "redis")
+                if self.cluster.has_rooms:
+                    nursery.start_soon(self._watch, ROOMS_INTERVAL_S, self._read_rooms, "rooms")
                 await self._sample_all()
         finally:
             self._reader.close()
@@ -110,6 +117,9 @@ class Sampler:
 
     def _read_health(self) -> RedisHealth:
         return read_health(self._access, self._reader.keys().shards)
+
+    def _read_rooms(self) -> dict[str, int]:
+        return self._reader.rooms(largest=LARGEST_ROOMS)
 
     def _store(self, name: str, result: Any) -> None:
         self.cluster = replace(self.cluster, **{name: result})

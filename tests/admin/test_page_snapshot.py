@@ -71,6 +71,13 @@ def test_a_node_has_its_share_of_all_sessions() -> None:
     assert [node["share"] for node in made["nodes"]] == [0.75, 0.25, 0.0]
 
 
+def test_the_largest_rooms_are_shown_only_if_they_are_read() -> None:
+    assert "rooms" not in snapshot(7, [], Speeds(), RedisStatus())
+    assert snapshot(7, [], Speeds(), RedisStatus(has_rooms=True))["rooms"] is None
+    made = snapshot(7, [], Speeds(), RedisStatus(rooms={"lobby": 3, "game": 1}, has_rooms=True))
+    assert made["rooms"] == [{"name": "lobby", "count": 3}, {"name": "game", "count": 1}]
+
+
 def test_after_the_clock_was_set_back_points_replace_those_that_are_later() -> None:
     history = History()
     for second in range(0, 400, 10):

@@ -6,7 +6,7 @@ import { Delays } from "./delays.js";
 import { byId, setText, setVisible } from "./dom.js";
 import { Feed } from "./feed.js";
 import { LiveStream } from "./stream.js";
-import { Nodes, Workers, showRedis } from "./tables.js";
+import { Nodes, Workers, showRedis, showRooms } from "./tables.js";
 import { count, duration, rate, timeOfDay, escapeInvisible } from "./text.js";
 import { User } from "./user.js";
 import { WheelView } from "./wheel.js";
@@ -93,6 +93,7 @@ function update(sample) {
   nodes.update(sample);
   workers.update(sample);
   showRedis(sample.redis);
+  showRooms(sample.rooms);
   showState();
 }
 

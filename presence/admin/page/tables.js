@@ -1,4 +1,4 @@
-// Nodes, this machine's workers, and Redis.
+// Nodes, this machine's workers, Redis, and the largest rooms.
 
 import { bar, byId, element, syncChildren, setText, setBar, setVisible } from "./dom.js";
 import { NO_VALUE, bytes, count, duration, isNumber, milliseconds, percent, escapeInvisible } from "./text.js";
@@ -169,4 +169,22 @@ export function showRedis(redis) {
   setField(list, "shards", redis.servers > 1 ? `${count(redis.shards)} on ${count(redis.servers)} servers` : count(redis.shards));
   setField(list, "evicted keys", count(redis.evicted_keys));
   setField(list, "version", escapeInvisible([redis.server, redis.version].filter(Boolean).join(" ") || NO_VALUE));
+}
+
+/** Show the rooms with the most members; without the setting `rooms` there is no panel. */
+export function showRooms(rooms) {
+  setVisible(byId("rooms-area"), rooms !== undefined);
+  setVisible(byId("rooms-empty"), !rooms?.length);
+  setText(byId("rooms-empty"), rooms ? "no room has members" : "unknown: Redis does not answer");
+  const most = Math.max(1, ...(rooms ?? []).map((room) => room.count));
+  syncChildren(byId("rooms"), rooms ?? [], ({ name }) => name, newRoom, (row, room) => {
+    const [name, members, share] = row.children;
+    setText(name, escapeInvisible(room.name));
+    setText(members, count(room.count));
+    setBar(share, room.count / most);
+  });
+}
+
+function newRoom() {
+  return element("li", {}, element("bdi"), value(), bar(0));
 }

@@ -11,6 +11,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from loadtest.servers import PresenceServer
+from presence.client import connect_blocking
 from presence.loadtest.client_loop import ClientLoop, LoopThread
 from presence.rosters import PresenceRosters
 from presence.store.embedded import EmbeddedRedis
@@ -66,6 +67,10 @@ LABEL_TOPS = """
 const tops = [...document.querySelectorAll(".figure dt")].map((label) => label.getBoundingClientRect().top);
 return [...new Set(tops)];
 """
+ROOMS = (
+    "return [...document.querySelectorAll('#rooms li')]"
+    ".map((row) => [...row.children].slice(0, 2).map((each) => each.textContent))"
+)
 ROWS = "return [...document.querySelectorAll('#feed li')].map((row) => [row.dataset.type, row.textContent])"
 
 
@@ -195,6 +200,7 @@ def test_the_page_is_readable_wherever_it_is_read(redis_server: EmbeddedRedis, b
     ):
         open_page(browser, page_of(server))
         silence((clients[uid] for uid in uids[-40:]), within_s=T_S)
+        assert not browser.find("rooms-area").is_displayed(), "the setting rooms is off"
         browser.search(uids[2])
         wait_until(lambda: browser.text("user-status") == "online", "somebody is looked at")
         for dark in (False, True):
@@ -213,6 +219,26 @@ def test_the_page_is_readable_wherever_it_is_read(redis_server: EmbeddedRedis, b
         pairs = [(browser.wheel(), browser.wheel()) for _ in range(4)]
         assert any(one == other for one, other in pairs), "nothing moves for whoever wants no motion"
         assert browser.breaches() == []
+        assert browser.complaints() == []
+
+
+def test_the_largest_rooms_are_shown(redis_server: EmbeddedRedis, browser: Browser) -> None:
+    flags = ("--redis", redis_server.url, *ADMIN, "--rooms", "open")
+    with running_server(*flags) as server:
+        host, port = server.address
+        with (
+            connect_blocking(host, port, uid="ann", rooms=["lobby", LONG[:64]]),
+            connect_blocking(host, port, uid="bob", rooms=["lobby"]),
+        ):
+            open_page(browser, page_of(server))
+            wanted = [["lobby", "2"], [LONG[:64], "1"]]
+            wait_until(lambda: browser.run(ROOMS) == wanted, f"both rooms: {browser.run(ROOMS)}")
+            for dark in (False, True):
+                browser.look(*DESKTOP, dark=dark)
+                wait_until(lambda: browser.run(FAINT) == [], f"each text stands out: {browser.run(FAINT)}", 5)
+            browser.look(360, 740)
+            assert browser.run("return document.documentElement.scrollWidth") <= 360
+        wait_until(lambda: browser.text("rooms-empty") == "no room has members", "both have left")
         assert browser.complaints() == []
 
 
