@@ -2,7 +2,7 @@
 
 import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 NODE_PARTS: Final = ("sessions", "pending")  # of a node in a shard, besides its hash
 
@@ -40,8 +40,12 @@ class Keys:
         shards: number of shards of the users (S).
         database: number of the database of the keys. All databases of a server share its channels, so
             channels of a database other than 0 include its number.
+
+    Attributes:
+        part: of the names of keys of consumer groups; subclasses have groups of other streams.
     """
 
+    part: ClassVar[str] = ""
     prefix: str = "presence"
     shards: int = 1
     database: int = 0
@@ -100,23 +104,23 @@ class Keys:
 
     def dead(self, shard: int) -> str:
         """Stream of dead letters: events that a consumer group gave up after several deliveries."""
-        return f"{self.prefix}:{{{shard}}}:dead"
+        return f"{self.prefix}:{{{shard}}}{self.part}:dead"
 
     def errors(self, shard: int, group: str) -> str:
         """Hash: entry id to its last error in a consumer group; only entries not handled yet."""
-        return f"{self.prefix}:{{{shard}}}:errors:{group}"
+        return f"{self.prefix}:{{{shard}}}{self.part}:errors:{group}"
 
     def consumer(self, shard: int, group: str, consumer: str) -> str:
         """String: which process has the name of a group's consumer that the program gave it; expires."""
-        return f"{self.prefix}:{{{shard}}}:consumer:{group}:{consumer}"
+        return f"{self.prefix}:{{{shard}}}{self.part}:consumer:{group}:{consumer}"
 
     def webhook_lock(self, shard: int, group: str) -> str:
         """String: which runner of webhooks sends the shard's events to a consumer group; expires."""
-        return f"{self.prefix}:{{{shard}}}:webhooks:{group}"
+        return f"{self.prefix}:{{{shard}}}{self.part}:webhooks:{group}"
 
     def webhook_runners(self, group: str) -> str:
         """Sorted set: the group's runners of webhooks, by when they announced themselves; expires."""
-        return f"{self.prefix}:webhooks:{group}"
+        return f"{self.prefix}{self.part}:webhooks:{group}"
 
     def answers(self, shard: int, token: str) -> str:
         """Hash: node to its answer to a question about a user of the shard; expires in seconds."""
