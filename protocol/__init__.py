@@ -32,6 +32,7 @@ from presence.protocol.constants import (
     UID_MAX_BYTES,
     UIDS_MAX,
     VERSION,
+    WATCHED_ROOMS_MAX,
     Code,
     Kind,
 )
@@ -52,6 +53,7 @@ from presence.protocol.packet import (
     ok,
     presence,
     query,
+    rooms,
     unwatch,
     update,
     watch,
@@ -64,7 +66,7 @@ from presence.protocol.packet_effects import (
     ServerAnswer,
     is_activity,
 )
-from presence.protocol.rows import Row, from_row, to_row
+from presence.protocol.rows import RoomRow, Row, from_row, to_row
 from presence.protocol.schema import check_payload
 
 __all__ = [
@@ -90,6 +92,7 @@ __all__ = [
     "UIDS_MAX",
     "UID_MAX_BYTES",
     "VERSION",
+    "WATCHED_ROOMS_MAX",
     "Code",
     "ConnectionState",
     "Decoder",
@@ -99,6 +102,7 @@ __all__ = [
     "Packet",
     "ProtocolError",
     "Reaction",
+    "RoomRow",
     "Row",
     "ServerAnswer",
     "changes",
@@ -121,6 +125,7 @@ __all__ = [
     "ok",
     "presence",
     "query",
+    "rooms",
     "to_row",
     "unwatch",
     "update",

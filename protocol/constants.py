@@ -27,6 +27,7 @@ class Kind(IntEnum):
     DELIVER = 67
     GOODBYE = 68
     CHANGES = 69
+    ROOMS = 70
 
 
 class Code(IntEnum):
@@ -128,6 +129,7 @@ DEVICE_MAX_BYTES: Final = 64  # a UUID or a vendor's installation id fits
 CLASS_MAX_BYTES: Final = 32  # of a device: phone, desktop, web
 ROOM_MAX_BYTES: Final = 64  # a UUID with a word before it fits; it becomes part of Redis keys
 ROOMS_MAX: Final = 16  # of a session: their names are in its record and in each of the user's events
+WATCHED_ROOMS_MAX: Final = 64  # of a request and of a connection: more than one page of an app shows
 NAMES_MAX: Final = 8  # in a list of them: more than there are things to hide
 META_MAX_BYTES: Final = 256  # packed; kept in memory per session, and sent with each state
 META_TEXT_MAX_BYTES: Final = 512  # as JSON text, in which it lies in Redis, and in each of the user's events

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from presence.protocol.constants import Code, Kind
-from presence.protocol.rows import Row
+from presence.protocol.rows import RoomRow, Row
 
 NO_PAYLOAD: Final[Mapping[str, Any]] = MappingProxyType({})  # shared by all packets without a payload
 
@@ -109,32 +109,51 @@ def logout(reason: str | None = None, *, id: int | None = None) -> Packet:
     return _packet(Kind.LOGOUT, id, reason=reason)
 
 
-def query(uids: Iterable[str], *, id: int | None = None, detail: bool | None = None) -> Packet:
-    """Request the current states of some users, with ``detail`` also those of their devices."""
-    return _packet(Kind.QUERY, id, uids=list(uids), detail=detail)
+def query(
+    uids: Iterable[str] = (),
+    *,
+    id: int | None = None,
+    detail: bool | None = None,
+    rooms: Iterable[str] | None = None,
+) -> Packet:
+    """Request the current states of some users, with ``detail`` also those of their devices, or of rooms."""
+    rooms = None if rooms is None else list(rooms)
+    return _packet(Kind.QUERY, id, uids=list(uids), detail=detail, rooms=rooms)
 
 
 def watch(
-    uids: Iterable[str],
+    uids: Iterable[str] = (),
     *,
     id: int | None = None,
     detail: bool | None = None,
     visibility_pass: str | None = None,
     roster: bool | None = None,
+    rooms: Iterable[str] | None = None,
 ) -> Packet:
     """Request the states of some users, and each later change; a pass lets the client see more users.
 
     With ``detail`` the states have devices, from then on in all changes that this connection is sent. With
     ``roster`` the users in the roster of the session's user are watched, too, and changes of it followed.
+    A watch of ``rooms`` is of nothing else, here and below.
     """
     payload = {"uids": list(uids), "detail": detail, "pass": visibility_pass, "roster": roster}
+    payload["rooms"] = None if rooms is None else list(rooms)
     return _packet(Kind.WATCH, id, **payload)
 
 
 def unwatch(
-    uids: Iterable[str] | None = None, *, id: int | None = None, roster: bool | None = None
+    uids: Iterable[str] | None = None,
+    *,
+    id: int | None = None,
+    roster: bool | None = None,
+    rooms: Iterable[str] | None = None,
 ) -> Packet:
-    """Stop watching some users, all of them if ``uids`` is None; with ``roster`` those of the roster, too."""
+    """Stop watching some users, with ``roster`` those of the roster, too; or ``rooms``, and no users.
+
+    All watches end if ``uids`` and ``rooms`` are None.
+    """
+    if rooms is not None:  # to an older server, an unwatch without uids is one of all users
+        return _packet(Kind.UNWATCH, id, uids=[], rooms=list(rooms))
     return _packet(Kind.UNWATCH, id, uids=None if uids is None else list(uids), roster=roster)
 
 
@@ -198,6 +217,11 @@ def presence(uid: str, state: Mapping[str, Any], reason: str) -> Packet:
 def changes(rows: Iterable[Row]) -> Packet:
     """Notify a watcher that takes rows of users' states, the oldest change first; see `to_row`."""
     return Packet(Kind.CHANGES, None, {"changes": list(rows)})
+
+
+def rooms(rows: Iterable[RoomRow]) -> Packet:
+    """Notify a watcher of changes of rooms, or of their present state."""
+    return Packet(Kind.ROOMS, None, {"rooms": list(rows)})
 
 
 def deliver(sender: str, body: Any, at_ms: int, confirm: int | None = None) -> Packet:

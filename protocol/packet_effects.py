@@ -95,6 +95,7 @@ _EXCEPTIONS: Final[Mapping[tuple[ConnectionState, Trigger], Reaction]] = {
     (_LOGGED_IN, Kind.DELIVER): _MISPLACED,
     (_LOGGED_IN, Kind.GOODBYE): _MISPLACED,
     (_LOGGED_IN, Kind.CHANGES): _MISPLACED,
+    (_LOGGED_IN, Kind.ROOMS): _MISPLACED,
     (_LOGGED_IN, Other.INVALID): _REFUSED_SESSION,
     (_LOGGED_IN, Other.MALFORMED): Reaction(ServerAnswer.GOODBYE, None, _CLOSING, offline=True),
     (_LOGGED_IN, Other.LOGIN_TIMEOUT): Reaction(ServerAnswer.NOTHING, None, _LOGGED_IN),

@@ -27,6 +27,7 @@ _PLAIN_ELEMENTS: Final = 7  # of a row without meta and devices
 _PLAIN_MAX: Final = 2**63 - 1  # of a number: the difference of two can be packed
 _pack: Final = msgpack.Packer().pack
 _CHANGES_HEAD: Final[bytes] = _pack([int(Kind.CHANGES), None, {"changes": []}])[:-1]
+_ROOMS_HEAD: Final[bytes] = _pack([int(Kind.ROOMS), None, {"rooms": []}])[:-1]
 _BEFORE_ROW_BYTES: Final = HEADER_BYTES + len(_CHANGES_HEAD) + 1  # of a packet with one row
 
 
@@ -117,6 +118,24 @@ def join_changes(packets: Sequence[bytes]) -> bytes:
     if len(packets) == 1:
         return packets[0]
     return _rows_frame(_CHANGES_HEAD, [packet[_BEFORE_ROW_BYTES:] for packet in packets])
+
+
+def rooms_answer(id: int | None, rows: Sequence[bytes]) -> bytes:
+    """Return the frame of ok with `rooms`.
+
+    Args:
+        id: of the request.
+        rows: packed and valid, each a `RoomRow`; at most `WATCHED_ROOMS_MAX`.
+
+    Raises:
+        EncodeError: the frame would exceed its limit.
+    """
+    return _rows_frame(_pack([int(Kind.OK), id, {"rooms": []}])[:-1], rows)
+
+
+def rooms_packet(rows: Sequence[bytes]) -> bytes:
+    """Return the frame of changes of rooms; `rows` and errors as of `rooms_answer`."""
+    return _rows_frame(_ROOMS_HEAD, rows)
 
 
 def is_plain(state: Mapping[str, Any]) -> bool:

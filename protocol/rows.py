@@ -11,6 +11,9 @@ from presence.protocol.constants import Code
 Row: TypeAlias = list[Any] | str
 """``[uid, status, code, ms, n, since, seen, meta, devices]`` without nils at the end, or only the uid."""
 
+RoomRow: TypeAlias = list[Any]
+"""``[room, count]``, ``[room, count, members]``, ``[room, count, joined, left]``, or ``[room, nil]``."""
+
 _OFFLINE: Final = "offline"
 ROW_ELEMENTS: Final = 9
 _NILS: Final = (None,) * ROW_ELEMENTS

@@ -27,6 +27,7 @@ from presence.protocol.constants import (
     TOKEN_MAX_BYTES,
     UID_MAX_BYTES,
     UIDS_MAX,
+    WATCHED_ROOMS_MAX,
     Code,
     Kind,
     Scope,
@@ -216,12 +217,14 @@ class Field(NamedTuple):
         check: returns what is wrong with a value, or None.
         required: whether it must be present.
         unless: the key whose presence lifts the requirement.
+        excludes: keys that must be absent, empty or false beside it.
     """
 
     type: str
     check: Check
     required: bool = False
     unless: str | None = None
+    excludes: tuple[str, ...] = ()
 
 
 Fields = Mapping[str, Field]
@@ -329,9 +332,33 @@ def _rows(what: str, *, has_code: bool) -> Check:
     return check
 
 
+_check_uids: Final = _list_of("uids", _check_uid, UIDS_MAX)
+_ROOM_ROW: Final[Sequence[tuple[str, Check]]] = (
+    ("room", _check_room),
+    ("count", _or_nil(_check_uint)),
+    ("members", _check_uids),
+    ("left", _check_uids),
+)
+
+
+def _check_room_row(row: object) -> Complaint | None:
+    if type(row) is not list or len(row) < 2:
+        return _wrong("is no array with a room and a count")
+    for (name, check), value in zip(_ROOM_ROW, row, strict=False):
+        if complaint := check(value):
+            return complaint[0], f"has a {name} that {complaint[1]}"
+    return None
+
+
 _UID: Final = Field("uid", _check_uid, required=True)
-_UIDS: Final = Field("list of uids", _list_of("uids", _check_uid, UIDS_MAX), required=True)
+_UIDS: Final = Field("list of uids", _check_uids, required=True)
 _ROOMS: Final = Field("list of rooms", _list_of("rooms", _check_room, ROOMS_MAX))
+_WATCHED_ROOMS: Final = Field(
+    "list of up to 64 rooms",
+    _list_of("rooms", _check_room, WATCHED_ROOMS_MAX),
+    excludes=("uids", "detail", "pass", "roster"),
+)
+_ROOM_ROWS: Final = Field("list of room rows", _list_of("room rows", _check_room_row, WATCHED_ROOMS_MAX))
 _META: Final = Field("meta", _check_meta)
 _SCOPE: Final = Field("`session` or `user`", _one_of(*get_args(Scope)))
 _HIDE: Final = Field("list of names", _list_of("names", _check_class, NAMES_MAX))
@@ -369,14 +396,19 @@ SCHEMA: Final[Mapping[int, Fields]] = {
     },
     Kind.KEEPALIVE: {"confirmed": Field("list of uints", _check_uints)},
     Kind.LOGOUT: {"reason": Field("`logout` or `background`", _one_of("logout", "background"))},
-    Kind.QUERY: {"uids": _UIDS, "detail": Field("boolean", _check_bool)},
+    Kind.QUERY: {"uids": _UIDS, "detail": Field("boolean", _check_bool), "rooms": _WATCHED_ROOMS},
     Kind.WATCH: {
         "uids": _UIDS,
         "detail": Field("boolean", _check_bool),
         "pass": Field("pass", _token(PASS_MAX_BYTES)),
         "roster": Field("boolean", _check_bool),
+        "rooms": _WATCHED_ROOMS,
     },
-    Kind.UNWATCH: {"uids": _UIDS._replace(required=False), "roster": Field("boolean", _check_bool)},
+    Kind.UNWATCH: {
+        "uids": _UIDS._replace(required=False),
+        "roster": Field("boolean", _check_bool),
+        "rooms": _WATCHED_ROOMS,
+    },
     Kind.UPDATE: {
         "meta": _META,
         "private": _META,
@@ -407,6 +439,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "states": Field("list of rows", _rows("rows", has_code=False)),
         "roster": _UINT,
         "joined": _ROOMS,
+        "rooms": _ROOM_ROWS,
     },
     Kind.ERROR: {
         "code": _UINT._replace(required=True),
@@ -429,6 +462,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "message": _STRING._replace(required=False),
     },
     Kind.CHANGES: {"changes": Field("list of changes", _rows("changes", has_code=True), required=True)},
+    Kind.ROOMS: {"rooms": _ROOM_ROWS._replace(required=True)},
 }
 
 
@@ -482,6 +516,8 @@ def _complaint(payload: Mapping[str, Any], fields: Fields) -> Complaint | None:
         if name in payload:
             if complaint := field.check(payload[name]):
                 return complaint[0], f"{name} {complaint[1]}"
+            if beside := [each for each in field.excludes if payload.get(each)]:
+                return _wrong(f"{beside[0]} beside {name}")
         elif field.required and field.unless not in payload:
             return _wrong(f"{name} is missing")
     return None

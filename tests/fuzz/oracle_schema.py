@@ -14,6 +14,7 @@ UIDS_MAX: Final = 500
 CONFIRM_MAX_S: Final = 30
 NAMES_MAX: Final = 8
 ROOMS_MAX: Final = 16
+WATCHED_ROOMS_MAX: Final = 64
 META_MAX_BYTES: Final = 256
 META_TEXT_MAX_BYTES: Final = 512
 META_NESTED_MAX: Final = 8
@@ -114,7 +115,8 @@ def _list_of(rule: Rule, at_most: int) -> Rule:
 
 _uids: Final = _list_of(_uid, UIDS_MAX)
 _names: Final = _list_of(_class, NAMES_MAX)
-_rooms: Final = _list_of(_name(64), ROOMS_MAX)
+_room: Final = _name(64)
+_rooms: Final = _list_of(_room, ROOMS_MAX)
 _numbers: Final = _list_of(_uint, UIDS_MAX)
 
 
@@ -229,6 +231,14 @@ def _change(value: Any) -> Iterator[int]:
         yield MALFORMED
 
 
+def _room_row(value: Any) -> Iterator[int]:
+    if type(value) is not list or len(value) < 2:
+        yield MALFORMED
+        return
+    for rule, each in zip((_room, _or_nil(_uint), _uids, _uids), value, strict=False):
+        yield from rule(each)
+
+
 _ROW: Final = {
     "uid": "uid",
     "status": "shown",
@@ -264,12 +274,14 @@ _RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("rooms", "join", "leave", "joined"), _rooms),
     "reconnect": _bool,
     "retry_after": _at_least_0,
+    "room_rows": _list_of(_room_row, WATCHED_ROOMS_MAX),
     "scope": _word("session", "user"),
     "states": _list_of(_row, UIDS_MAX),
     "status": _word("online", "away", "busy", "dnd", "invisible"),
     "token": _token,
     "pass": _pass,
     "uids": _uids,
+    "watched": _list_of(_room, WATCHED_ROOMS_MAX),
     "why": _word("logout", "background"),
 }
 
@@ -295,19 +307,20 @@ _PAYLOADS: Final = {
     2: _payload("to! body! confirm"),
     3: _payload("confirmed"),
     4: _payload("reason=why"),
-    5: _payload("uids! detail"),
-    6: _payload("uids! detail pass roster"),
-    7: _payload("uids roster"),
+    5: _payload("uids! detail rooms=watched"),
+    6: _payload("uids! detail pass roster rooms=watched"),
+    7: _payload("uids roster rooms=watched"),
     8: _payload("meta private token status until_ms scope hide idle_timeout quiet rooms join leave"),
     64: _payload(
         "session idle_timeout keepalive time_ms v delivered confirmed=count by_app=count unconfirmed=count"
-        " scope=words hide presence states roster=count joined"
+        " scope=words hide presence states roster=count joined rooms=room_rows"
     ),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta devices"),
     67: _payload("from! body! at_ms! confirm=count"),
     68: _payload("code! reason! reconnect! retry_after message"),
     69: _payload("changes!"),
+    70: _payload("rooms=room_rows!"),
 }
 
 
@@ -316,6 +329,9 @@ def complaints(kind: int, payload: dict[str, Any]) -> frozenset[int]:
     rules, required = _PAYLOADS.get(kind, ({}, set()))
     if kind == 1 and "token" in payload:
         required = set()
+    of_users = kind in {5, 6, 7} and any(map(payload.get, ("uids", "detail", "pass", "roster")))
+    if of_users and "rooms" in payload:
+        return frozenset({MALFORMED, *_keys(payload, rules, required)})
     return frozenset(_keys(payload, rules, required))
 
 

@@ -3,6 +3,7 @@
 import struct
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,8 +27,17 @@ from presence.protocol import (
     login,
     message,
     ok,
+    rooms,
 )
-from presence.protocol.prepacked import is_plain, pack_row, pack_state, rows_answer, states_answer
+from presence.protocol.prepacked import (
+    is_plain,
+    pack_row,
+    pack_state,
+    rooms_answer,
+    rooms_packet,
+    rows_answer,
+    states_answer,
+)
 from presence.protocol.rows import make_row
 
 LARGE = encode(message("bob", b"\0" * 2000))
@@ -205,7 +215,17 @@ def test_a_row_with_an_id_beyond_64_bits_is_refused(id: str) -> None:
         pack_row(make_row("ann", "online", id=id))
 
 
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 64])
+def test_packed_rows_of_rooms_make_the_packets_of_the_codec(count: int) -> None:
+    rows = [[f"room-{number}", number, ["ann"]] for number in range(count)]
+    packed = [msgpack.packb(row) for row in rows]
+    assert rooms_answer(7, packed) == encode(ok(7, rooms=rows))
+    assert rooms_packet(packed) == encode(rooms(rows))
+
+
 def test_values_that_are_too_long_are_refused() -> None:
+    with pytest.raises(EncodeError):
+        rooms_packet([b"\xc0" * 5000] * 64)
     with pytest.raises(EncodeError):
         states_answer(1, {f"user-{number}": b"\xc0" * 1000 for number in range(500)})
 

@@ -42,6 +42,17 @@ CHANGES = st.builds(
     st.none() | META,
 )
 UID_LISTS = st.lists(UIDS, max_size=20)
+ROOMS = st.text("abz09-._~:@/é€", min_size=1, max_size=20)
+ROOM_LISTS = st.lists(ROOMS, max_size=4)
+ROOM_ROWS = st.lists(
+    st.builds(
+        lambda room, count, members: [room, count, *members],
+        ROOMS,
+        st.none() | UINTS,
+        st.lists(st.lists(UIDS, max_size=4), max_size=2),
+    ),
+    max_size=4,
+)
 
 PACKETS = {
     Kind.LOGIN: st.builds(
@@ -57,9 +68,12 @@ PACKETS = {
     Kind.MESSAGE: st.builds(protocol.message, UIDS, VALUES, id=IDS),
     Kind.KEEPALIVE: st.builds(protocol.keepalive, IDS),
     Kind.LOGOUT: st.builds(protocol.logout, st.sampled_from([None, "logout", "background"]), id=IDS),
-    Kind.QUERY: st.builds(protocol.query, UID_LISTS, id=IDS),
-    Kind.WATCH: st.builds(protocol.watch, UID_LISTS, id=IDS),
-    Kind.UNWATCH: st.builds(protocol.unwatch, st.none() | UID_LISTS, id=IDS),
+    Kind.QUERY: st.builds(protocol.query, UID_LISTS, id=IDS)
+    | st.builds(protocol.query, id=IDS, rooms=ROOM_LISTS),
+    Kind.WATCH: st.builds(protocol.watch, UID_LISTS, id=IDS)
+    | st.builds(protocol.watch, id=IDS, rooms=ROOM_LISTS),
+    Kind.UNWATCH: st.builds(protocol.unwatch, st.none() | UID_LISTS, id=IDS)
+    | st.builds(protocol.unwatch, id=IDS, rooms=ROOM_LISTS),
     Kind.UPDATE: st.builds(
         protocol.update, id=IDS, meta=st.none() | META, status=st.sampled_from([None, "away", "online"])
     ),
@@ -70,12 +84,14 @@ PACKETS = {
         delivered=UINTS,
         time_ms=UINTS,
         states=st.lists(UIDS | CHANGES, max_size=4),
+        rooms=ROOM_ROWS,
     ),
     Kind.ERROR: st.builds(protocol.error, IDS, CODES, TEXT, st.none() | SECONDS),
     Kind.PRESENCE: st.builds(protocol.presence, UIDS, STATES, TEXT),
     Kind.DELIVER: st.builds(protocol.deliver, UIDS, VALUES, UINTS),
     Kind.GOODBYE: st.builds(protocol.goodbye, CODES, st.none() | TEXT, st.none() | SECONDS),
     Kind.CHANGES: st.builds(protocol.changes, st.lists(CHANGES, max_size=4)),
+    Kind.ROOMS: st.builds(protocol.rooms, ROOM_ROWS),
 }
 UNKNOWN = st.builds(
     Packet, UINTS.filter(lambda kind: kind not in {*Kind}), IDS, st.dictionaries(TEXT, VALUES, max_size=4)

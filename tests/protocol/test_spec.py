@@ -35,7 +35,7 @@ CODES = """
 """
 KINDS = """
 1 login · 2 message · 3 keepalive · 4 logout · 5 query · 6 watch · 7 unwatch · 8 update ·
-64 ok · 65 error · 66 presence · 67 deliver · 68 goodbye · 69 changes
+64 ok · 65 error · 66 presence · 67 deliver · 68 goodbye · 69 changes · 70 rooms
 """
 
 

@@ -42,9 +42,18 @@ _FRAMES: dict[Kind | Other, list[bytes]] = {
     Kind.MESSAGE: [protocol.encode(protocol.message("bob", "hi", id=ID))],
     Kind.KEEPALIVE: [protocol.KEEPALIVE, protocol.encode(protocol.keepalive(ID))],
     Kind.LOGOUT: [protocol.encode(protocol.logout(id=ID))],
-    Kind.QUERY: [protocol.encode(protocol.query(["bob"], id=ID))],
-    Kind.WATCH: [protocol.encode(protocol.watch(["bob"], id=ID))],
-    Kind.UNWATCH: [protocol.encode(protocol.unwatch(id=ID))],
+    Kind.QUERY: [
+        protocol.encode(protocol.query(["bob"], id=ID)),
+        protocol.encode(protocol.query(rooms=["lobby"], id=ID)),
+    ],
+    Kind.WATCH: [
+        protocol.encode(protocol.watch(["bob"], id=ID)),
+        protocol.encode(protocol.watch(rooms=["lobby"], id=ID)),
+    ],
+    Kind.UNWATCH: [
+        protocol.encode(protocol.unwatch(id=ID)),
+        protocol.encode(protocol.unwatch(rooms=["lobby"], id=ID)),
+    ],
     Kind.UPDATE: [
         protocol.encode(protocol.update(id=ID, status="away")),
         protocol.encode(protocol.update(id=ID, rooms=[], join=["lobby"], leave=["hall"])),
@@ -55,6 +64,7 @@ _FRAMES: dict[Kind | Other, list[bytes]] = {
     Kind.DELIVER: [protocol.encode(protocol.deliver("bob", "hi", 1))],
     Kind.GOODBYE: [protocol.encode(protocol.goodbye(Code.KICKED))],
     Kind.CHANGES: [protocol.encode(protocol.changes([["bob", "online", 1]]))],
+    Kind.ROOMS: [protocol.encode(protocol.rooms([["lobby", 1, ["bob"]]]))],
     Other.UNKNOWN: [protocol.encode(Packet(9, ID)), protocol.encode(Packet(1000, ID, {"any": "thing"}))],
     Other.INVALID: [bytes.fromhex("00000005 93014d81a1"), bytes.fromhex("00000004 93024d80")],
     Other.MALFORMED: [b"\0\0\0\0", b"\xff\xff\xff\xff", bytes.fromhex("00000001 c0")],
