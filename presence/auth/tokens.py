@@ -3,9 +3,9 @@
 Required beside the signature: `kid` and `alg` in the header, which name a key; `sub`, a uid by the rules of
 the wire; `exp`; `aud`, an audience or a list that contains one; `iss`, if an issuer is configured. `nbf` is
 checked if given, and where they count `see`, whom the user may see, and `rooms`, the rooms that a session is
-in and may join. `roster` lists users whom the user's clients watch. Other claims are ignored, also `iat`, by
-which RFC 7519 refuses nothing: an issuer's clock may be a second ahead. Tokens with extensions that must be
-understood (`crit`) are refused.
+in, may join and may watch. `roster` lists users whom the user's clients watch. Other claims are ignored, also
+`iat`, by which RFC 7519 refuses nothing: an issuer's clock may be a second ahead. Tokens with extensions that
+must be understood (`crit`) are refused.
 
 A pass is such a token for another audience, longer, and only tells whom its user may see.
 
@@ -182,19 +182,24 @@ def _roster(value: object) -> str:
 
 
 def _rooms(value: object) -> RoomClaim:
-    """Return what a claim `rooms` says; anything else than such a claim is ignored, and says nothing."""
-    if not isinstance(value, dict) or not is_room_claim(value):
+    """Return what a claim `rooms` says; anything else than such a claim gives no right."""
+    if value is None:
         return NO_ROOM_CLAIM
+    if not isinstance(value, dict) or not is_room_claim(value):
+        return RoomClaim(members=False)
     inside = " ".join(sorted({*value.get("in", ())}))
-    return RoomClaim(inside, _names_and_prefixes(value.get("join", [])))
+    join, watch = (_names_and_prefixes(value.get(key, [])) for key in ("join", "watch"))
+    return RoomClaim(inside, join, watch, value.get("members"))
 
 
 def is_room_claim(value: dict[str, Any]) -> bool:
-    """Whether `in` is a list of rooms, and `join` one of rooms and of beginnings of names with a ``*``."""
-    inside, join = value.get("in", []), value.get("join", [])
-    if not (isinstance(inside, list) and isinstance(join, list) and len(inside) <= ROOMS_MAX):
+    """Whether `in` is a list of rooms, `join` and `watch` are such, also of beginnings of names with a ``*``,
+    and `members` is a boolean."""
+    inside, join, watch = (value.get(key, []) for key in ("in", "join", "watch"))
+    if not (isinstance(inside, list) and isinstance(join, list) and isinstance(watch, list)):
         return False
-    return all(map(is_room, inside)) and all(each == "*" or is_room(each) for each in join)
+    are_rooms = all(map(is_room, inside)) and all(each == "*" or is_room(each) for each in join + watch)
+    return are_rooms and len(inside) <= ROOMS_MAX and isinstance(value.get("members", False), bool)
 
 
 def is_room(value: object) -> bool:

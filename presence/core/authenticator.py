@@ -9,7 +9,7 @@ from presence.protocol import Code
 
 
 class Sight(NamedTuple):
-    """The users whom a token or a pass lets its user see, or the rooms that it lets its client join.
+    """The users whom a token or a pass lets its user see, or the rooms that it lets its client join or watch.
 
     Attributes:
         uids: exact ones; the names of rooms.
@@ -20,7 +20,7 @@ class Sight(NamedTuple):
     prefixes: tuple[str, ...] = ()
 
     def includes(self, uid: str) -> bool:
-        """Whether it lets its user see another, or its client join a room."""
+        """Whether it lets its user see another, or its client join or watch a room."""
         return uid in self.uids or uid.startswith(self.prefixes)
 
 
@@ -33,10 +33,14 @@ class RoomClaim(NamedTuple):
     Attributes:
         inside: rooms that the session is in, as the text of `presence.core.rooms`.
         join: others that its client may join, where the server asks for that.
+        watch: others that its client may watch, beside all of these, where the server asks for that.
+        members: whether its client is shown the members of rooms that it watches; None: it does not say.
     """
 
     inside: str = ""
     join: Sight = NO_SIGHT
+    watch: Sight = NO_SIGHT
+    members: bool | None = None
 
 
 NO_ROOM_CLAIM: Final = RoomClaim()

@@ -332,10 +332,12 @@ class Engine:
         claimed = self.claimed_rosters.pop(session, "")
         if granted.roster:
             self.claimed_rosters[session] = granted.roster
-        outcome.sight_changed = self.visibility is not None or granted.roster != claimed
-        self.room_claims.pop(session, None)
+        claim = self.room_claims.pop(session, NO_ROOM_CLAIM)
         if granted.rooms is not NO_ROOM_CLAIM:
             self.room_claims[session] = granted.rooms
+        outcome.sight_changed = (
+            self.visibility is not None or granted.roster != claimed or granted.rooms != claim
+        )
 
     def _is_allowed(
         self, visibility: Visibility, session: Session, request: Request, outcome: ReadOutcome, now: float

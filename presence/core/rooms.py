@@ -1,4 +1,4 @@
-"""Rooms of a session: what its client asks for, within what its token says.
+"""Rooms of a session: what its client asks for and may watch, within what its token says.
 
 A session is in the rooms of its claim `in` as long as its token says so, and in others as its client likes.
 Everywhere but here and in the codec the rooms are one text: the names in the order of their bytes with a
@@ -50,6 +50,18 @@ def renewed(rooms: str, old: RoomClaim, new: RoomClaim, mode: RoomMode) -> str:
     """Return the rooms of a session whose new token claims `new`."""
     claimed = old.inside.split()
     return _with_claimed((name for name in rooms.split() if name not in claimed), new, mode)
+
+
+def may_watch(room: str, claim: RoomClaim, mode: RoomMode) -> bool:
+    """Whether a client may watch a room, and query it."""
+    if mode != "claimed":
+        return mode == "open"
+    return claim.join.includes(room) or claim.watch.includes(room) or room in claim.inside.split()
+
+
+def shows_members(claim: RoomClaim, mode: RoomMode) -> bool:
+    """Whether a client may be shown who is in the rooms that it watches, if the server shows it at all."""
+    return claim.members is True or (mode == "open" and claim.members is None)
 
 
 def _with_claimed(names: Iterable[str], claim: RoomClaim, mode: RoomMode) -> str:

@@ -25,7 +25,7 @@ _PROFILE_KEYS = frozenset({"status", "meta", "private", "hide"})
 _ROOM_KEYS = frozenset(RoomChange._fields)
 _HIDDEN_AS = {"last_seen": NO_LAST_SEEN}  # `HIDES` of the protocol
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE, Kind.CHANGES)
+_SERVER_KINDS = (Kind.OK, Kind.ERROR, Kind.PRESENCE, Kind.DELIVER, Kind.GOODBYE, Kind.CHANGES, Kind.ROOMS)
 _MISPLACED = {  # kinds that a logged-in client must not send
     Kind.LOGIN: "this connection has logged in already",
     **dict.fromkeys(_SERVER_KINDS, "packets of this kind come from the server only"),
@@ -94,7 +94,7 @@ class ReadOutcome:
     packets: int = 0  # complete ones of the session; the login before it is none
     has_activity: bool = False  # whether one of these resets the idle time-out
     requests: list[Request] | None = None  # for the request handler, in order
-    sight_changed: bool = False  # whether a new token may let the client see other users, or claim a roster
+    sight_changed: bool = False  # whether a new token may change whom and what the client may watch
     unfinished: bool = False  # whether packets are left for another call, which has to follow soon
     failure: Exception | None = None  # an internal error, which ends this connection only
 

@@ -44,11 +44,32 @@ class WatchRequest(NamedTuple):
 
 
 class UnwatchRequest(NamedTuple):
-    """Stop sending changes of some users; None: of all."""
+    """Stop sending changes of some users; None: of all, and of all rooms."""
 
     id: int | None
     uids: list[str] | None
     roster: bool = False  # also of those of the roster, which is followed no longer
+
+
+class RoomQueryRequest(NamedTuple):
+    """Return the state of some rooms."""
+
+    id: int | None
+    rooms: list[str]
+
+
+class RoomWatchRequest(NamedTuple):
+    """Return the state of some rooms, and send each change from now on."""
+
+    id: int | None
+    rooms: list[str]
+
+
+class RoomUnwatchRequest(NamedTuple):
+    """Stop sending changes of some rooms."""
+
+    id: int | None
+    rooms: list[str]
 
 
 class ConfirmationRequest(NamedTuple):
@@ -58,12 +79,23 @@ class ConfirmationRequest(NamedTuple):
     numbers: list[int]  # of the messages, by their `deliver` packets
 
 
-Request: TypeAlias = MessageRequest | QueryRequest | WatchRequest | UnwatchRequest | ConfirmationRequest
+RoomRequest: TypeAlias = RoomQueryRequest | RoomWatchRequest | RoomUnwatchRequest
+Request: TypeAlias = (
+    MessageRequest | QueryRequest | WatchRequest | UnwatchRequest | RoomRequest | ConfirmationRequest
+)
+
+_ROOM_REQUESTS: Final[Mapping[int, type[RoomRequest]]] = {
+    Kind.QUERY: RoomQueryRequest,
+    Kind.WATCH: RoomWatchRequest,
+    Kind.UNWATCH: RoomUnwatchRequest,
+}
 
 
 def parse_request(packet: Packet) -> Request:
     """Return the request in a packet of one of `REQUEST_KINDS`."""
     id, payload = packet.id, packet.payload
+    if packet.kind in _ROOM_REQUESTS and "rooms" in payload:
+        return _ROOM_REQUESTS[packet.kind](id, payload["rooms"])
     match packet.kind:
         case Kind.MESSAGE:
             return MessageRequest(id, payload["to"], payload["body"], payload.get("confirm"))
@@ -93,7 +125,7 @@ class RequestHandler(Protocol):
         """Send soon, and not in this call, the changes that are held for a session; see `QuietSessions`."""
 
     def sight_changed(self, session: Session) -> None:
-        """End watches of users whom the client may no longer see."""
+        """End watches of users and rooms that the client may no longer see: its token is a new one."""
 
     def session_disconnected(self, session: Session) -> None:
         """Release what belongs to a session whose connection is lost or closing; called once per session."""

@@ -97,10 +97,10 @@ class TimedAuthenticator:
 
 
 class WordAuthenticator:
-    """Accepts ``UID:SECONDS[:UIDS[:ROSTER[:IN[:JOIN]]]]`` as a valid token of that user, and nothing else.
+    """Accepts ``UID:SECONDS[:UIDS[:ROSTER[:IN[:JOIN[:WATCH]]]]]`` as a token of that user, and nothing else.
 
     The third part is whom the user may see: uids, separated by commas. So is the roster, and so are the rooms
-    that the session is in and that its client may join.
+    that the session is in, that its client may join, and that it may watch.
 
     Attributes:
         addresses: the addresses of logins.
@@ -127,10 +127,11 @@ class WordAuthenticator:
     def _result(self, token: object, uid: str | None, now: float) -> AuthResult:
         if self.busy:
             return Refusal(Code.BUSY, "busy", 2.5)
-        name, seconds, see, roster, inside, join, *_ = *str(token).split(":"), *[""] * 5
+        name, seconds, see, roster, inside, join, watch, *_ = *str(token).split(":"), *[""] * 6
         if not seconds.isdigit() or uid not in (None, name):
             return Refusal(Code.AUTH_FAILED, "no")
         sight = Sight(frozenset(see.split(",")))
-        may_join = Sight(frozenset(join.split(",")) - {""})
-        rooms = RoomClaim(inside.replace(",", " "), may_join) if inside or join else NO_ROOM_CLAIM
+        may_join, may_watch = (Sight(frozenset(each.split(",")) - {""}) for each in (join, watch))
+        rooms = RoomClaim(inside.replace(",", " "), may_join, may_watch)
+        rooms = NO_ROOM_CLAIM if rooms == NO_ROOM_CLAIM else rooms
         return Granted(name, now + int(seconds), sight, roster.replace(",", " "), rooms)

@@ -307,10 +307,12 @@ def test_the_claim_roster_lists_uids_and_anything_else_is_ignored(roster: object
 WITH_ROOMS = TokenRules((AUDIENCE,), reads_rooms=True)
 ODD_ROOMS: list[object] = ["lobby", None, [7], [""], ["a b"], ["x" * 65], [["lobby"]], ["lobby"] * 17]
 ODD_JOINS: list[object] = ["*", {}, [None], ["a b*"], ["hall", ["*"]]]
+ODD_MEMBERS: list[object] = ["yes", 1, None, []]
 ODD_ROOM_CLAIMS: list[object] = [
-    *("lobby", None, 7, ["lobby"]),
-    *({"in": each} for each in ODD_ROOMS),
-    *({"in": ["lobby"], "join": each} for each in ODD_JOINS),
+    *("lobby", 7, ["lobby"]),
+    *({"in": each, "members": True} for each in ODD_ROOMS),
+    *({"in": ["lobby"], key: each} for each in ODD_JOINS for key in ("join", "watch")),
+    *({"in": ["lobby"], "members": each} for each in ODD_MEMBERS),
 ]
 
 
@@ -320,22 +322,29 @@ def claimed_rooms(claim: object, rules: TokenRules = WITH_ROOMS) -> RoomClaim:
 
 
 @pytest.mark.parametrize(
-    ("claim", "inside", "join"),
+    ("claim", "found"),
     [
-        ({"in": ["lobby", "hall", "lobby"]}, "hall lobby", Sight()),
-        ({"join": ["hall", "game:*", "game*"]}, "", Sight(frozenset({"hall"}), ("game", "game:"))),
-        ({"join": ["*"], "watch": 7}, "", Sight(prefixes=("",))),
-        ({"in": ["a*"]}, "a*", Sight()),
-        ({"in": [], "join": []}, "", Sight()),
-        ({}, "", Sight()),
-        *((each, "", Sight()) for each in ODD_ROOM_CLAIMS),
+        ({"in": ["lobby", "hall", "lobby"]}, RoomClaim("hall lobby")),
+        (
+            {"join": ["hall", "game:*", "game*"]},
+            RoomClaim(join=Sight(frozenset({"hall"}), ("game", "game:"))),
+        ),
+        ({"join": ["*"], "other": 7}, RoomClaim(join=Sight(prefixes=("",)))),
+        ({"watch": ["hall", "game:*"]}, RoomClaim(watch=Sight(frozenset({"hall"}), ("game:",)))),
+        ({"members": True}, RoomClaim(members=True)),
+        ({"members": False}, RoomClaim(members=False)),
+        ({"in": ["a*"]}, RoomClaim("a*")),
+        ({"in": [], "join": [], "watch": []}, NO_ROOM_CLAIM),
+        ({}, NO_ROOM_CLAIM),
+        (None, NO_ROOM_CLAIM),
+        *((each, RoomClaim(members=False)) for each in ODD_ROOM_CLAIMS),
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_the_claim_rooms_names_rooms_and_anything_else_is_ignored(
-    claim: object, inside: str, join: Sight
+def test_the_claim_rooms_names_rooms_and_anything_else_gives_no_right(
+    claim: object, found: RoomClaim
 ) -> None:
-    assert claimed_rooms(claim) == RoomClaim(inside, join)
+    assert claimed_rooms(claim) == found
 
 
 def test_rooms_are_read_only_where_the_server_has_rooms_and_never_from_a_pass() -> None:

@@ -8,9 +8,10 @@ from presence import protocol
 from presence.core.authenticator import NO_ROOM_CLAIM, Refusal, RoomClaim, Sight
 from presence.core.changes import Op
 from presence.core.profiles import PLAIN, Profile
-from presence.core.rooms import RoomChange, renewed, rooms_after, rooms_at_login
+from presence.core.rooms import RoomChange, may_watch, renewed, rooms_after, rooms_at_login, shows_members
 from presence.protocol import ROOMS_MAX, Code, Kind
 from tests.auth.gates import WordAuthenticator
+from tests.support.desks import NotingDesk
 from tests.support.worlds import World
 
 AWAY_AFTER = 100.0
@@ -117,6 +118,30 @@ def test_a_new_token_takes_the_claimed_rooms_of_the_old_one_away(
     assert renewed("bar hall lobby zoo", CLAIM, new, "open") == opened
 
 
+WATCHES = RoomClaim("hall lobby", Sight(frozenset({"bar"})), Sight(frozenset({"zoo"}), ("game:",)))
+
+
+@pytest.mark.parametrize(
+    "room", ["hall", "lobby", "bar", "zoo", "game:7", "hal", "hall lobby", "roof", "gam"]
+)
+@pytest.mark.parametrize("claim", [WATCHES, NO_ROOM_CLAIM])
+def test_a_claim_lets_a_client_watch_the_rooms_of_its_session_those_to_join_and_those_to_watch(
+    room: str, claim: RoomClaim
+) -> None:
+    is_named = claim is WATCHES and room in {"hall", "lobby", "bar", "zoo", "game:7"}
+    assert may_watch(room, claim, "claimed") == is_named
+    assert may_watch(room, claim, "open")
+    assert not may_watch(room, claim, "off")
+
+
+@pytest.mark.parametrize(("says", "claimed", "opened"), [(None, 0, 1), (True, 1, 1), (False, 0, 0)])
+def test_a_claim_says_whether_members_are_shown_and_without_one_the_mode_does(
+    says: bool | None, claimed: bool, opened: bool
+) -> None:
+    claim = RoomClaim(members=says)
+    assert (shows_members(claim, "claimed"), shows_members(claim, "open")) == (claimed, opened)
+
+
 # In the engine
 
 
@@ -124,8 +149,8 @@ def world_with(mode: str = "open", **parts: Any) -> World:
     return World(authenticator=WordAuthenticator() if mode == "claimed" else None, rooms=mode, **parts)
 
 
-def token(inside: str = "", join: str = "") -> str:
-    return f"ada:600:::{inside}:{join}"
+def token(inside: str = "", join: str = "", watch: str = "") -> str:
+    return f"ada:600:::{inside}:{join}:{watch}"
 
 
 def shown(world: World) -> list[tuple[Op, int, Profile]]:
@@ -240,6 +265,20 @@ def test_the_claim_of_a_token_is_kept_for_the_connection_only() -> None:
     world.sockets.close(handle)
     assert world.engine.room_claims == {}
     assert rooms(world) == "roof"
+
+
+def test_the_request_handler_is_told_of_a_new_token_whose_claim_differs() -> None:
+    world = world_with("claimed")
+    world.engine.request_handler = desk = NotingDesk()
+    handle = world.login(token=token("hall", watch="zoo"))
+    told = []
+    for watch in ("zoo", "bar", "bar", ""):
+        answer(world, handle, token=token("hall", watch=watch))
+        told.append(len(desk.sights))
+    assert told == [0, 1, 1, 2]
+    answer(world, handle, token=token())
+    answer(world, handle, token=token())
+    assert len(desk.sights) == 3
 
 
 def test_rooms_outlive_other_changes_of_the_profile() -> None:

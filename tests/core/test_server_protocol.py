@@ -4,7 +4,13 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
-from presence.core.service_requests import ConfirmationRequest
+from presence.core.service_requests import (
+    ConfirmationRequest,
+    RoomQueryRequest,
+    RoomUnwatchRequest,
+    RoomWatchRequest,
+    UnwatchRequest,
+)
 from presence.protocol import TABLE, Code, ConnectionState, Kind, Packet
 from presence.protocol.schema import SCHEMA
 from tests.support.desks import NotingDesk, nobody_is_there
@@ -93,6 +99,27 @@ def test_keys_that_only_other_kinds_have_are_ignored(kind: Kind, value: object) 
         outcomes.append((world.received(handle), changes, desk.requests))
         assert world.sockets.failures == []
     assert outcomes[0] == outcomes[1]
+
+
+def test_requests_with_rooms_are_requests_of_their_own(world: World) -> None:
+    world.engine.request_handler = desk = NotingDesk()
+    handle = world.login()
+    for packet in (
+        protocol.query(rooms=["lobby"], id=1),
+        protocol.watch(rooms=["lobby", "hall"], id=2),
+        protocol.unwatch(rooms=["hall"], id=3),
+        protocol.unwatch(rooms=[], id=4),
+        protocol.unwatch(id=5),
+    ):
+        world.sockets.feed(handle, protocol.encode(packet))
+    assert desk.requests == [
+        RoomQueryRequest(1, ["lobby"]),
+        RoomWatchRequest(2, ["lobby", "hall"]),
+        RoomUnwatchRequest(3, ["hall"]),
+        RoomUnwatchRequest(4, []),
+        UnwatchRequest(5, None),
+    ]
+    assert [type(each) for each in desk.requests][:2] == [RoomQueryRequest, RoomWatchRequest]
 
 
 # Confirmations
