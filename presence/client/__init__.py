@@ -54,6 +54,8 @@ from presence.client.pushes import (
     Push,
     PushKind,
     Receipt,
+    RoomChanged,
+    RoomState,
     UserState,
     WatchEnded,
 )
@@ -93,6 +95,8 @@ __all__ = [
     "RequestError",
     "RequestFailed",
     "RequestTimeout",
+    "RoomChanged",
+    "RoomState",
     "ServerFailed",
     "SessionLimit",
     "State",

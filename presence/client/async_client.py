@@ -14,7 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from presence import protocol
-from presence.client.argument_checks import room_names, seconds, unix_ms, user_ids
+from presence.client.argument_checks import room_names, seconds, several, unix_ms, user_ids
 from presence.client.argument_checks import visibility_pass as checked_pass
 from presence.client.errors import (
     ConnectionLost,
@@ -37,9 +37,12 @@ from presence.client.pushes import (
     Push,
     PushKind,
     Receipt,
+    RoomChanged,
+    RoomState,
     UserState,
     WatchEnded,
     receipt,
+    room_states,
     user_states,
 )
 from presence.protocol import Code, Packet
@@ -65,8 +68,8 @@ class _Pushes(Generic[T]):
 class Client:
     """A client that `connect` has made. ``async for push in client`` gives all pushes in order.
 
-    `messages`, `presence_changes` and `connection_changes` give those of one kind. A push is given once, so
-    several tasks may each read another kind.
+    `messages`, `presence_changes`, `room_changes` and `connection_changes` give those of one kind. A push is
+    given once, so several tasks may each read another kind.
 
     A loop ends after a logout, `disconnect` or `aclose`; it raises `LoginRefused`, `Replaced` or another
     `Ended` when the server has ended the client for good. Requests raise `NotConnected` while the client is
@@ -191,7 +194,7 @@ class Client:
         self._link.perform([])
 
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
-        """Stop watching some users, or all and the roster, immediately, whatever is raised.
+        """Stop watching some users, or all, the roster and all rooms, immediately, whatever is raised.
 
         Queued pushes still come. While the client is not logged in, it sends nothing and returns immediately.
         Raises `RequestFailed`, `ServerFailed` or `RequestTimeout` if the server did not confirm it; `Ended`;
@@ -207,6 +210,31 @@ class Client:
         whatever is raised.
         """
         await self._unwatched(self._link.machine.unwatch_roster(self._request_timeout_s, self._link.now()))
+
+    async def query_rooms(self, rooms: Iterable[str]) -> dict[str, RoomState]:
+        """Return the state of at most 64 rooms.
+
+        Raises as `watch_rooms`; `LimitReached`: the answer with all members would be too large.
+        """
+        return room_states(await self._request(protocol.query(rooms=several("rooms", rooms))))
+
+    async def watch_rooms(self, rooms: Iterable[str]) -> dict[str, RoomState]:
+        """Return the state of at most 64 rooms; `RoomChanged` follows for each change.
+
+        This device need not be in them. The watch outlives the connection, as that of users does.
+        `watched_rooms` has the newest states.
+
+        Raises as `send_message`, and then has added no watch: `NotAllowed`: this client may not watch one of
+        the rooms; `LimitReached`: more than 64 on a connection; `Unsupported`: the server is older, or has no
+        rooms.
+        """
+        answer = await self._request(protocol.watch(rooms=several("rooms", rooms)), undo=True)
+        return self._link.machine.persistent_state.watched_rooms.newest(room_states(answer))
+
+    async def unwatch_rooms(self, rooms: Iterable[str] | None = None) -> None:
+        """Stop watching some rooms, or all. As `unwatch`, it takes effect immediately, whatever is raised."""
+        given, machine = room_names("rooms", rooms), self._link.machine
+        await self._unwatched(machine.unwatch_rooms(given, self._request_timeout_s, self._link.now()))
 
     async def _unwatched(self, id: int | None) -> None:
         """Wait until the server has confirmed an unwatch, unless it ended with the connection."""
@@ -367,6 +395,11 @@ class Client:
         return self._link.machine.persistent_state.watches.states()
 
     @property
+    def watched_rooms(self) -> dict[str, RoomState]:
+        """The newest known state of each watched room; while the client is offline, the last known one."""
+        return self._link.machine.persistent_state.watched_rooms.states()
+
+    @property
     def joined(self) -> tuple[str, ...] | None:
         """The rooms that this device is in, in the order of their bytes, as the server has said last.
 
@@ -417,12 +450,17 @@ class Client:
         """Return an iterator of the changes of watched users."""
         return _Pushes(partial(self._next_push, "presence"))
 
+    def room_changes(self) -> AsyncIterator[RoomChanged | Dropped]:
+        """Return an iterator of the changes of watched rooms."""
+        return _Pushes(partial(self._next_push, "rooms"))
+
     def connection_changes(self) -> AsyncIterator[Connected | Disconnected | Goodbye | Dropped]:
         """Return an iterator of what happens to the connection."""
         return _Pushes(partial(self._next_push, "connection"))
 
     async def receive(self, kind: PushKind | None = None) -> Push:
-        """Return the next push, or the next of a kind: ``messages``, ``presence`` or ``connection``.
+        """Return the next push, or the next of a kind: ``messages``, ``presence``, ``rooms`` or
+        ``connection``.
 
         Raises:
             Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.

@@ -35,6 +35,8 @@ from presence.client.pushes import (
     Push,
     PushKind,
     Receipt,
+    RoomChanged,
+    RoomState,
     UserState,
     WatchEnded,
 )
@@ -179,10 +181,11 @@ class _Pushes(Generic[P]):
 class BlockingClient:
     """A client that `connect_blocking` has made; every method may be called from any thread.
 
-    ``for push in client`` gives all pushes in order; `messages`, `presence_changes` and `connection_changes`
-    give those of one kind. A loop ends after a logout, `disconnect` or `close`; it raises `LoginRefused`,
-    `Replaced` or another `Ended` when the server has ended the client for good. Requests raise `NotConnected`
-    while the client is not logged in. In a ``with`` block the client is closed at its end.
+    ``for push in client`` gives all pushes in order; `messages`, `presence_changes`, `room_changes` and
+    `connection_changes` give those of one kind. A loop ends after a logout, `disconnect` or `close`; it
+    raises `LoginRefused`, `Replaced` or another `Ended` when the server has ended the client for good.
+    Requests raise `NotConnected` while the client is not logged in. In a ``with`` block the client is closed
+    at its end.
     """
 
     def __init__(
@@ -246,6 +249,18 @@ class BlockingClient:
     def unwatch_roster(self) -> None:
         """Stop watching the users whom the backend has listed for this user. See `Client.unwatch_roster`."""
         self._call(self._client.unwatch_roster)
+
+    def query_rooms(self, rooms: Iterable[str]) -> dict[str, RoomState]:
+        """Return the state of at most 64 rooms."""
+        return self._call(partial(self._client.query_rooms, rooms))
+
+    def watch_rooms(self, rooms: Iterable[str]) -> dict[str, RoomState]:
+        """Return the state of at most 64 rooms; `RoomChanged` follows. See `Client.watch_rooms`."""
+        return self._call(partial(self._client.watch_rooms, rooms))
+
+    def unwatch_rooms(self, rooms: Iterable[str] | None = None) -> None:
+        """Stop watching some rooms, or all. See `Client.unwatch_rooms`."""
+        self._call(partial(self._client.unwatch_rooms, rooms))
 
     def update(
         self,
@@ -322,6 +337,11 @@ class BlockingClient:
         return self._run(lambda: self._client.watched)
 
     @property
+    def watched_rooms(self) -> dict[str, RoomState]:
+        """The newest known state of each watched room. See `Client.watched_rooms`."""
+        return self._run(lambda: self._client.watched_rooms)
+
+    @property
     def joined(self) -> tuple[str, ...] | None:
         """The rooms that this device is in. See `Client.joined`."""
         return self._run(lambda: self._client.joined)
@@ -351,12 +371,17 @@ class BlockingClient:
         """Return an iterator of the changes of watched users."""
         return _Pushes(partial(self._next_push, "presence"))
 
+    def room_changes(self) -> Iterator[RoomChanged | Dropped]:
+        """Return an iterator of the changes of watched rooms."""
+        return _Pushes(partial(self._next_push, "rooms"))
+
     def connection_changes(self) -> Iterator[Connected | Disconnected | Goodbye | Dropped]:
         """Return an iterator of what happens to the connection."""
         return _Pushes(partial(self._next_push, "connection"))
 
     def receive(self, timeout: float | timedelta | None = None, kind: PushKind | None = None) -> Push:
-        """Return the next push, or the next of a kind: ``messages``, ``presence`` or ``connection``.
+        """Return the next push, or the next of a kind: ``messages``, ``presence``, ``rooms`` or
+        ``connection``.
 
         Raises:
             TimeoutError: none came within `timeout`, seconds or a timedelta; 0: none is there.

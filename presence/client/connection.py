@@ -58,6 +58,28 @@ class _Watches(NamedTuple):
         return [WatchEnded(ended, error.code, error.reason, error.message)] if ended else [], []
 
 
+class _WatchedRooms(NamedTuple):
+    """Rooms to watch again after a reconnect, in parts if the server refuses one of them."""
+
+    state: PersistentState
+    rooms: list[str]
+
+    def current(self) -> "_WatchedRooms | None":
+        rooms = [room for room in self.rooms if room in self.state.watched_rooms]
+        return self._replace(rooms=rooms) if rooms else None
+
+    def packet(self) -> Packet:
+        return protocol.watch(rooms=self.rooms)
+
+    def refused(
+        self, error: RequestFailed, _others: list["_OwnRequest"]
+    ) -> tuple[Effects, list["_OwnRequest"]]:
+        half = len(self.rooms) // 2
+        if half and error.code in (Code.NOT_ALLOWED, Code.TOO_LARGE):
+            return [], [self._replace(rooms=part) for part in (self.rooms[:half], self.rooms[half:])]
+        return [*self.state.watched_rooms.end(self.rooms)], []
+
+
 class _Roster(NamedTuple):
     """The users whom the backend has listed for this one: again after a reconnect, or without waiting."""
 
@@ -139,7 +161,7 @@ class _Rooms(NamedTuple):
         return [], [self._replace(rooms=part) for part in parts]
 
 
-_OwnRequest = _Watches | _Roster | _Pass | _Rest | _Rooms
+_OwnRequest = _Watches | _WatchedRooms | _Roster | _Pass | _Rest | _Rooms
 
 
 class OwnRequests:
@@ -266,6 +288,7 @@ class ClientConnection(ClientSession):
             *(_Pass(state, text) for text in state.passes),
             *([_Roster(state)] if state.watches.follows_roster else []),
             *(_Watches(state, uids) for uids in state.watches.batches()),
+            *(_WatchedRooms(state, rooms) for rooms in state.watched_rooms.batches()),
         ]
         self.own_requests = OwnRequests(self, restored, now, chance)
         self._login_token = login_token

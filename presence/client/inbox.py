@@ -1,6 +1,6 @@
 """What was received and the program has not read yet: a bounded queue for each kind of push.
 
-Messages, changes of presence and changes of the connection have queues of their own, so a burst of one kind
+Messages, changes of presence, of rooms and of the connection have queues of their own, so a burst of one kind
 takes no place from another. Each keeps the order of arrival, and the reader of all kinds gets them merged by
 it. O(1) for each push.
 
@@ -21,6 +21,7 @@ from presence.client.pushes import (
     PresenceChanged,
     Push,
     PushKind,
+    RoomChanged,
     WatchEnded,
 )
 
@@ -32,6 +33,7 @@ KINDS: Final[dict[type, PushKind]] = {
     Goodbye: "connection",
     PresenceChanged: "presence",
     WatchEnded: "presence",
+    RoomChanged: "rooms",
     Delivered: "messages",
 }
 
@@ -106,13 +108,14 @@ class _Changes(_Queue):
 
 
 class Inbox:
-    """The three queues. A push is given once: to the first that asks for its kind, or for any."""
+    """The four queues. A push is given once: to the first that asks for its kind, or for any."""
 
     def __init__(self, max_messages: int, max_changes: int) -> None:
         self._changes = _Changes("presence", max_changes)
         self._queues: dict[PushKind, _Queue] = {
             "messages": _Queue("messages", max_messages),
             "presence": self._changes,
+            "rooms": _Queue("rooms", max_changes),
             "connection": _Queue("connection", MAX_CONNECTION_CHANGES),
         }
         self._all = tuple(self._queues.values())

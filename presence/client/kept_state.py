@@ -1,14 +1,15 @@
-"""What a client keeps across connections: its login, its rooms, its passes, and the users it watches.
+"""What a client keeps across connections: its login, its rooms, its passes, and what it watches.
 
 Tests: `tests/client/test_resubscription.py`, `tests/client/test_resubscription_model.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from presence import protocol
-from presence.client.pushes import PresenceChanged, user_states
+from presence.client.pushes import PresenceChanged, RoomChanged, user_states
+from presence.client.watched_rooms import WatchedRooms
 from presence.client.watched_users import WatchedUsers
 from presence.protocol import HEADER_BYTES, EncodeError, Kind, Packet
 
@@ -42,6 +43,7 @@ class PersistentState:
         self._superseded: dict[int, tuple[set[str], set[str]]] = {}
         self.joined: list[str] | None = None
         self.watches = WatchedUsers()
+        self.watched_rooms = WatchedRooms()
         self.passes: dict[str, None] = {}  # the newest that the server has taken, in order
 
     @property
@@ -153,22 +155,32 @@ class PersistentState:
         self.login = own_copy(self._validated(self.login._replace(payload=payload)))
 
     def request_sent(self, id: int, packet: Packet) -> None:
-        if packet.kind == Kind.WATCH and packet.payload.get("roster"):
+        rooms = packet.payload.get("rooms")
+        if packet.kind == Kind.WATCH and rooms is not None:
+            self.watched_rooms.request_sent(id, rooms)
+        elif packet.kind == Kind.WATCH and packet.payload.get("roster"):
             self.watches.roster_requested(id)
         elif packet.kind == Kind.WATCH:
             self.watches.request_sent(id, packet.payload["uids"])
+        elif packet.kind == Kind.UNWATCH and rooms is not None:
+            self.watched_rooms.remove(rooms)
         elif packet.kind == Kind.UNWATCH:
-            self.watches.unwatch_sent(id, packet.payload.get("uids"))
+            uids = packet.payload.get("uids")
+            self.watches.unwatch_sent(id, uids)
+            if uids is None:
+                self.watched_rooms.remove(None)
             if packet.payload.get("roster"):
                 self.watches.unwatch_roster()
 
     def request_granted(
         self, id: int, packet: Packet, answer: Mapping[str, Any], *, is_own: bool
-    ) -> list[PresenceChanged]:
-        """Apply a granted request; return the changes of users who were watched before.
+    ) -> Sequence[PresenceChanged | RoomChanged]:
+        """Apply a granted request; return the changes of users and rooms that were watched before.
 
         `is_own`: the client made it by itself.
         """
+        if packet.kind == Kind.WATCH and "rooms" in packet.payload:
+            return self.watched_rooms.request_granted(id, answer.get("rooms", ()), is_own=is_own)
         if packet.kind == Kind.WATCH:
             if visibility_pass := packet.payload.get("pass"):
                 self.passes.pop(visibility_pass, None)
@@ -184,6 +196,25 @@ class PersistentState:
                 rooms = None if is_own else self._rooms_after(packet.payload, answer)
                 self.log_in_with(**self._of_this_device(packet.payload, answer), rooms=rooms)
         return []
+
+    def request_refused(self, id: int) -> None:
+        self.watches.request_failed(id)
+        self.watched_rooms.request_refused(id)
+
+    def request_abandoned(self, id: int) -> Packet | None:
+        """Drop a watch that no call waits for; return the unwatch that undoes it, in case it was granted."""
+        return self.watches.request_failed(id) or self.watched_rooms.request_abandoned(id)
+
+    def connection_lost(self) -> None:
+        """Drop all pending watches."""
+        self.watches.connection_lost()
+        self.watched_rooms.connection_lost()
+
+    def unwatch(self, uids: Iterable[str] | None) -> None:
+        """Stop watching some users while there is no connection, or all, the roster and all rooms."""
+        self.watches.remove(uids)
+        if uids is None:
+            self.watched_rooms.remove(None)
 
     def _of_this_device(self, update: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
         """Return what later logins carry of a granted update: not what the server keeps with the user."""

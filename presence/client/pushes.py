@@ -1,4 +1,4 @@
-"""What a client reports without a request: changes of its connection and of watched users, and messages.
+"""What a client reports without a request: messages, changes of its connection, of watched users and rooms.
 
 Tests: `tests/client/test_times.py`, `tests/client/test_streams.py`, `tests/client/test_rows.py`.
 """
@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from presence.client.argument_checks import utc
-from presence.protocol import Kind, Packet, from_row
+from presence.protocol import Kind, Packet, RoomRow, from_row
 
 MEANWHILE: Final = "meanwhile"
 WATCHED: Final = "watched"
@@ -162,7 +162,33 @@ class WatchEnded:
     message: str  # for people; may be empty
 
 
-PushKind: TypeAlias = Literal["messages", "presence", "connection"]
+@dataclass(frozen=True, slots=True)
+class RoomState:
+    """A room: how many members it has, and who they are, if this client is shown that.
+
+    Invisible users do not count, and members whom this client may not see are not shown: there may be fewer
+    than `count`.
+    """
+
+    count: int
+    members: frozenset[str] | None = None  # None: they are not shown, or are too many
+
+
+@dataclass(frozen=True, slots=True)
+class RoomChanged:
+    """A watched room has changed; of several changes in a short time, only the result is reported.
+
+    After a lost connection it reports what has changed meanwhile. `state` None: this client may not watch the
+    room, or the server has no rooms; no more changes of the room are reported.
+    """
+
+    room: str
+    state: RoomState | None
+    joined: frozenset[str]  # since the state before; empty, here and below, if members of one are not known
+    left: frozenset[str]
+
+
+PushKind: TypeAlias = Literal["messages", "presence", "rooms", "connection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +196,15 @@ class Dropped:
     """Here were pushes that the program has not read in time: the queue of their kind was full.
 
     Messages of this number were acknowledged to their senders as delivered. After changes of presence,
-    `watched` of the client has the newest states. Superseded changes do not count.
+    `watched` of the client has the newest states, and after changes of rooms `watched_rooms`. Superseded
+    changes do not count.
     """
 
     kind: PushKind
     count: int
 
 
-Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged | WatchEnded | Dropped
+Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged | WatchEnded | RoomChanged | Dropped
 
 
 def _id_numbers(id: str | None) -> tuple[int, int] | None:
@@ -215,6 +242,23 @@ def user_states(answer: Mapping[str, Any]) -> dict[str, UserState]:
     """Return the states in an answer, by uid; those of an older server are in `presence`."""
     states = {**answer.get("presence", {}), **dict(map(from_row, answer.get("states", ())))}
     return {uid: user_state(state) for uid, state in states.items()}
+
+
+def room_state(row: RoomRow, before: RoomState | None = None) -> RoomState:
+    """Return the state that a row of a room describes; `before`: that of the row before."""
+    _room, count, *shown = row[:4]
+    if not shown:
+        return RoomState(count)
+    if len(shown) == 1:
+        return RoomState(count, frozenset(shown[0]))
+    joined, left = shown
+    known = None if before is None else before.members
+    return RoomState(count, None if known is None else known.difference(left).union(joined))
+
+
+def room_states(answer: Mapping[str, Any]) -> dict[str, RoomState]:
+    """Return the states in an answer, by room."""
+    return {row[0]: room_state(row) for row in answer.get("rooms", ()) if row[1] is not None}
 
 
 def presence_changes(packet: Packet) -> list[PresenceChanged]:

@@ -43,8 +43,11 @@ MESSAGE_RETRY_INTERVAL_S: Final = 1.0  # between attempts to reach a recipient w
 MIN_MESSAGE_RETRY_S: Final = 0.1  # whatever the server asks for
 # After these errors the server closes; others refuse one request.
 _ENDS_CONNECTION: Final = frozenset({Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN})
-# What an older server means by an ok without `roster`: it has ignored the key.
-_NO_ROSTERS: Final = protocol.error(None, Code.UNSUPPORTED, "this server keeps no rosters").payload
+# What a server means by an ok without one of these keys that the request has: it has ignored the key.
+_IGNORED: Final = {
+    "roster": protocol.error(None, Code.UNSUPPORTED, "this server keeps no rosters").payload,
+    "rooms": protocol.error(None, Code.UNSUPPORTED, "this server has no rooms").payload,
+}
 
 
 class Keepalives:
@@ -268,7 +271,7 @@ class ClientSession:
             return None
         self.sight_requests.discard(id)
         self.watch_requests.discard(id)
-        if pending.packet.kind == Kind.WATCH and (undo := self.persistent_state.watches.request_failed(id)):
+        if pending.packet.kind == Kind.WATCH and (undo := self.persistent_state.request_abandoned(id)):
             undo_id = next(self._ids)
             self._outgoing += protocol.encode(undo._replace(id=undo_id), protocol.FRAME_LIMIT_BYTES)
             self.persistent_state.request_sent(undo_id, undo)
@@ -303,7 +306,7 @@ class ClientSession:
 
     def fail_requests(self, error: PresenceError) -> Effects:
         """Fail all pending requests; the next connection repeats those of the client itself."""
-        self.persistent_state.watches.connection_lost()
+        self.persistent_state.connection_lost()
         effects: Effects = []
         for id, pending in self._requests.clear():
             if pending.on_answer is None:
@@ -332,6 +335,8 @@ class ClientSession:
             if "confirm" in payload:
                 self._to_confirm.append(payload["confirm"])
             return [Delivered(payload["from"], payload["body"], payload["at_ms"])]
+        if packet.kind == Kind.ROOMS:
+            return [*self.persistent_state.watched_rooms.pushed(payload["rooms"])]
         apply = self.persistent_state.watches.apply_change
         return [push for push in presence_changes(packet) if apply(push)]
 
@@ -346,16 +351,17 @@ class ClientSession:
         if id == self.keepalives.unanswered_id:
             self.keepalives.note_answered(now)
         self.persistent_state.watches.unwatch_answered(id)
-        if pending is None:
-            return []  # a keepalive, or an abandoned request
+        if pending is None:  # a keepalive, or an abandoned request
+            return [*self.persistent_state.watched_rooms.answered_late(id, payload.get("rooms", ()))]
         self.sight_requests.discard(id)
         self.watch_requests.discard(id)
         if packet.kind == Kind.OK:
-            asks_for_roster = pending.packet.kind == Kind.WATCH and pending.packet.payload.get("roster")
-            if not asks_for_roster or "roster" in payload:
+            asked = pending.packet.payload if pending.packet.kind in (Kind.WATCH, Kind.QUERY) else {}
+            ignored = [key for key in _IGNORED if asked.get(key) and key not in payload]
+            if not ignored:
                 return self._granted(id, pending, payload, now)
-            payload = _NO_ROSTERS
-        self.persistent_state.watches.request_failed(id)
+            payload = _IGNORED[ignored[0]]
+        self.persistent_state.request_refused(id)
         if pending.packet.kind == Kind.UPDATE and "idle_timeout" in pending.packet.payload:
             self.keepalives.restore_interval(now)
         if self.persistent_state.update_refused(id):

@@ -308,7 +308,9 @@ class ClientMachine:
             self._connection.watch_roster(now)
 
     def unwatch(self, uids: list[str] | None, timeout_s: float, now: float) -> int | None:
-        """Stop watching some users, or all and the roster; return the request's id, or None if not connected.
+        """Stop watching some users, or all, the roster and all rooms; return the request's id.
+
+        None: the client is not connected.
 
         Raises `Ended`, or `protocol.EncodeError` for invalid uids.
         """
@@ -316,8 +318,23 @@ class ClientMachine:
             return self.request(protocol.unwatch(uids), timeout_s, now)
         except NotConnected:
             protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
-            self.persistent_state.watches.remove(uids)
+            self.persistent_state.unwatch(uids)
             return None
+
+    def unwatch_rooms(self, rooms: list[str] | None, timeout_s: float, now: float) -> int | None:
+        """Stop watching some rooms, or all; return the id of the last request, or None if not connected.
+
+        Raises `Ended`, or `protocol.EncodeError` for invalid rooms.
+        """
+        watched = self.persistent_state.watched_rooms
+        id = None
+        for batch in ([*watched.batches()] or [[]]) if rooms is None else [rooms]:
+            try:
+                id = self.request(protocol.unwatch(rooms=batch), timeout_s, now)
+            except NotConnected:
+                protocol.encode(protocol.unwatch(rooms=batch), protocol.FRAME_LIMIT_BYTES)
+                watched.remove(batch)
+        return id
 
     def unwatch_roster(self, timeout_s: float, now: float) -> int | None:
         """Stop watching the roster; return the request's id, or None if not connected. Raises `Ended`."""

@@ -140,9 +140,9 @@ async def test_an_unknown_kind_of_push_is_refused(uses: str) -> None:
     options = ClientOptions(open_stream=ScriptedServer().open)
     client = await connect("nowhere", 1, uid="ann", wait=uses == "online", options=options)
     for kind in ("message", "", 7):
-        with pytest.raises(ValueError, match="messages, presence, connection"):
+        with pytest.raises(ValueError, match="messages, presence, rooms, connection"):
             await client.receive(kind)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="messages, presence, connection"):
+        with pytest.raises(ValueError, match="messages, presence, rooms, connection"):
             client.receive_nowait(kind)  # type: ignore[arg-type]
     await client.aclose()
 
