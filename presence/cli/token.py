@@ -57,6 +57,8 @@ _SIGN_TEXTS = {
 _SEE = "whom the user may see: uids, and beginnings of uids with a * after them"
 _ROOMS_IN = "claim rooms: rooms that the session is in"
 _ROOMS_JOIN = "claim rooms: rooms that the client may join, and beginnings of their names with a * after them"
+_ROOMS_WATCH = "claim rooms: rooms that the client may watch, and beginnings of their names"
+_ROOMS_MEMBERS = "claim rooms: the client is shown the members of rooms that it watches, or not"
 _VISIBILITY = (
     "Prints a pass, signed with a key of a file: its user may see others for a time, on servers with "
     "visibility = claims. No server is needed."
@@ -90,11 +92,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sign.add_argument("--see", nargs="+", metavar="UID", help=f"claim see: {_SEE}")
     sign.add_argument("--rooms-in", nargs="+", metavar="ROOM", help=_ROOMS_IN)
     sign.add_argument("--rooms-join", nargs="+", metavar="ROOM", help=_ROOMS_JOIN)
+    sign.add_argument("--rooms-watch", nargs="+", metavar="ROOM", help=_ROOMS_WATCH)
+    sign.add_argument("--rooms-members", action=argparse.BooleanOptionalAction, help=_ROOMS_MEMBERS)
 
     visibility_pass = actions.add_parser("pass", help="print a signed pass", description=_VISIBILITY)
     _add_signing(visibility_pass, "pass")
     visibility_pass.add_argument("--see", nargs="+", required=True, metavar="UID", help=_SEE)
-    visibility_pass.set_defaults(rooms_in=None, rooms_join=None)
+    visibility_pass.set_defaults(rooms_in=None, rooms_join=None, rooms_watch=None, rooms_members=None)
 
     verify = actions.add_parser(
         "verify", help="check a token and print why it is refused", description=_VERIFY
@@ -182,10 +186,10 @@ def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
         )
     if args.see is not None and not tokens.is_sight(args.see):
         raise UsageError(f"token {args.action}: --see takes uids, and beginnings of uids with a * after them")
-    asked = {"in": args.rooms_in, "join": args.rooms_join}
-    rooms = {key: names for key, names in asked.items() if names is not None}
+    claimed = {key: getattr(args, f"rooms_{key}") for key in ("in", "join", "watch", "members")}
+    rooms = {key: value for key, value in claimed.items() if value is not None}
     if not tokens.is_room_claim(rooms):
-        text = f"--rooms-in takes at most {ROOMS_MAX} rooms, --rooms-join rooms and beginnings with a *"
+        text = f"--rooms-in takes at most {ROOMS_MAX} rooms, the others rooms and beginnings with a *"
         raise UsageError(f"token {args.action}: {text}")
     signer = token_signer.Signer(key_file.named(key_file.entries_of(key_file.read(Path(keys))), args.kid))
     claims: dict[str, Any] = {} if settings.token_issuer is None else {"iss": settings.token_issuer}

@@ -218,16 +218,40 @@ def test_verify_refuses_what_servers_with_visibility_refuse(
     assert "refused: its s" in complaint
 
 
+def claims_of(text: str) -> dict[str, Any]:
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text.split(".")[1] + "=="))
+    return claims
+
+
 def test_a_token_names_the_rooms_that_it_was_asked_for(keys: Path, run_token: RunToken) -> None:
     sign = ("sign", "--keys", keys, "--uid", "ann")
-    text = run_token(*sign, "--rooms-in", "lobby", "hall", "--rooms-join", "game:*").strip()
+    rooms = (
+        "--rooms-in",
+        "lobby",
+        "hall",
+        "--rooms-join",
+        "game:*",
+        "--rooms-watch",
+        "bar",
+        "--rooms-members",
+    )
+    text = run_token(*sign, *rooms).strip()
     keyring = key_file.parse(keys.read_bytes(), keys)
     claims = tokens.check(
         tokens.parse(text, keyring), TokenRules(("presence",), reads_rooms=True), time.time()
     )
-    assert claims.rooms == RoomClaim("hall lobby", Sight(prefixes=("game:",)))
-    assert "rooms" not in json.loads(base64.urlsafe_b64decode(run_token(*sign).split(".")[1] + "=="))
-    for words in (("--rooms-in", "a b"), ("--rooms-join", ""), ("--rooms-in", *map(str, range(17)))):
+    assert claims.rooms == RoomClaim(
+        "hall lobby", Sight(prefixes=("game:",)), Sight(frozenset({"bar"})), members=True
+    )
+    assert "members" not in claims_of(run_token(*sign, "--rooms-in", "lobby"))["rooms"]
+    assert claims_of(run_token(*sign, "--no-rooms-members"))["rooms"] == {"members": False}
+    assert "rooms" not in claims_of(run_token(*sign))
+    for words in (
+        ("--rooms-in", "a b"),
+        ("--rooms-join", ""),
+        ("--rooms-watch", "a b*"),
+        ("--rooms-in", *map(str, range(17))),
+    ):
         assert "at most 16 rooms" in run_token(*sign, *words, status=2)
 
 
