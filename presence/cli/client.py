@@ -29,6 +29,8 @@ from presence.client import (
     PresenceError,
     Push,
     RequestError,
+    RoomChanged,
+    RoomState,
     TokenSource,
     UserState,
     WatchEnded,
@@ -43,17 +45,18 @@ STDIN = 0
 READ_BYTES = 65_536
 MAX_LINE_BYTES = 65_536  # more than a frame holds
 HELP = (
-    "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /busy | /dnd | /invisible | "
-    "/back | /status [TEXT] | /quit [background]"
+    "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /rooms ROOM… | /away | /busy | /dnd | "
+    "/invisible | /back | /status [TEXT] | /quit [background]"
 )
+SHOWS = ("/query", "/watch", "/who", "/rooms")
 SETS_STATUS = {"/away": "away", "/busy": "busy", "/dnd": "dnd", "/back": "online", "/invisible": "invisible"}
 
 
 _DESCRIPTION = (
-    "Each line of input 'TO text' sends a message; the commands are /query, /watch, /unwatch, /who, /away, "
-    "/busy, /dnd, /invisible, /back, /status and /quit. Ctrl-C, Ctrl-D and /quit log out. At the end of "
-    "other input than a terminal's the device stays online. A token comes from a file, standard input or "
-    "PRESENCE_TOKEN, not an argument."
+    "Each line of input 'TO text' sends a message; the commands are /query, /watch, /unwatch, /who, "
+    "/rooms (watches rooms), /away, /busy, /dnd, /invisible, /back, /status and /quit. Ctrl-C, Ctrl-D and "
+    "/quit log out. At the end of other input than a terminal's the device stays online. A token comes from "
+    "a file, standard input or PRESENCE_TOKEN, not an argument."
 )
 _SETTINGS = {
     "host": "address of the server",
@@ -250,15 +253,12 @@ async def _run_line(client: Client, line: str) -> bool:
             if words == ["background"]:
                 await client.logout("background")
             return False
-        if verb == "/query":
-            _print_states(await client.query(words))
-        elif verb == "/watch":
-            _print_states(await client.watch(words))
+        if verb in SHOWS:
+            for shown in await _shown(client, verb, words):
+                _print_line(shown)
         elif verb == "/unwatch":
             await client.unwatch(words or None)
             _print_line(f"watching {len(client.watched)}")
-        elif verb == "/who":
-            _print_states(client.watched)
         elif verb in SETS_STATUS:
             await client.update(status=SETS_STATUS[verb])
             _print_line(f"shown as {SETS_STATUS[verb]}")
@@ -277,9 +277,15 @@ async def _run_line(client: Client, line: str) -> bool:
     return True
 
 
-def _print_states(states: Mapping[str, UserState]) -> None:
-    for uid, state in states.items():
-        _print_line(state_line(uid, state))
+async def _shown(client: Client, verb: str, words: list[str]) -> list[str]:
+    """Run a command that shows users or rooms; return its lines."""
+    if verb == "/rooms":
+        return [room_line(*each) for each in (await client.watch_rooms(words)).items()]
+    if verb == "/who":
+        states = client.watched
+    else:
+        states = await (client.query(words) if verb == "/query" else client.watch(words))
+    return [state_line(*each) for each in states.items()]
 
 
 def _print_line(text: str) -> None:
@@ -296,6 +302,8 @@ def push_lines(push: Push) -> list[str]:
         return [f"watch ended: {' '.join(push.uids)}: {push.reason} ({push.code}) {push.message}".rstrip()]
     if isinstance(push, Dropped):
         return [f"dropped, because they were not read in time: {push.count} of {push.kind}"]
+    if isinstance(push, RoomChanged):
+        return [room_line(push.room, push.state)]
     return [f"{state_line(push.uid, push.state)} ({push.reason})"]
 
 
@@ -322,6 +330,14 @@ def state_line(uid: str, state: UserState) -> str:
     elif state.status == "offline":
         line += ", never seen or long ago"
     return f"{line}, {_meta(state.meta)}" if state.meta else line
+
+
+def room_line(room: str, state: RoomState | None) -> str:
+    """Return the state of a room as one line; None: it may not be watched."""
+    if state is None:
+        return f"watch of {room} ended"
+    members = f": {' '.join(sorted(state.members))}" if state.members else ""
+    return f"{room} has {state.count} member{'' if state.count == 1 else 's'}{members}"
 
 
 def _meta(meta: Mapping[str, Any]) -> str:

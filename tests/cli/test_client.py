@@ -7,7 +7,7 @@ import pytest
 
 from presence.cli import client as command
 from presence.cli.client import push_lines, state_line
-from presence.client import Delivered, Dropped, UserState, WatchEnded
+from presence.client import Delivered, Dropped, RoomChanged, RoomState, UserState, WatchEnded
 from presence.config.loader import load
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -32,6 +32,19 @@ def test_a_state_is_one_line(state: UserState, line: str) -> None:
 def test_the_end_of_a_watch_names_the_users_and_the_reason() -> None:
     push = WatchEnded(("ann", "bob"), 315, "too_large", "too many watches")
     assert push_lines(push) == ["watch ended: ann bob: too_large (315) too many watches"]
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        (RoomState(0, frozenset()), "lobby has 0 members"),
+        (RoomState(1), "lobby has 1 member"),
+        (RoomState(3, frozenset({"cy", "ann"})), "lobby has 3 members: ann cy"),
+        (None, "watch of lobby ended"),
+    ],
+)
+def test_a_room_is_one_line(state: RoomState | None, line: str) -> None:
+    assert push_lines(RoomChanged("lobby", state, frozenset(), frozenset())) == [line]
 
 
 def test_dropped_pushes_are_shown() -> None:
