@@ -72,6 +72,7 @@ FOR_EVER: Table[str] = {
     },
     "docs/apps.md": {
         "from presence.client import Disconnected, PresenceChanged": "bob is",
+        "client.watch_rooms(": "lobby 1 joined:",
     },
     "docs/followups.md": {"due_sync(": "mail to zoe mail template 7"},
     "docs/timers.md": {"await handle_due(": "mail to ann"},
