@@ -20,9 +20,9 @@ from presence.common.loop_calls import Pacer
 from presence.rooms.counters import RoomCounters
 from presence.rooms.script_calls import (
     ANY_POSITION,
-    ITEM,
-    MAX_ITEMS_PER_CALL,
     MAX_RECORDS_PER_CALL,
+    REMOVALS,
+    in_calls,
     records_call,
     unpacked,
 )
@@ -170,26 +170,21 @@ class MemberWalk:
         names = sorted({source for source, *_ in self._suspects})
         (positions,) = scripting.commands(sources, [("HMGET", sources, *names)])
         known = {source: order(found) for source, found in zip(names, positions, strict=True) if found}
-        ready: dict[int, list[bytes]] = {}
+        ready: dict[int, dict[bytes, list[bytes]]] = {}
         early: list[_Suspect] = []
         for suspect in self._suspects:
             source, last, (room, uid, value) = suspect
             if known.get(source, (-1, 0)) >= order(last):
-                at_ms = last.partition(b"-")[0]
-                ready.setdefault(source, []).extend((b"d", room, uid, last, value, at_ms, COMPARISON))
+                items = ready.setdefault(source, {}).setdefault(room, [])
+                items += (uid, value, last, COMPARISON)
             else:
                 early.append(suspect)
-        size = ITEM * MAX_ITEMS_PER_CALL
         calls = [
             self._project(
-                self._shard,
-                source,
-                position=ANY_POSITION,
-                to=ANY_POSITION,
-                items=items[first : first + size],
+                self._shard, source, position=ANY_POSITION, to=ANY_POSITION, groups=groups, kind=REMOVALS
             )
             for source, items in ready.items()
-            for first in range(0, len(items), size)
+            for groups in in_calls(items)
         ]
         for _, *numbers in _answers(scripting, calls):
             self._counters.add(numbers)

@@ -166,7 +166,8 @@ class RoomProjector:
                     source.shard,
                     position=each.position,
                     to=each.to,
-                    items=each.items,
+                    groups=each.groups,
+                    kind=each.kind,
                     walk=each.walk,
                 )
                 for source, each in sent

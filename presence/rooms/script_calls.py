@@ -5,7 +5,7 @@ What they do is in `presence/store/scripts/rooms/`: `prelude.lua` has the keys.
 Tests: `tests/rooms/test_projector.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgpack
@@ -16,9 +16,7 @@ from presence.store.script_runner import Call
 # Above the longest pause of a projector: another one takes over only when it has died.
 LEASE_MS: Final = 1500
 MAX_EVENTS_PER_READ: Final = 500  # of a shard: a few ms of Redis' time
-MAX_ITEMS_PER_CALL: Final = (
-    1000  # changes of members: 5 ms of Redis' time; those of the last event may exceed it
-)
+MAX_ITEMS_PER_CALL: Final = 1000  # changes of members: 5 ms of Redis' time; the last event may exceed it
 PAGE_USERS: Final = 100  # records of a page of the comparison, below 1 ms of Redis' time
 REBUILD_PAGE_USERS: Final = 500
 MAX_RECORDS_PER_CALL: Final = 500
@@ -29,10 +27,12 @@ BEGIN: Final = b"begin"
 RESET: Final = b"reset"
 ANY_POSITION: Final = b"-"
 
-EVENT: Final = (
-    7  # values of an event in an answer of read.lua: id, uid, at_ms, reason, letter, rooms, rooms left
-)
-ITEM: Final = 7  # values of a change of a member, for project.lua: op, room, uid, id, letter, at_ms, reason
+ITEM: Final = 4  # values of a change of a member, see project.lua
+
+# What items say, see project.lua
+EVENTS: Final = "events"
+RECORDS: Final = "records"
+REMOVALS: Final = "removals"
 
 
 def read_call(
@@ -52,8 +52,9 @@ def read_call(
     names = [keys.rooms_state(source), keys.events(source), keys.online(source), keys.shard_meta(source)]
     names += [keys.room_sources(source), keys.room_sizes(source), keys.absent(source)]
     packed = msgpack.packb(stored, use_bin_type=False) if stored else b""
-    arguments = [projector, LEASE_MS, cursor, epoch, packed, finished, must_exist, MAX_EVENTS_PER_READ]
-    return Call("rooms/read", names, [*arguments, page, page_users])
+    arguments = [projector, LEASE_MS, cursor, epoch, packed, finished, must_exist]
+    bounds = [MAX_EVENTS_PER_READ, MAX_ITEMS_PER_CALL]
+    return Call("rooms/read", names, [*arguments, *bounds, page, page_users])
 
 
 def project_call(
@@ -63,19 +64,40 @@ def project_call(
     *,
     position: bytes,
     to: bytes,
-    items: Sequence[bytes] = (),
+    groups: Sequence[Any] = (),
+    kind: str = EVENTS,
     walk: bytes = b"",
     kept: int = DEFAULT_KEPT,
     tells_members: bool = False,
     max_rooms: int = DEFAULT_MAX_ROOMS,
 ) -> Call:
-    """Return a call of project.lua for the rooms of a shard, with items one after the other."""
+    """Return a call of project.lua for the rooms of a shard.
+
+    Args:
+        groups: each room, followed by the number of values of its items, and these.
+        kind: what these items say.
+    """
     names = [keys.room_sources(place), keys.room_events(place), keys.room_sizes(place), keys.absent(place)]
     bounds = [kept, "all" if tells_members else "", max(1, max_rooms // keys.shards)]
-    packed = msgpack.packb(items, use_bin_type=False) if items else b""
-    return Call(
-        "rooms/project", names, [source, position, to, keys.room_prefix(place), *bounds, walk, packed]
-    )
+    packed = msgpack.packb(groups, use_bin_type=False) if groups else b""
+    arguments = [source, position, to, keys.room_prefix(place), *bounds, walk, kind, packed]
+    return Call("rooms/project", names, arguments)
+
+
+def in_calls(items: Mapping[bytes, Sequence[bytes]]) -> Iterator[list[Any]]:
+    """Yield items, given by room, as groups for a call each, whose items may be applied in any order."""
+    groups: list[Any] = []
+    size, most = 0, ITEM * MAX_ITEMS_PER_CALL
+    for room, some in items.items():
+        for first in range(0, len(some), most):
+            part = some[first : first + most]
+            if size + len(part) > most:
+                yield groups
+                groups, size = [], 0
+            groups += (room, len(part), *part)
+            size += len(part)
+    if groups:
+        yield groups
 
 
 def records_call(keys: Keys, source: int, uids: Sequence[bytes]) -> Call:

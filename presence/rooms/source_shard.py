@@ -33,12 +33,13 @@ from presence.rooms.comparison import COMPARISON, order, rooms_in
 from presence.rooms.counters import RoomCounters
 from presence.rooms.script_calls import (
     BEGIN,
-    EVENT,
+    EVENTS,
     ITEM,
-    MAX_ITEMS_PER_CALL,
     PAGE_USERS,
     REBUILD_PAGE_USERS,
+    RECORDS,
     RESET,
+    in_calls,
 )
 
 POLL_FIRST_S: Final = 0.02  # after events: those that come meanwhile share a read
@@ -65,17 +66,19 @@ class SourceRead(NamedTuple):
     rooms: int
     members: int
     now_ms: bytes
-    events: list[bytes]
+    first_id: bytes
+    groups: list[Any]
     next_page: bytes
     page: list[bytes]
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """Items for one room shard, which has all events up to `to` then."""
+    """Rooms of one shard with their items, as project.lua takes them; it has all events up to `to` then."""
 
     to: bytes
-    items: list[bytes]
+    groups: list[Any] = field(default_factory=list)
+    kind: str = EVENTS
     walk: bytes = b""
 
 
@@ -97,8 +100,9 @@ class Outgoing:
     place: int
     position: bytes
     to: bytes
-    items: list[bytes]
-    walk: bytes
+    groups: list[Any] = field(default_factory=list)
+    kind: str = EVENTS
+    walk: bytes = b""
 
 
 class SourceShard:
@@ -233,8 +237,9 @@ class SourceShard:
         self._users_have_rooms, self._must_exist, self.cursor = read.users_have_rooms, b"", read.cursor
         self._counters.events += read.n_events
         self._since_checkpoint += read.n_events
-        self.lag_s = max(0.0, (int(read.now_ms) - order(read.events[0])[0]) / 1000) if read.events else 0.0
-        self._queue_events(read.events)
+        oldest_ms = order(read.first_id)[0] if read.first_id else 0
+        self.lag_s = max(0.0, (int(read.now_ms) - oldest_ms) / 1000) if oldest_ms else 0.0
+        self._queue_events(read.groups, read.first_id)
         if read.next_page:
             self._queue_page(read.page, read.next_page)
             self._page_at = now + self.page_interval_s
@@ -244,46 +249,41 @@ class SourceShard:
             self._poll_s = POLL_FIRST_S if read.n_events else min(POLL_LIMIT_S, 2 * self._poll_s)
             self.due = now + self._poll_s
 
-    def _queue_events(self, events: list[bytes]) -> None:
+    def _queue_events(self, groups: list[Any], first_id: bytes) -> None:
         """Queue what events mean for each room shard that answers, without what it has already."""
         shards = len(self._room_shards)
-        known = {
-            place: order(each.position)
-            for place, each in enumerate(self._room_shards)
-            if each.position and self._is_placed(each)
-        }
-        items: dict[int, list[bytes]] = {place: [] for place in known}
-        full: set[int] = set()
-        for i in range(0, len(events), EVENT):
-            event_id, uid, at_ms, reason, letter, rooms, left = events[i : i + EVENT]
-            place_in_stream = order(event_id)
-            for op, names in ((b"j" if letter else b"l", rooms), (b"l", left)):
-                for room in names.split():
-                    place = crc32(room) % shards
-                    if place in known and place_in_stream > known[place]:
-                        items[place] += (op, room, uid, event_id, letter, at_ms, reason)
-                        if len(items[place]) >= ITEM * MAX_ITEMS_PER_CALL:
-                            full.add(place)
-            for place in sorted(full):  # never between two items of one event
-                self._room_shards[place].chunks.append(_Chunk(event_id, items[place]))
-                items[place] = []
-            full.clear()
-        for place, some in items.items():
+        queued: dict[int, list[Any]] = {}
+        known: dict[int, tuple[int, int]] = {}  # positions, where they are not before all these events
+        for place, each in enumerate(self._room_shards) if groups else ():
+            if each.position and self._is_placed(each):
+                queued[place] = []
+                if order(each.position) >= order(first_id):
+                    known[place] = order(each.position)
+        first = 0
+        while first < len(groups):
+            room, size = groups[first : first + 2]
+            place, last = crc32(room) % shards, first + 2 + size
+            if place in known:
+                items = _later(groups[first + 2 : last], known[place])
+                queued[place] += (room, len(items), *items)
+            elif place in queued:
+                queued[place] += groups[first:last]
+            first = last
+        for place, some in queued.items():
             if some:
-                self._room_shards[place].chunks.append(_Chunk(some[-ITEM + 3], some))
+                self._room_shards[place].chunks.append(_Chunk(self.cursor, some))
 
     def _queue_page(self, page: list[bytes], next_page: bytes) -> None:
         """Queue what records say; they are the state after the cursor."""
-        items: list[list[bytes]] = [[] for _ in self._room_shards]
+        found: list[dict[bytes, list[bytes]]] = [{} for _ in self._room_shards]
         at_ms = self.cursor.partition(b"-")[0]
         for uid, record in zip(page[::2], page[1::2], strict=True):
             letter, rooms = rooms_in(record)
             for room in rooms:
-                place = crc32(room) % len(items)
-                items[place] += (b"a", room, uid, self.cursor, letter, at_ms, COMPARISON)
-        for each, some in zip(self._room_shards, items, strict=True):
-            for first in range(0, len(some), ITEM * MAX_ITEMS_PER_CALL):
-                each.chunks.append(_Chunk(self.cursor, some[first : first + ITEM * MAX_ITEMS_PER_CALL]))
+                items = found[crc32(room) % len(found)].setdefault(room, [])
+                items += (uid, self.cursor + b" " + letter, at_ms, COMPARISON)
+        for each, some in zip(self._room_shards, found, strict=True):
+            each.chunks += (_Chunk(self.cursor, groups, RECORDS) for groups in in_calls(some))
         self._next_page = next_page
         self._users = self._users + len(page) // 2 if self._rebuild else 0
         self._sent.add("page")
@@ -298,7 +298,7 @@ class SourceShard:
         if self._walk_due:
             self._sent.add("walk")
         for each in self._room_shards:
-            each.chunks.append(_Chunk(self.cursor, [], self._rebuild if self._walk_due else b""))
+            each.chunks.append(_Chunk(self.cursor, walk=self._rebuild if self._walk_due else b""))
 
     def _is_ready(self) -> bool:
         """Whether every room shard answers and has its position."""
@@ -322,13 +322,15 @@ class SourceShard:
             if each.retry_at > now:
                 continue
             if each.position is None:
-                yield Outgoing(place, UNKNOWN, UNKNOWN, [], b"")
+                yield Outgoing(place, UNKNOWN, UNKNOWN)
             elif not self._is_placed(each):
-                yield Outgoing(place, each.position, self._position(self._start), [], b"")
+                yield Outgoing(place, each.position, self._position(self._start))
             elif each.chunks:
                 chunk = each.chunks[0]
                 to = max(chunk.to, each.position.partition(b" ")[0], key=order)
-                yield Outgoing(place, each.position, self._position(to), chunk.items, chunk.walk)
+                yield Outgoing(
+                    place, each.position, self._position(to), chunk.groups, chunk.kind, chunk.walk
+                )
 
     def _position(self, entry_id: bytes) -> bytes:
         return entry_id + b" " + self._epoch
@@ -414,3 +416,13 @@ class SourceShard:
         for name, value in {**told, "ms": round(took_s * 1000)}.items():
             self._stored += [name.encode(), str(value).encode()]
         self.news.append((True, {"shard": self.shard, **told, "s": round(took_s, 2)}))
+
+
+def _later(items: list[bytes], position: tuple[int, int]) -> list[bytes]:
+    """Return the items of a room that are by later events."""
+    return [
+        value
+        for first in range(0, len(items), ITEM)
+        if order(items[first + 1]) > position
+        for value in items[first : first + ITEM]
+    ]

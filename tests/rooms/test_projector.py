@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from presence.rooms import source_shard
-from presence.rooms.script_calls import project_call
+from presence.rooms import script_calls
+from presence.rooms.script_calls import ITEM, project_call
 from presence.store.script_runner import Scripting
 from tests.rooms.world import Failing, World
 
@@ -212,8 +212,8 @@ def test_4_a_late_join_does_not_come_back_after_the_leave(world: World) -> None:
     event = world.put("ann", LOBBY).encode()
     world.end("ann")
     world.run(projector)
-    items = [b"j", b"lobby", b"ann", event, b"-", b"1", b"login"]
-    call = project_call(world.keys, place, source, position=before, to=event + before[-17:], items=items)
+    groups = [b"lobby", ITEM, b"ann", event + b" -", b"1", b"login"]
+    call = project_call(world.keys, place, source, position=before, to=event + before[-17:], groups=groups)
     assert b"at" in Scripting(world.url).one(call)
     world.check()
 
@@ -291,7 +291,7 @@ def test_6_a_rebuild_may_be_wanted_and_goes_on_after_a_crash(world: World) -> No
 
 
 def test_7_long_reads_are_cut_between_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_shard, "MAX_ITEMS_PER_CALL", 10)
+    monkeypatch.setattr(script_calls, "MAX_ITEMS_PER_CALL", 10)
     projector = started(world)
     sizes: list[int] = []
 

@@ -460,10 +460,12 @@ def events_of_rooms() -> float:
 
 
 def _join(scripting: Scripting, keys: Keys, members: list[tuple[str, str]]) -> None:
-    items: list[bytes] = []
+    rooms: dict[bytes, list[bytes]] = {}
     for name, user in members:
-        items += [b"j", name.encode(), user.encode(), b"1795393627549-12", b"-", b"1795393627549", b"login"]
-    call = project_call(keys, 0, 0, position=ANY_POSITION, to=ANY_POSITION, items=items, tells_members=True)
+        items = rooms.setdefault(name.encode(), [])
+        items += [user.encode(), b"1795393627549-12 -", b"1795393627549", b"login"]
+    groups = [each for name, items in rooms.items() for each in (name, len(items), *items)]
+    call = project_call(keys, 0, 0, position=ANY_POSITION, to=ANY_POSITION, groups=groups, tells_members=True)
     (answer,) = scripting.evaluate([call])
     assert unpacked(answer)[:2] == [b"ok", len(members)]
 

@@ -271,15 +271,17 @@ def _recount_followups(a: Hand, b: Hand) -> Call:
 def _project(a: Hand, _: Hand) -> Call:
     """One room gets its first member, one loses its last one, and one gets another."""
 
-    def call(position: bytes, to: bytes, *items: bytes) -> Call:
-        values = [value for item in items for value in item.split(b" ")]
+    def call(position: bytes, to: bytes, **rooms: tuple[bytes, ...]) -> Call:
+        groups = [each for room, item in rooms.items() for each in (room.encode(), len(item), *item)]
         return room_calls.project_call(
-            SHAPE.keys, 0, 0, position=position, to=to, items=values, walk=b"token", tells_members=True
+            SHAPE.keys, 0, 0, position=position, to=to, groups=groups, walk=b"token", tells_members=True
         )
 
-    a.store.evaluate([call(b"", b"1-0 e", b"j lobby u 1-0 - 1 login", b"j game w 1-0 i 1 login")])
-    items = (b"j new u 2-0 a 2 rooms", b"l game w 2-0  2 rooms", b"a lobby v 2-0 i 2 comparison")
-    return call(b"1-0 e", b"2-0 e", *items)
+    first = call(b"", b"1-0 e", lobby=(b"u", b"1-0 -", b"1", b"login"), game=(b"w", b"1-0 i", b"1", b"login"))
+    a.store.evaluate([first])
+    lobby = (b"v", b"2-0 i", b"2", b"rooms")
+    new, game = (b"u", b"2-0 a", b"2", b"rooms"), (b"w", b"2-0", b"2", b"rooms")
+    return call(b"1-0 e", b"2-0 e", new=new, game=game, lobby=lobby)
 
 
 def _begin_rooms(a: Hand, _: Hand) -> Call:

@@ -21,12 +21,14 @@ local function will(...)
 end
 
 -- Returns an error reply if the Redis user may not call one of the commands, or publish to one of `channels`; else nil.
-local function find_refusal(channels)
-  local is_allowed, command, key = redis.acl_check_cmd, nil, nil
+-- `prefix`: of keys that one permission is for, or nil.
+local function find_refusal(channels, prefix)
+  local is_allowed, asked = redis.acl_check_cmd, {}
   for i = 1, is_allowed and effect_count or 0 do
-    local effect = effects[i]
-    if effect[1] ~= 'PUBLISH' and (effect[1] ~= command or effect[2] ~= key) then
-      command, key = effect[1], effect[2]
+    local command, key = effects[i][1], effects[i][2]
+    local kind = prefix and string.sub(key, 1, #prefix) == prefix and prefix or key
+    if command ~= 'PUBLISH' and asked[command] ~= kind then
+      asked[command] = kind
       if not is_allowed(command, key) then
         return redis.error_reply('NOPERM this user may not call ' .. command .. ' ' .. key)
       end
@@ -57,9 +59,10 @@ local function keep_unfinished(hash, list, first, last)
 end
 
 -- Carries out all effects; returns an error reply if one was refused, and its place. `hash`: where the rest is stored then.
--- `channels`: one of each kind of permission that publishing needs, also if there is nothing to publish now.
-local function carry_out(hash, channels)
-  local refusal = find_refusal(channels)
+-- `channels`: one of each kind of permission that publishing needs, also if there is nothing to publish now. `prefix`: see
+-- `find_refusal`.
+local function carry_out(hash, channels, prefix)
+  local refusal = find_refusal(channels, prefix)
   if refusal then return refusal end
   local at, problem = perform(effects, 1, effect_count)
   if at and at > 1 then keep_unfinished(hash, effects, at, effect_count) end
