@@ -328,9 +328,7 @@ class SourceShard:
             elif each.chunks:
                 chunk = each.chunks[0]
                 to = max(chunk.to, each.position.partition(b" ")[0], key=order)
-                yield Outgoing(
-                    place, each.position, self._position(to), chunk.groups, chunk.kind, chunk.walk
-                )
+                yield Outgoing(place, each.position, self._position(to), chunk.groups, chunk.kind, chunk.walk)
 
     def _position(self, entry_id: bytes) -> bytes:
         return entry_id + b" " + self._epoch
