@@ -42,11 +42,12 @@ from presence.watching.pending_watches import (
 )
 from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries, States
-from presence.watching.rosters import FollowedRosters, NoRosters, RosterFollower, Rosters
+from presence.watching.roster_changes import RosterChanges
+from presence.watching.rosters import NoRosters, Rosters
 from presence.watching.shard_placement import WatchedShards
 from presence.watching.shard_view import ViewStatistics
 from presence.watching.shard_watch import ShardStatistics
-from presence.watching.user_states import HIDDEN, REMOVED, WatchedState
+from presence.watching.user_states import WatchedState
 from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from presence.watching.watch_quota import WatchQuota, bytes_of_watches
@@ -61,7 +62,6 @@ MAX_DROPPED_PER_TURN: Final = 256  # users whom no client watches any more: a mi
 PASS_CHECK_INTERVAL_S: Final = 0.5
 MAX_PASSES_PER_TURN: Final = 64
 FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
-MAX_ROSTER_CHANGES_PER_TURN: Final = 64  # of one session: a millisecond; the rest follows in further turns
 
 
 class Watching:
@@ -105,14 +105,6 @@ class Watching:
         self._pending = PendingWatches()
         self._quiet = quiet or QuietSessions()
         self._pushes = PushQueue(self._watches, self._faults, self._latest, self._quiet)
-        self._claimed_rosters = claimed_rosters
-        self._rosters = FollowedRosters(
-            rosters or NoRosters(),
-            self._compare_roster,
-            self._refuse_without_roster,
-            self._runtime,
-            self._faults,
-        )
         self._visibility = visibility
         self._queries = Queries(states, self._runtime, self._faults, visibility)
         self._shards = WatchedShards(
@@ -127,6 +119,20 @@ class Watching:
             runtime=self._runtime,
             faults=self._faults,
         )
+        self._roster_changes = RosterChanges(
+            self,
+            self._pending,
+            self._watches,
+            self._pushes,
+            self._shards,
+            claimed=claimed_rosters,
+            rosters=rosters or NoRosters(),
+            visibility=visibility,
+            quiet=self._quiet,
+            runtime=self._runtime,
+            faults=self._faults,
+        )
+        self._rosters = self._roster_changes.followed
         self._timeouts = RequestTimeouts(WATCH_TIMEOUT_S, self._refuse_timed_out, self._faults, "watch")
         self._complete: deque[PendingWatch] = deque()
         self._completed = TrioWakeEvent()
@@ -169,9 +175,9 @@ class Watching:
         elif isinstance(request, QueryRequest):
             self._queries.take(session, request)
         elif request.roster:
-            self._follow(session, request)
+            self._roster_changes.follow(session, request)
         else:
-            self._watch(session, request)
+            self.watch(session, request)
 
     def watches(self, session: Session) -> int:
         """Return the number of users that a session watches."""
@@ -212,7 +218,7 @@ class Watching:
         self._pending.hide(session, self._visibility.hidden(session, self._pending.asked_by(session)))
         hidden = self._visibility.hidden(session, self._watches.watched_by(session))
         self._discard(session, hidden)
-        self._drop_unwanted(self._watches.remove(session, hidden))
+        self.drop_unwanted(self._watches.remove(session, hidden))
         if hidden and (follower := self._rosters.get(session)) is not None:
             self._rosters.unwatched(follower, hidden)
         send(session, last_packets(hidden, Code.NOT_ALLOWED, rows=session.features.batch))
@@ -243,19 +249,18 @@ class Watching:
 
     # Watches
 
-    def _watch(self, session: Session, request: WatchRequest, roster: Sequence[str] | None = None) -> bool:
-        """Begin a watch of the users that a request names, and those of a roster, or refuse it.
-
-        Return whether it began.
-        """
+    def watch(self, session: Session, request: WatchRequest, roster: Sequence[str] | None = None) -> None:
+        """Begin a watch of the users that a request names, and those of a roster, or refuse it."""
         self._taken += 1
+        if roster:
+            self._budget.charge(session.uid, trio.current_time(), len(roster))
         named = list(dict.fromkeys(request.uids))
         uids, hidden = list(dict.fromkeys([*named, *(roster or ())])), []
         if len(uids) > UIDS_MAX:
             self._refused += 1
             message = f"the users and the roster are more than {UIDS_MAX} together"
             send_error(session, request.id, Code.TOO_LARGE, message)
-            return False
+            return
         if self._visibility is not None and (hidden := self._visibility.hidden(session, uids)):
             unseen = set(hidden)
             uids = [uid for uid in uids if uid not in unseen]
@@ -264,9 +269,8 @@ class Watching:
         if pending > PENDING_FACTOR * max(self._max_watches, UIDS_MAX) or (
             self._pending.bytes + size > MAX_PENDING_BYTES
         ):
-            self._refused += 1
-            refuse_busy(session, request.id, "too many requests wait")
-            return False
+            self.refuse(session, request.id, "too many requests wait")
+            return
         wanted = self._pending.wanted_by(session)
         watched = self._watches.count(session, wanted)
         follower = self._rosters.get(session)
@@ -277,7 +281,7 @@ class Watching:
             self._refused += 1
             message = f"a connection may watch {self._max_watches} users; this one watches {watched}"
             send_error(session, request.id, Code.TOO_LARGE, message)
-            return False
+            return
         added = count - skipped - watched
         if added and not self._has_room(count, added, uids):
             self._full += 1
@@ -286,17 +290,23 @@ class Watching:
                 "watch fewer users, or try again later"
             )
             refuse_busy(session, request.id, message, FULL_RETRY_S)
-            return False
+            return
         missing = [uid for uid in uids if not self._is_known(uid)]
         detail = request.detail and self._device_events
         watch = PendingWatch(session, request.id, uids, set(missing), size, hidden, detail)
         if roster is not None:
             watch.follower, watch.named = follower, frozenset(named)
             watch.roster, watch.roster_size = frozenset(roster), len(roster)
-        self._begin(watch)
-        return True
+        self.begin(watch)
 
-    def _begin(self, watch: PendingWatch) -> None:
+    def fitting(self, count: int, uids: list[str]) -> list[str]:
+        """Return those of some users, the first ones, whom a session with `count` watches may watch, too."""
+        fitting = uids[: max(0, self._max_watches - count)]
+        fits = self._pending.bytes + bytes_of_watch(fitting) <= MAX_PENDING_BYTES
+        return fitting if fits and self._has_room(count + len(fitting), len(fitting), fitting) else []
+
+    def begin(self, watch: PendingWatch) -> None:
+        """Begin a watch that fits."""
         self._pending.add(watch)
         if watch.follower is not None:
             watch.follower.is_busy = True
@@ -318,10 +328,10 @@ class Watching:
                 self._pending.remove(watch)
                 with self._faults.contained("watch", partial(self._refuse_broken, watch)):
                     if watch.is_silent:
-                        self._add_silently(watch)
+                        self._roster_changes.add_silently(watch)
                     else:
                         self._answer_watch(watch)
-                self._over(watch)
+                self._roster_changes.over(watch)
             await trio.lowlevel.checkpoint()
 
     def _answer_watch(self, watch: PendingWatch) -> None:
@@ -340,7 +350,7 @@ class Watching:
             packet = states_packet(watch.id, states, hidden, rows=batch, roster=roster)
         except EncodeError:  # only devices take so much
             self._refused += 1
-            self._drop_unwanted(watch.uids)
+            self.drop_unwanted(watch.uids)
             send_error(session, watch.id, Code.TOO_LARGE, "ask for fewer users")
             return
         wanted = list(watch.wanted)
@@ -348,28 +358,16 @@ class Watching:
             self._pushes.with_devices.add(session)
         with self._faults.contained("watch", partial(self._faults.disconnect, session)):
             self._pushes.answered(session, wanted)
-            self._hold_again(session)
+            self._roster_changes.hold_again(session)
             self._watches.add(session, wanted)
             send(session, packet)
-        self._note_answered(watch, wanted)
-        self._drop_unwanted(watch.unwatched)
-
-    def _note_answered(self, watch: PendingWatch, wanted: Iterable[str]) -> None:
-        """Note what a session that follows its roster watches by name, and what of the roster it does not."""
-        follower = self._rosters.get(watch.session)
-        if follower is None:
-            return
-        named, skipped = follower.named.union(wanted), follower.skipped.difference(wanted)
-        if watch.follower is follower:
-            follower.is_answered = True
-            named = follower.named.union(watch.named.intersection(wanted))
-            skipped = watch.roster.difference(wanted)
-        self._rosters.keep(follower, named=named, skipped=skipped)
+        self._roster_changes.answered(watch, wanted)
+        self.drop_unwanted(watch.unwatched)
 
     def _refuse_broken(self, watch: PendingWatch) -> None:
         """Refuse a watch whose answer failed."""
         self._refused += 1
-        self._drop_unwanted(watch.uids)
+        self.drop_unwanted(watch.uids)
         if watch.is_silent:  # perhaps some were sent: after a login the client has the whole roster
             self._faults.disconnect(watch.session)
         else:
@@ -383,178 +381,31 @@ class Watching:
                 gone = [uid for uid in uids if uid in wanted or self._watches.has(session, uid)]
                 self._rosters.unwatched(follower, gone)
             if uids is None or request.roster:
-                uids = self._stop_following(follower, uids)
+                uids = self._roster_changes.stop_following(follower, uids)
         self._pending.unwatch(session, uids)
         self._discard(session, uids)
-        self._drop_unwanted(self._watches.remove(session, uids))
+        self.drop_unwanted(self._watches.remove(session, uids))
         send_ok(session, request.id, {})
 
     def _refuse_timed_out(self, watch: PendingWatch) -> None:
         self._timed_out += 1
         self._pending.remove(watch)
-        self._drop_unwanted(watch.uids)
+        self.drop_unwanted(watch.uids)
         if watch.is_silent and watch.follower is not None:
             self._rosters.later(watch.follower)
         else:
             refuse_busy(watch.session, watch.id, "Redis is away")
-        self._over(watch)
+        self._roster_changes.over(watch)
 
-    def _over(self, watch: PendingWatch) -> None:
-        """Go on with the roster whose users a watch had."""
-        if (follower := watch.follower) is not None:
-            follower.is_busy = False
-            if self._rosters.get(follower.session) is follower:
-                self._drop_unanswered(follower)
-                self._rosters.again(follower.session)
-
-    # Rosters
-
-    def _follow(self, session: Session, request: WatchRequest) -> None:
-        """Let a watch wait for the roster of its user."""
-        size = bytes_of_watch(request.uids)
-        watched = self._pending.wanted_by(session).union(self._watches.watched_by(session))
-        if self._pending.bytes + size > MAX_PENDING_BYTES or not self._rosters.follow(
-            session, request, watched
-        ):
-            self._refused += 1
-            refuse_busy(session, request.id, "too many requests wait")
-
-    def _refuse_without_roster(self, follower: RosterFollower) -> None:
-        request, follower.request = follower.request, None
+    def refuse(self, session: Session, id: int | None, message: str) -> None:
+        """Refuse a request for now."""
         self._refused += 1
-        if request is not None:
-            refuse_busy(follower.session, request.id, "Redis is away")
-        self._drop_unanswered(follower)
-
-    def _drop_unanswered(self, follower: RosterFollower) -> None:
-        """Let a session follow no longer whose first watch of the roster was refused."""
-        if not (follower.is_answered or follower.is_busy or follower.request):
-            self._rosters.stop(follower.session)
-
-    def _stop_following(self, follower: RosterFollower, uids: list[str] | None) -> list[str] | None:
-        """Let a session follow no longer; return the users that it unwatches, beside those given."""
-        session, request = follower.session, follower.request
-        named = follower.named.union(self._pending.named_by(session), request.uids if request else ())
-        unnamed = self._pending.rosters_of(session).union(self._watches.watched_by(session)) - named
-        self._rosters.stop(session)
-        if request is not None:  # it waits for a roster that is not wanted any more
-            self._watch(session, request, ())
-        return None if uids is None else [*uids, *unnamed]
-
-    def _compare_roster(self, follower: RosterFollower, stored: Sequence[str] | None) -> None:
-        """Make a session watch what its roster has, or answer the watch that waits for it.
-
-        `stored`: by the backend; None: it never gave one, or Redis has lost it, so nobody is removed.
-        """
-        session = follower.session
-        if session.transport is None:
-            return
-        follower.is_put_off = follower.is_busy
-        if follower.is_busy:
-            return
-        claimed = self._claimed_rosters.get(session, "").split()
-        roster = dict.fromkeys([*dict.fromkeys([*claimed, *(stored or ())])][:UIDS_MAX])
-        if (request := follower.request) is not None:
-            follower.request = None
-            self._budget.charge(session.uid, trio.current_time(), len(roster))
-            self._watch(session, request, [*roster])
-            self._drop_unanswered(follower)
-            return
-        self._rosters.compared(follower, follower.skipped if stored is None else roster)
-        watched = self._watches.watched_by(session)
-        removed = [uid for uid in watched if uid not in roster and uid not in follower.named]
-        kept = self._pending.wanted_by(session).union(watched, follower.skipped)
-        added = [uid for uid in roster if uid not in kept]
-        if stored is not None and removed and not self._remove(follower, removed):
-            return
-        if added:
-            self._add(follower, added, len(kept))
-
-    def _remove(self, follower: RosterFollower, uids: Sequence[str]) -> bool:
-        """End watches of users that the roster has lost; return whether all ended."""
-        session, some = follower.session, uids[:MAX_ROSTER_CHANGES_PER_TURN]
-        gone = some[: self._tell(follower, [(uid, WatchedState(REMOVED), Code.REMOVED) for uid in some])]
-        self._discard(session, gone)
-        self._drop_unwanted(self._watches.remove(session, gone))
-        self._rosters.statistics.removed += len(gone)
-        if len(some) < len(uids):
-            self._rosters.changed((session.uid,))
-        return len(gone) == len(uids)
-
-    def _add(self, follower: RosterFollower, uids: Sequence[str], count: int) -> None:
-        """Make a session that has `count` watches watch users who are new in its roster."""
-        session, some = follower.session, [*uids[:MAX_ROSTER_CHANGES_PER_TURN]]
-        if self._visibility is not None and (hidden := self._visibility.hidden(session, some)):
-            hidden = hidden[
-                : self._tell(follower, [(uid, WatchedState(HIDDEN), Code.NOT_ALLOWED) for uid in hidden])
-            ]
-            self._rosters.keep(follower, skipped=follower.skipped.union(hidden))
-            if follower.is_put_off:
-                return
-            unseen, count = set(hidden), count + len(hidden)
-            some = [uid for uid in some if uid not in unseen]
-        room = max(0, self._max_watches - count)
-        fitting = some[:room]
-        if self._pending.bytes + bytes_of_watch(fitting) > MAX_PENDING_BYTES or not self._has_room(
-            count + len(fitting), len(fitting), fitting
-        ):
-            fitting = []
-        if len(fitting) < len(some):
-            self._rosters.statistics.no_room += 1
-            self._rosters.later(follower)
-        elif len(uids) > MAX_ROSTER_CHANGES_PER_TURN:
-            follower.is_put_off = True
-        if fitting:
-            missing = {uid for uid in fitting if not self._is_known(uid)}
-            size = bytes_of_watch(fitting)
-            watch = PendingWatch(session, None, fitting, missing, size, follower=follower, is_silent=True)
-            watch.roster = frozenset(fitting)
-            self._begin(watch)
-        else:
-            self._rosters.again(session)
-
-    def _add_silently(self, watch: PendingWatch) -> None:
-        """Begin to watch users who are new in a roster: the session is sent their states as changes."""
-        session, follower = watch.session, watch.follower
-        if follower is None or self._rosters.get(session) is not follower:
-            self._drop_unwanted(watch.uids)
-            return
-        hidden = [] if self._visibility is None else self._visibility.hidden(session, watch.uids)
-        wanted = [uid for uid in watch.wanted if uid not in set(hidden)]
-        latest = [(uid, self._shards.latest(uid)) for uid in wanted]
-        states = [(uid, state, Code.WATCHED) for uid, state in latest if state is not None]
-        told = self._tell(follower, states)
-        wanted = [uid for uid, _, _ in states[:told]]
-        with self._faults.contained("watch", partial(self._faults.disconnect, session)):
-            self._pushes.answered(session, wanted)
-            self._watches.add(session, wanted)
-        self._rosters.statistics.added += len(wanted)
-        self._drop_unwanted(watch.uids)
-        if hidden:
-            follower.is_put_off = True
-
-    def _tell(self, follower: RosterFollower, changes: Sequence[tuple[str, WatchedState, Code]]) -> int:
-        """Send a session changes of its roster; return how many it took. The others are put off."""
-        session = follower.session
-        if session in self._quiet.sessions:
-            told = 0
-            self._quiet.holding.add(session)
-        else:
-            told = self._pushes.tell(session, changes)
-        if told < len(changes):
-            follower.is_put_off = True
-        return told
+        refuse_busy(session, id, message)
 
     def _discard(self, session: Session, uids: Iterable[str] | None) -> None:
         """Discard changes that are deferred for a session."""
         self._pushes.discard(session, uids)
-        self._hold_again(session)
-
-    def _hold_again(self, session: Session) -> None:
-        """Hold the changes of a roster, whatever has become of deferred changes of users."""
-        follower = self._rosters.get(session)
-        if follower is not None and follower.is_put_off and session in self._quiet.sessions:
-            self._quiet.holding.add(session)
+        self._roster_changes.hold_again(session)
 
     def _has_room(self, watches: int, added: int, uids: Iterable[str]) -> bool:
         """Whether a session may have so many watches; so many are new, and of these users."""
@@ -580,12 +431,12 @@ class Watching:
         while True:
             if not self._unwanted:
                 await self._dropping.wait(math.inf)
-            self._drop_unwanted(
+            self.drop_unwanted(
                 [self._unwanted.popleft() for _ in range(min(MAX_DROPPED_PER_TURN, len(self._unwanted)))]
             )
             await trio.lowlevel.checkpoint()
 
-    def _drop_unwanted(self, uids: Iterable[str]) -> None:
+    def drop_unwanted(self, uids: Iterable[str]) -> None:
         """Unsubscribe from those users that no client watches or waits for."""
         unwanted = [
             uid

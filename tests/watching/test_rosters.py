@@ -14,9 +14,10 @@ from presence.core.registry import ClientFeatures, Session
 from presence.core.service_requests import UnwatchRequest, WatchRequest
 from presence.core.visibility import Visibility
 from presence.protocol import UIDS_MAX, Code, Kind, Packet
-from presence.watching import rosters, watch_service
+from presence.watching import roster_changes, rosters
+from presence.watching.roster_changes import MAX_ROSTER_CHANGES_PER_TURN
 from presence.watching.rosters import MAX_ROSTERS_PER_READ, MAX_UNCOMPARED, REREADS_PER_S, RETRY_S
-from presence.watching.watch_service import MAX_ROSTER_CHANGES_PER_TURN, WATCH_TIMEOUT_S
+from presence.watching.watch_service import WATCH_TIMEOUT_S
 from tests.auth.gates import WordAuthenticator
 from tests.watching.fakes import Line, session
 from tests.watching.test_watch_service import Node, names, running
@@ -546,7 +547,7 @@ async def test_skipped_users_count_against_the_limit(autojump_clock: MockClock) 
 async def test_waiting_watches_are_bounded_by_memory(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_service, "MAX_PENDING_BYTES", 10_000)
+    monkeypatch.setattr(roster_changes, "MAX_PENDING_BYTES", 10_000)
     async with desk() as at:
         watcher, line = session()
         answer = await at.follow(watcher, line, *names(20))
