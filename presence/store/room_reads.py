@@ -1,19 +1,64 @@
-"""The rooms in Redis, as readers see them; `rooms/prelude.lua` has the form of their keys.
+"""The rooms in Redis, as readers and clients see them; `rooms/prelude.lua` has the form of their keys.
 
-Tests: `tests/rooms/test_reader.py`.
+Tests: `tests/rooms/test_reader.py`, `tests/rooms/test_look.py`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import msgpack
+
+from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.loop_calls import Pacer
 from presence.store.keys import Keys
+from presence.store.roster_table import uids_in
+from presence.store.script_runner import Call, Scripting
 from presence.store.shard_clients import ShardClients
+from presence.watching.room_views import RoomLook
 
 _OCCUPIED: Final = b" o"  # fields of a room that are no members: a uid has no space
 _INVISIBLE: Final = b" i"
 _MEMBER: Final = re.compile(rb"(\d{1,20}-\d{1,20}) (.)")
 _STATUSES: Final = {b"-": "online", b"a": "away", b"b": "busy", b"d": "dnd", b"i": "online"}
+
+
+class StoredRooms(Scripting):
+    """The rooms in Redis as clients are shown them: see `presence.watching.watched_rooms.RoomReads`."""
+
+    def __init__(self, url: str, keys: Keys) -> None:
+        super().__init__(url)
+        self._keys = keys
+
+    def read(
+        self, rooms: Sequence[str], most_members: int
+    ) -> dict[str, RoomLook | StoreUnavailable | StoreError]:
+        """Return each room, or why it could not be read, in one round trip to each server.
+
+        A room of more than `most_members`, or of a thousand invisible ones, is without a list of them.
+        """
+        by_shard: dict[int, list[str]] = {}
+        for room in rooms:
+            by_shard.setdefault(self._keys.shard(room), []).append(room)
+        calls = [look_call(self._keys, shard, names, most_members) for shard, names in by_shard.items()]
+        found: dict[str, RoomLook | StoreUnavailable | StoreError] = {}
+        pacer = Pacer()
+        for names, answer in zip(by_shard.values(), self.evaluate(calls), strict=True):
+            if isinstance(answer, StoreUnavailable | StoreError):
+                found |= dict.fromkeys(names, answer)
+                continue
+            counts_and_uids = iter(msgpack.unpackb(answer, raw=True))
+            for name, count, uids in zip(names, counts_and_uids, counts_and_uids, strict=True):
+                pacer.note(len(uids or b""))
+                members = None if uids is False else uids_in(uids)
+                found[name] = RoomLook(count, None if members is None else frozenset(members))
+        return found
+
+
+def look_call(keys: Keys, shard: int, rooms: Sequence[str], most_members: int) -> Call:
+    """Return a call of look.lua for rooms of a shard."""
+    names = [keys.room_sizes(shard), keys.room_events(shard), keys.absent(shard)]
+    return Call("rooms/look", names, [keys.room_prefix(shard), most_members, *rooms])
 
 
 def read_largest(clients: ShardClients, keys: Keys, count: int) -> dict[str, int]:

@@ -150,7 +150,7 @@ def read_rosters(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict
     for shard, (texts,) in clients.ask(keys, by_shard, fill).items():
         for uid, text in zip(by_shard[shard], texts, strict=True):
             pacer.note(len(text or b""))
-            rosters[uid] = None if text is None else _roster(text)
+            rosters[uid] = None if text is None else uids_in(text)
     return rosters
 
 
@@ -163,8 +163,8 @@ def read_changed(packed: bytes) -> Roster:
         return ()
 
 
-def _roster(text: bytes) -> Roster | None:
-    """Return the users in a text of `roster.lua`; None if a name is no uid, or there are too many."""
+def uids_in(text: bytes) -> Roster | None:
+    """Return the uids in a text of a script; None if a name is no uid, or there are too many."""
     try:
         found = text.decode()
     except UnicodeDecodeError:

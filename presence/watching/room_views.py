@@ -1,0 +1,110 @@
+"""What a worker knows of a room that clients watch, and the rows that tell them. Pure.
+
+A room has a version, which rises with each change that a read finds. Of each session that watches it, the
+version that it was sent last is known. Versions are *told* to all sessions together, at the pace of the room:
+a session that has the version told before gets the difference to it, any other that is behind gets the whole
+state. So no session needs a queue of its own: whatever it has missed, one row is enough.
+
+Tests: `tests/watching/test_room_views.py`.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from presence.core.registry import Session
+
+NOTHING_SENT: Final = 0  # a version of no room
+
+RoomRow: TypeAlias = list[Any]
+"""``[room, count]``, ``[room, count, members]`` or ``[room, count, joined, left]``; see SPEC.md."""
+
+Shown: TypeAlias = Callable[[Iterable[str]], list[str]] | None
+"""Returns those of some members whom a client is shown, in order; None: it is shown no members."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomLook:
+    """A room as one read found it.
+
+    Attributes:
+        count: of the members who are not invisible.
+        members: these; None if they are not listed.
+    """
+
+    count: int
+    members: frozenset[str] | None = None
+
+
+NOBODY: Final = RoomLook(0)
+
+
+@dataclass(eq=False, slots=True)
+class WatchedRoom:
+    """A room that sessions watch, or that a request of theirs waits for."""
+
+    name: str
+    asked_at: float  # when it was last taken for a read
+    look: RoomLook = NOBODY
+    version: int = NOTHING_SENT
+    packed: bytes = b""  # the row of the whole `look`, once it was needed
+    told: RoomLook = NOBODY
+    told_version: int = NOTHING_SENT
+    watchers: dict[Session, int] = field(default_factory=dict)  # with the version that each was sent last
+    waiting: int = 0  # requests that wait for it
+    next_turn_at: float = 0.0  # when it may be told again
+    is_scheduled: bool = False  # a turn is due, or will be
+    is_told: bool = False  # a telling is under way,
+    is_put_off: bool = False  # and the turn that is due waits for its end
+
+    def update(self, look: RoomLook) -> bool:
+        """Note what a read has found; return whether it is new."""
+        if self.version != NOTHING_SENT and look == self.look:
+            return False
+        self.look, self.packed = look, b""
+        self.version += 1
+        if not self.watchers:
+            self.told, self.told_version = look, self.version
+        return True
+
+    def telling(self) -> "Telling | None":
+        """Let the present version be the one that is told; return how, or None if it is told already."""
+        if self.version == self.told_version:
+            return None
+        before, before_version = self.told, self.told_version
+        telling = Telling(self, self.look, self.version, before, before_version, [*self.watchers])
+        self.told, self.told_version = self.look, self.version
+        return telling
+
+
+@dataclass(eq=False, slots=True)
+class Telling:
+    """One version of a room on its way to all sessions that watch it."""
+
+    room: WatchedRoom
+    look: RoomLook
+    version: int
+    before: RoomLook
+    before_version: int
+    left: list[Session] = field(default_factory=list)  # those still to be told
+    packed: dict[tuple[bool, bool], bytes] = field(default_factory=dict)  # rows by form; b"": no news
+
+    def row(self, *, is_next: bool, shown: Shown) -> RoomRow | None:
+        """Return the row for a session, None if it is no news; `is_next`: it has the version told before."""
+        name, count, members, before = self.room.name, self.look.count, self.look.members, self.before
+        if not is_next:
+            return whole_row(name, self.look, shown)
+        if shown is None or (members is None and before.members is None):
+            return None if count == before.count else [name, count]
+        if members is None or before.members is None:
+            return whole_row(name, self.look, shown)
+        joined, left = shown(members - before.members), shown(before.members - members)
+        is_news = joined or left or count != before.count
+        return [name, count, joined, left] if is_news else None
+
+
+def whole_row(room: str, look: RoomLook, shown: Shown) -> RoomRow:
+    """Return the row of the whole state."""
+    if shown is None or look.members is None:
+        return [room, look.count]
+    return [room, look.count, shown(look.members)]
