@@ -16,6 +16,7 @@ from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import Pacer
 from presence.common.outage import EventLog, Outage
+from presence.common.redis_url import database
 from presence.rooms.comparison import MemberWalk
 from presence.rooms.counters import RoomCounters
 from presence.rooms.script_calls import (
@@ -73,7 +74,7 @@ class RoomProjector:
         name: str | None = None,
     ) -> None:
         self._scripting = Scripting(url, connect)
-        self._prefix = prefix
+        self._prefix, self._database = prefix, database(url)
         self._shards = shards
         self._bounds: dict[str, Any] = {
             "kept": kept,
@@ -103,7 +104,7 @@ class RoomProjector:
                 return self._retry_s()
             if shards is None:
                 return META_POLL_INTERVAL_S
-            self._begin(Keys(self._prefix, shards))
+            self._begin(Keys(self._prefix, shards, self._database))
         now = self._clock()
         self._project(self._read([source for source in self._sources if source.due <= now]))
         self._tell()

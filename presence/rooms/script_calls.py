@@ -80,8 +80,8 @@ def project_call(
     names = [keys.room_sources(place), keys.room_events(place), keys.room_sizes(place), keys.absent(place)]
     bounds = [kept, "all" if tells_members else "", max(1, max_rooms // keys.shards)]
     packed = msgpack.packb(groups, use_bin_type=False) if groups else b""
-    arguments = [source, position, to, keys.room_prefix(place), *bounds, walk, kind, packed]
-    return Call("rooms/project", names, arguments)
+    what = [walk, keys.room_channel, kind, packed]
+    return Call("rooms/project", names, [source, position, to, keys.room_prefix(place), *bounds, *what])
 
 
 def in_calls(items: Mapping[bytes, Sequence[bytes]]) -> Iterator[list[Any]]:

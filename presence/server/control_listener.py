@@ -2,10 +2,10 @@
 
 Notices only arrive faster this way: they are also in the node's inbox, which the relay's probe reads every
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
-lost is not delivered, and its sender gets an error. Changes of bans and of rosters may be missed, too, so the
-table of bans, and the rosters that sessions follow, are read again after each subscription. Under load the
-channel is read in batches, because a turn costs as much as a dozen deliveries. Questions of operators also
-arrive here; `presence.server.answer_queue` answers them.
+lost is not delivered, and its sender gets an error. Changes of bans, rosters and rooms may be missed, too, so
+the table of bans, and the rosters and rooms that sessions watch, are read again after each subscription.
+Under load the channel is read in batches, because a turn costs as much as a dozen deliveries. Questions of
+operators also arrive here; `presence.server.answer_queue` answers them.
 """
 
 import math
@@ -22,7 +22,7 @@ from presence.messaging.message_bus import ConfirmationReport, Delivery
 from presence.outbox.replies import NodeNotice
 from presence.server.answer_queue import QUESTION_WORK
 from presence.server.node_assembly import Node
-from presence.store.control_channel import ChangedRosters, ControlMessage
+from presence.store.control_channel import ChangedRooms, ChangedRosters, ControlMessage
 from presence.store.control_messages import BanNotice, Erasure, RebalanceOrder
 from presence.store.questions import Question
 
@@ -60,6 +60,7 @@ class ControlListener:
         on_confirmations: takes what other nodes report on messages of clients of this node.
         on_orders: takes orders to send clients away.
         on_rosters: takes users whose rosters have changed; None: those of any may have.
+        on_rooms: takes rooms that have changed; None: any may have.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ControlListener:
         on_confirmations: Callable[[Sequence[ConfirmationReport]], object] = lambda _: None,
         on_orders: Callable[[Sequence[RebalanceOrder]], object] = lambda _: None,
         on_rosters: Callable[[Sequence[str] | None], object] = lambda _: None,
+        on_rooms: Callable[[Sequence[str] | None], object] = lambda _: None,
     ) -> None:
         self._node = node
         self._channel = channel
@@ -82,6 +84,7 @@ class ControlListener:
         self._on_confirmations = on_confirmations
         self._on_orders = on_orders
         self._on_rosters = on_rosters
+        self._on_rooms = on_rooms
         self._redis = LoopCaller()
         self._listening = trio.CancelScope()  # under the node's present id
         self._running = trio.CancelScope()
@@ -124,6 +127,7 @@ class ControlListener:
             self._outage.worked("listen")
             self._on_bans()
             self._on_rosters(None)
+            self._on_rooms(None)
             while True:
                 await self._dispatch(await self._redis.call(self._channel.next))
         except Exception as error:
@@ -143,6 +147,8 @@ class ControlListener:
         for changed in received:
             if isinstance(changed, ChangedRosters):
                 self._on_rosters(changed.uids)
+            elif isinstance(changed, ChangedRooms):
+                self._on_rooms(changed.names)
         self._on_orders([each for each in received if isinstance(each, RebalanceOrder)])
         with faults.contained(QUESTION_WORK):
             self._on_questions([each for each in received if isinstance(each, Question)])

@@ -1,11 +1,11 @@
 """The control channel of a node: what other nodes, operators and backends send it.
 
-The same connection has the channel of changed rosters, which all nodes hear.
+The same connection has the channels of changed rosters and rooms, which all nodes hear.
 
 A connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
@@ -37,6 +37,12 @@ class ChangedRosters(NamedTuple):
     uids: tuple[str, ...]
 
 
+class ChangedRooms(NamedTuple):
+    """A notice that some rooms have other members."""
+
+    names: tuple[str, ...]
+
+
 ControlMessage: TypeAlias = (
     NodeNotice
     | Delivery
@@ -46,6 +52,7 @@ ControlMessage: TypeAlias = (
     | BanNotice
     | RebalanceOrder
     | ChangedRosters
+    | ChangedRooms
 )
 
 MAX_MESSAGES_PER_READ: Final = 64  # of a control channel: each holds at most one call of another node
@@ -61,12 +68,20 @@ class ControlChannel:
         url: as `presence.common.redis_url` takes it; nothing is sent yet. In a cluster any server will do,
             because all forward messages.
         keys: channel names.
+        rooms: whether to listen for changed rooms.
         connect: makes the client of one server.
     """
 
-    def __init__(self, url: str, keys: Keys, connect: Connect = open_listener) -> None:
+    def __init__(
+        self, url: str, keys: Keys, *, rooms: bool = False, connect: Connect = open_listener
+    ) -> None:
         self._routes = Routes(url, connect)
         self._keys = keys
+        self._readers: dict[bytes, Callable[[bytes], Sequence[ControlMessage]]] = {
+            keys.roster_channel.encode(): lambda text: [ChangedRosters(read_changed(text))]
+        }
+        if rooms:
+            self._readers[keys.room_channel.encode()] = lambda text: [ChangedRooms(read_rooms(text))]
         self._connection: Any = None  # redis-py's, whose types are loose
 
     def subscribe(self, node: str) -> None:
@@ -74,7 +89,7 @@ class ControlChannel:
         self.close()
         with calling(self.close):
             connection: Any = self._routes.any_server().connection_pool.get_connection()
-            channels = self._keys.control_channel(node), self._keys.roster_channel
+            channels = self._keys.control_channel(node), *self._readers
             connection.send_command("SUBSCRIBE", *channels)
             for _ in channels:
                 connection.read_response()
@@ -82,13 +97,10 @@ class ControlChannel:
 
     def next(self) -> list[ControlMessage]:
         """Return what has arrived, without messages of unknown kinds."""
-        roster_channel = self._keys.roster_channel.encode()
         return [
             each
             for _, channel, text in self._read()
-            for each in (
-                [ChangedRosters(read_changed(text))] if channel == roster_channel else _read_message(text)
-            )
+            for each in self._readers.get(channel, _read_message)(text)
         ]
 
     def close(self) -> None:
@@ -124,6 +136,11 @@ def _read_message(text: bytes) -> Sequence[ControlMessage]:
         *(read_confirmation_report, read_rebalance),
     )
     return next(([found] for read in readers if (found := read(message)) is not None), [])
+
+
+def read_rooms(text: bytes) -> tuple[str, ...]:
+    """Return the names in a message of `Keys.room_channel`; damaged ones are those of no room."""
+    return tuple(text.decode("utf-8", "replace").split(" "))
 
 
 def read_deliveries(packed: bytes) -> list[Delivery]:

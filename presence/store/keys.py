@@ -205,6 +205,11 @@ class Keys:
         """Pub/sub channel of users whose rosters have changed; a hint, not delivered reliably."""
         return f"{self._channels}:rosters"
 
+    @property
+    def room_channel(self) -> str:
+        """Pub/sub channel of rooms whose members have changed; a hint, not delivered reliably."""
+        return f"{self._channels}:rooms"
+
     def user_channel(self, uid: str) -> str:
         """Pub/sub channel of all changes in how a user is seen; a hint, not delivered reliably.
 

@@ -89,7 +89,7 @@ def check_rights(
             for client, places in routes.groups(ours):
                 some = [ours[place] for place in places[:KEYS_TRIED]]
                 with _transaction(client, missing) as connection:
-                    missing |= _refused(connection, keys, words, some)
+                    missing |= _refused(connection, keys, words, some, rooms=rooms)
                     too_much |= _granted(connection, keys)
     except (RedisError, OSError) as error:
         raise as_failure(error) from error
@@ -127,7 +127,9 @@ def _transaction(client: Redis, missing: set[str]) -> Iterator[Any]:
         connection.disconnect()
 
 
-def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequence[str]) -> set[str]:
+def _refused(
+    connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequence[str], *, rooms: bool
+) -> set[str]:
     """Return the ACL rules missing for commands, and for writing each of some keys."""
     channels = [
         keys.online_channel,
@@ -135,6 +137,7 @@ def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequen
         keys.watchers_channel(0),
         keys.changes_channel(0),
         keys.roster_channel,
+        *([keys.room_channel] if rooms else ()),
     ]
     asked = [(word, _worded(command, ours[0], channels[0])) for word, command in words.items()]
     asked += [("hset", _worded(SERVER["hset"], key, "")) for key in ours[1:]]

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
+<<<<<<< HEAD
 from presence.rooms import script_calls
 from presence.rooms.script_calls import ITEM, project_call
+=======
+from presence.rooms import source_shard
+from presence.rooms.script_calls import project_call
+from presence.store.embedded import EmbeddedRedis
+from presence.store.keys import Keys
+from presence.store.redis_client import open_client
+>>>>>>> e6a5af2b (Each change of who is in a room is published for the servers whose clients watch it)
 from presence.store.script_runner import Scripting
 from tests.rooms.world import Failing, World
 
@@ -90,6 +98,43 @@ def test_invisible_members_count_for_the_backend_only(world: World) -> None:
     world.run(projector)
     world.check()
     assert world.entries(LOBBY)[-1].startswith("vacated")
+
+
+def test_rooms_with_other_members_are_published(world: World) -> None:
+    projector = started(world)
+    told: list[str] = []
+    with world.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe(world.keys.room_channel)
+
+        def act(uid: str, *rooms: str, **more: Any) -> list[str]:
+            world.put(uid, *rooms, **more)
+            world.run(projector, 0.3)
+            told.clear()
+            while (message := pubsub.get_message(timeout=0.05)) is not None:
+                told.extend(message["data"].decode().split(" "))
+            return sorted(told)
+
+        act("ann")
+        assert act("ann", LOBBY, "game") == ["game", LOBBY]
+        assert act("ann", LOBBY, "game", status="away") == [], "clients are not told who is away"
+        assert act("ann", LOBBY, "game", status="invisible") == ["game", LOBBY]
+        assert act("bob", LOBBY, status="invisible") == [LOBBY]
+        assert act("ann", LOBBY) == ["game", LOBBY]
+        assert act("bob") == [LOBBY]
+
+
+def test_a_projector_publishes_on_the_channel_of_its_database(module_redis: EmbeddedRedis) -> None:
+    with open_client(url := f"{module_redis.url}?db=3") as client, client.pubsub() as pubsub:
+        client.flushdb()
+        world = World(client, url, 1)
+        pubsub.subscribe(channel := Keys(database=3).room_channel)
+        assert pubsub.get_message(timeout=5) is not None
+        projector = started(world)
+        world.put("ann", LOBBY)
+        world.run(projector)
+        message: Any = pubsub.get_message(timeout=5)
+        assert (channel, message["data"]) == ("presence:@3:rooms", LOBBY.encode())
+        projector.close()
 
 
 def test_1_each_event_is_applied_once_and_in_order(world: World) -> None:

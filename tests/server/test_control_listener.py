@@ -20,7 +20,7 @@ from presence.protocol import Code
 from presence.server.control_listener import MAX_DELIVERIES_PER_TURN, ControlListener
 from presence.server.node_assembly import Node
 from presence.server.server import Server
-from presence.store.control_channel import ChangedRosters, ControlMessage
+from presence.store.control_channel import ChangedRooms, ChangedRosters, ControlMessage
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.questions import Question, QuestionKind
@@ -168,21 +168,31 @@ async def test_messages_are_dispatched_by_kind_in_slices_and_errors_are_containe
             raise LookupError("a mistake")
 
     rosters: list[Sequence[str] | None] = []
+    rooms: list[Sequence[str] | None] = []
     batch: list[ControlMessage] = [
         LETTER,
         QUESTION,
         KICK,
         ChangedRosters(("ann",)),
+        ChangedRooms(("lobby",)),
         *[LETTER] * MAX_DELIVERIES_PER_TURN,
     ]
     channel = Confused([LETTER], batch)
-    control = ControlListener(cast("Node", node), channel, deliver, asked.extend, on_rosters=rosters.append)
+    control = ControlListener(
+        cast("Node", node),
+        channel,
+        deliver,
+        asked.extend,
+        on_rosters=rosters.append,
+        on_rooms=rooms.append,
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         await until(lambda: len(delivered) == 3)
         control.stop()  # while it collects more of them
     assert (node.notices, asked, delivered) == ([KICK], [QUESTION], [1, MAX_DELIVERIES_PER_TURN, 1])
     assert rosters == [None, None, ("ann",)], "after each subscription all may have changed"
+    assert rooms == [None, None, ("lobby",)]
     assert node.faults.counts == {"control channel": 1, "delivery": 1}
     assert not channel.is_subscribed, "a stopped listener is unsubscribed"
 

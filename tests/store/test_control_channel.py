@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from presence.common.errors import StoreUnavailable
 from presence.common.runtime import LoopCaller
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
-from presence.store.control_channel import ChangedRosters, ControlChannel, ControlMessage
+from presence.store.control_channel import ChangedRooms, ChangedRosters, ControlChannel, ControlMessage
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
 from presence.store.roster_table import RosterChange, RosterTable
@@ -43,7 +43,7 @@ async def test_a_wait_for_messages_is_cancelled_and_begun_again(server: Server) 
 
 async def test_a_redis_that_never_answers_is_unavailable(server: Server, folder: Path) -> None:
     with Proxy(str(folder / "redis.sock")) as proxy, trio.fail_after(PATIENCE_S):
-        channel = ControlChannel(proxy.url, KEYS, partial(open_client, call_timeout_s=0.1))
+        channel = ControlChannel(proxy.url, KEYS, connect=partial(open_client, call_timeout_s=0.1))
         proxy.blackhole()
         with pytest.raises(StoreUnavailable):
             await LoopCaller().call(partial(channel.subscribe, "a"))
@@ -65,6 +65,20 @@ async def test_a_lost_connection_ends_the_wait(server: Server, folder: Path) -> 
             nursery.start_soon(reset)
             with pytest.raises(StoreUnavailable):
                 await LoopCaller().call(channel.next)
+
+
+async def test_changed_rooms_come_if_the_server_has_rooms(server: Server) -> None:
+    call = LoopCaller().call
+    for keys in (KEYS, Keys(KEYS.prefix, KEYS.shards, database=3)):
+        channel = ControlChannel(server.url, keys, rooms=True)
+        await call(partial(channel.subscribe, "a"))
+        server.client.publish(keys.room_channel, "lobby game:1")
+        server.client.publish(keys.room_channel, b"\xff")
+        found: list[ControlMessage] = []
+        while len(found) < 2:
+            found += await call(channel.next)
+        assert found == [ChangedRooms(("lobby", "game:1")), ChangedRooms(("\ufffd",))]
+        channel.close()
 
 
 async def test_changed_rosters_come_over_the_same_connection(server: Server) -> None:

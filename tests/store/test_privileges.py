@@ -161,28 +161,38 @@ WRITES = {
 }
 
 
-def commands_of(*folders: str) -> set[str]:
-    """Return the commands that the scripts in some folders name, in lower case."""
-    texts = [path.read_text() for folder in folders for path in (SCRIPTS / folder).glob("*.lua")]
+def commands_of(*scripts: str) -> set[str]:
+    """Return the commands that the scripts of some names contain, in lower case."""
+    texts = [path.read_text() for each in scripts for path in SCRIPTS.glob(f"{each}.lua")]
     named = re.findall(r"'([A-Z]{3,})'", re.sub(r"--.*", "", "\n".join(texts)))
     return {each.lower() for each in set(named) - OPTIONS}
 
 
 @pytest.mark.parametrize(
-    ("folders", "roles"),
+    ("scripts", "roles"),
     [
-        (("", "lib"), ["server"]),
-        (("followups",), ["server", "followups"]),
-        (("rooms",), ["rooms"]),
-        (("timers",), ["timers", "expiry"]),
-        (("wheel",), ["wheel"]),
+        (("*", "lib/*", "rooms/look"), ["server"]),
+        (("followups/*",), ["server", "followups"]),
+        (("rooms/pr*", "rooms/re*"), ["rooms"]),
+        (("timers/*",), ["timers", "expiry"]),
+        (("wheel/*",), ["wheel"]),
     ],
 )
 def test_every_command_of_a_script_is_among_the_rights_of_its_user(
-    folders: tuple[str, ...], roles: list[str]
+    scripts: tuple[str, ...], roles: list[str]
 ) -> None:
-    assert commands_of(*folders) <= {rule[1:].partition("|")[0] for rule in rights(*roles)}
+    assert commands_of(*scripts) <= {rule[1:].partition("|")[0] for rule in rights(*roles)}
 
 
 def test_every_right_to_write_is_used_by_a_script() -> None:
-    assert WRITES & {*SERVER} <= commands_of("", "lib")
+    assert WRITES & {*SERVER} <= commands_of("*", "lib/*")
+
+
+def test_a_server_with_rooms_hears_of_changed_rooms(server: Server) -> None:
+    rules = [*(rule for rule in rights("server", "rooms") if rule != "&presence:*"), *CHANNELS]
+    make(server.client, rules)
+    assert check_rights(as_tried(server.url), KEYS, followups=False) == ([], "")
+    with pytest.raises(MissingRight, match="'&presence:\\*'"):
+        check_rights(as_tried(server.url), KEYS, followups=False, rooms=True)
+    make(server.client, [*rules, f"&{KEYS.room_channel}"])
+    assert check_rights(as_tried(server.url), KEYS, followups=False, rooms=True) == ([], "")

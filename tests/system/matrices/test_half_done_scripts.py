@@ -29,6 +29,7 @@ from presence.store.ban_table import BanTable
 from presence.store.keys import Keys
 from presence.store.redis_client import ResponseError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.room_reads import look_call
 from presence.store.roster_table import RosterChange, RosterTable
 from presence.store.script_arguments import Shape
 from presence.store.script_runner import Call, Scripting
@@ -305,6 +306,11 @@ def _room_records(a: Hand, b: Hand) -> Call:
     return room_calls.records_call(SHAPE.keys, 0, [b"u", b"w"])
 
 
+def _look_at_rooms(a: Hand, b: Hand) -> Call:
+    a.store.evaluate([_project(a, b)])
+    return look_call(SHAPE.keys, 0, ["lobby", "game", "new", "nobody"], 1)
+
+
 # Timers of each kind. Nothing is due later than now, because the clock stands.
 
 LEASING: Final = Leasing(lease_s=30.0, attempts_max=2, backoff_s=1.0)
@@ -499,6 +505,7 @@ SCENES: Final = (
     Scene("rooms: reset", _reset_rooms),
     Scene("rooms: read", _read_rooms),
     Scene("rooms: records", _room_records),
+    Scene("rooms: look", _look_at_rooms),
     Scene("apply", _apply),
     Scene("apply: ends", _apply_ends),
     Scene("apply: opening", _open),

@@ -9,7 +9,7 @@ local function raise(problem)
 end
 
 -- Carries out the effects of this call, if it has any; see lib/effects.lua.
-local function carry_out_all(hash, prefix)
-  if effect_count > 0 then raise(carry_out(hash, {}, prefix)) end
+local function carry_out_all(hash, prefix, channels)
+  if effect_count > 0 then raise(carry_out(hash, channels or {}, prefix)) end
 end
 

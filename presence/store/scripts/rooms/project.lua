@@ -5,7 +5,8 @@
 --   1 source shard   2 position that this call continues, "-": any   3 position after it; not stored with "-"
 --   4 prefix of the keys of rooms   5 approximate maximum of entries in rooms:events   6 "all": members that join and leave
 --     have entries, too; or ""   7 most rooms of this shard; others are refused   8 "", or a token for `walk`
---   9 kind of the items   10 "", or MessagePack [room, number of values, values..., room...], each room once. The values of a
+--   9 channel that is told in which rooms other members are, or others invisible: names with a space between two
+--   10 kind of the items   11 "", or MessagePack [room, number of values, values..., room...], each room once. The values of a
 --     room are its *items*, ITEM values each, in order:
 --       "events"    uid, value, at_ms, reason: the user is a member with this value; if it is only an event's id: none
 --       "records"   the same by a record, if the user is no member, or with another status: a difference
@@ -23,7 +24,8 @@
 
 local sources_key, sizes_key = KEYS[1], KEYS[3]
 local source, from, to, room_prefix, stream_maxlen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local tells_members, max_rooms, walk, kind, packed = ARGV[6] == 'all', tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
+local tells_members, max_rooms, walk = ARGV[6] == 'all', tonumber(ARGV[7]), ARGV[8]
+local room_channel, kind, packed = ARGV[9], ARGV[10], ARGV[11]
 local groups = packed ~= '' and cmsgpack.unpack(packed) or {}
 local ITEM = 4  -- values of an item
 local OCCUPIED, INVISIBLE = ' o', ' i'
@@ -73,7 +75,7 @@ local function read_fields(key, fields, n)
   return values
 end
 
-local sizes, emptied = {}, {}
+local sizes, emptied, news = {}, {}, {}
 -- Of the room at hand: a table for each would take a tenth of the time of a change.
 local fields, present, absent = {OCCUPIED, INVISIBLE}, {}, {}
 local after = {}  -- field -> value by this call; false: none
@@ -92,7 +94,7 @@ local function change(room, first, last)
     if found[2] then size = size - 1 end
   end
   local invisible = found and tonumber(found[2] or '') or 0
-  local size_before, invisible_before, is_changed = size, invisible, false
+  local size_before, invisible_before, is_changed, is_news = size, invisible, false, false
   for i = first, last, ITEM do
     place = place + 1
     local uid, value = groups[i], groups[i + 1]
@@ -119,16 +121,18 @@ local function change(room, first, last)
       if invisible > 0 and before and byte(before, -1) == LETTER_INVISIBLE then invisible = invisible - 1 end
       if kind ~= 'events' then differences = differences + 1 end
       if not before then
-        size, joined = size + 1, joined + 1
+        size, joined, is_news = size + 1, joined + 1, true
         if size == 1 then after[OCCUPIED] = add_entry('occupied', room, size, invisible, i) end
         if tells_members then add_entry('joined', room, size, invisible, i) end
       elseif not wanted then
-        size, left = size - 1, left + 1
+        size, left, is_news = size - 1, left + 1, true
         if tells_members then add_entry('left', room, size, invisible, i) end
         if size == 0 then
           room_count, vacated, after[OCCUPIED] = room_count - 1, vacated + 1, false
           add_entry('vacated', room, size, invisible, i)
         end
+      elseif (letter == LETTER_INVISIBLE) ~= (byte(before, -1) == LETTER_INVISIBLE) then
+        is_news = true
       end
     end
   end
@@ -153,6 +157,7 @@ local function change(room, first, last)
   elseif size ~= size_before then
     sizes[#sizes + 1], sizes[#sizes + 2] = digits(size), room
   end
+  if is_news then news[#news + 1] = room end
 end
 
 local at = 1
@@ -172,6 +177,7 @@ end
 if from ~= '-' and to ~= from then store(source, to) end
 if joined ~= left then store('members', digits(members + joined - left)) end
 if walk ~= '' then store('walk', walk) end
+if #news > 0 then will('PUBLISH', room_channel, table.concat(news, ' ')) end
 will_in_slices('HSET', sources_key, stored, #stored)
-carry_out_all(sources_key, room_prefix)
+carry_out_all(sources_key, room_prefix, {room_channel})
 return reply('ok', joined, left, occupied, vacated, differences, refused)
