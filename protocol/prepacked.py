@@ -15,7 +15,7 @@ from presence.protocol.codec import HEADER_BYTES, encode
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES, UID_MAX_BYTES, UIDS_MAX, Kind
 from presence.protocol.errors import EncodeError
 from presence.protocol.packet import ok
-from presence.protocol.rows import ROW_ELEMENTS, Row
+from presence.protocol.rows import ROW_ELEMENTS, RoomRow, Row
 
 # `UIDS_MAX` of this size fit into one frame with the longest uids. With a full meta one takes 363 bytes.
 STATE_MAX_BYTES: Final = (SERVER_FRAME_LIMIT_BYTES - 64) // UIDS_MAX - UID_MAX_BYTES - 2
@@ -120,12 +120,18 @@ def join_changes(packets: Sequence[bytes]) -> bytes:
     return _rows_frame(_CHANGES_HEAD, [packet[_BEFORE_ROW_BYTES:] for packet in packets])
 
 
+def pack_room_row(row: RoomRow) -> bytes:
+    """Return a valid row of a room as an answer or a packet of changes contains it."""
+    packed: bytes = _pack(row)
+    return packed
+
+
 def rooms_answer(id: int | None, rows: Sequence[bytes]) -> bytes:
     """Return the frame of ok with `rooms`.
 
     Args:
         id: of the request.
-        rows: packed and valid, each a `RoomRow`; at most `WATCHED_ROOMS_MAX`.
+        rows: results of `pack_room_row`; at most `WATCHED_ROOMS_MAX`.
 
     Raises:
         EncodeError: the frame would exceed its limit.

@@ -1,8 +1,8 @@
 """Sessions whose clients are in the background, and want changes of watched users with their next packet.
 
-The engine keeps `sessions`, as clients request, and `presence.watching.push_queue` keeps `holding`. The next
-packet of a session in `holding` releases its changes. A batch of keepalives is compared with `holding` as a
-whole, so while no changes are held, a keepalive costs nothing more.
+The engine keeps `sessions`, as clients request, and `presence.watching` keeps `holding`. The next packet of a
+session in `holding` releases its changes. A batch of keepalives is compared with `holding` as a whole, so
+while no changes are held, a keepalive costs nothing more.
 
 Tests: `tests/core/test_quiet_sessions.py`.
 """

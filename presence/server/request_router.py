@@ -6,7 +6,7 @@ from functools import partial
 
 from presence.common.faults import Faults
 from presence.core.registry import Session
-from presence.core.service_requests import ConfirmationRequest, MessageRequest, Request, RoomRequest, send_ok
+from presence.core.service_requests import ConfirmationRequest, MessageRequest, Request
 from presence.watching.watch_service import Watching
 
 
@@ -24,8 +24,6 @@ class RequestRouter:
             self.route_message(session, request)
         elif isinstance(request, ConfirmationRequest):
             self.confirm_messages(session, request.numbers)
-        elif isinstance(request, RoomRequest):
-            send_ok(session, request.id, {})
         else:
             self.watching.take(session, request)
 

@@ -112,7 +112,7 @@ class PushQueue:
         watches: who watches whom.
         faults: contains errors.
         latest: returns the last known state of a watched user; None if there is none.
-        quiet: the sessions that are quiet; this class keeps its `holding`.
+        quiet: the sessions that are quiet; this class keeps its `holding`, with others that add to it.
 
     Attributes:
         with_devices: the sessions whose packets have the devices of a user.
@@ -372,7 +372,7 @@ class PushQueue:
 
     def statistics(self) -> PushStatistics:
         self._statistics.queued = len(self._queue) + (self._turn is not None)
-        self._statistics.slow = len(self._deferred) - len(self._quiet.holding)
+        self._statistics.slow = len(self._deferred.keys() - self._quiet.holding)
         self._statistics.holding = len(self._quiet.holding)
         self._statistics.released = len(self._released)
         self._statistics.queued_bytes = self._queued_bytes

@@ -10,14 +10,12 @@ Tests: `tests/watching/test_room_views.py`.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from presence.core.registry import Session
+from presence.protocol.rows import RoomRow
 
 NOTHING_SENT: Final = 0  # a version of no room
-
-RoomRow: TypeAlias = list[Any]
-"""``[room, count]``, ``[room, count, members]`` or ``[room, count, joined, left]``; see SPEC.md."""
 
 Shown: TypeAlias = Callable[[Iterable[str]], list[str]] | None
 """Returns those of some members whom a client is shown, in order; None: it is shown no members."""

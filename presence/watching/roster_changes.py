@@ -41,6 +41,9 @@ class UserWatches(Protocol):
     def drop_unwanted(self, uids: Iterable[str]) -> None:
         """Unsubscribe from those users that no client watches or waits for."""
 
+    def hold_again(self, session: Session) -> None:
+        """Hold what is put off for a quiet session, whatever has become of deferred changes of users."""
+
     def refuse(self, session: Session, id: int | None, message: str) -> None:
         """Refuse a request for now."""
 
@@ -142,11 +145,10 @@ class RosterChanges:
         if hidden:
             follower.is_put_off = True
 
-    def hold_again(self, session: Session) -> None:
-        """Hold the changes of a roster, whatever has become of deferred changes of users."""
+    def is_put_off(self, session: Session) -> bool:
+        """Whether changes of a session's roster wait for it."""
         follower = self.followed.get(session)
-        if follower is not None and follower.is_put_off and session in self._quiet.sessions:
-            self._quiet.holding.add(session)
+        return follower is not None and follower.is_put_off
 
     def _refuse(self, follower: RosterFollower) -> None:
         """Refuse the watch that waits for a roster which could not be read."""
@@ -193,7 +195,7 @@ class RosterChanges:
         session, some = follower.session, uids[:MAX_ROSTER_CHANGES_PER_TURN]
         gone = some[: self._tell(follower, [(uid, WatchedState(REMOVED), Code.REMOVED) for uid in some])]
         self._pushes.discard(session, gone)
-        self.hold_again(session)
+        self._users.hold_again(session)
         self._users.drop_unwanted(self._watches.remove(session, gone))
         self.followed.statistics.removed += len(gone)
         if len(some) < len(uids):

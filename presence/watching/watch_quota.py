@@ -45,6 +45,6 @@ class WatchQuota:
         self._own = own
         self.limit_bytes = limit_bytes
 
-    def allows(self, watches: int, users: int, total_bytes: int) -> bool:
+    def allows(self, watches: float, users: int, total_bytes: int) -> bool:
         """Whether a connection may have so many watches, when all have so many users and bytes then."""
         return watches <= self._own or (users <= MAX_USERS and total_bytes <= self.limit_bytes)

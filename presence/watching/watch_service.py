@@ -7,6 +7,7 @@
 | unwatch | immediately |
 | query | from Redis, see `queries.py` |
 | watch of the roster | when it was read, see `rosters.py`; then like any watch |
+| … and query of rooms | from Redis, see `watched_rooms.py` |
 
 A watch begins with its answer: what the answer contains is not pushed again, what comes after it is pushed,
 and nothing gets lost in between, because both are decided in the same step. A refused watch watches nothing.
@@ -28,7 +29,17 @@ from presence.common.rate_limit import KeyedRateLimiter
 from presence.common.runtime import Runtime, TrioRuntime, TrioWakeEvent
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
-from presence.core.service_requests import QueryRequest, UnwatchRequest, WatchRequest, send_error, send_ok
+from presence.core.service_requests import (
+    QueryRequest,
+    RoomQueryRequest,
+    RoomRequest,
+    RoomUnwatchRequest,
+    RoomWatchRequest,
+    UnwatchRequest,
+    WatchRequest,
+    send_error,
+    send_ok,
+)
 from presence.core.visibility import MAX_TIDIED_PER_LOSS, Visibility
 from presence.protocol import UIDS_MAX, Code, EncodeError
 from presence.watching.channel import ShardServers
@@ -51,6 +62,7 @@ from presence.watching.user_states import WatchedState
 from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from presence.watching.watch_quota import WatchQuota, bytes_of_watches
+from presence.watching.watched_rooms import RoomSource, WatchedRooms
 
 WATCH_TIMEOUT_S: Final = 5.0
 PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
@@ -71,10 +83,10 @@ class Watching:
     `live_nodes` returns how many nodes read from these, this one included. One session may watch
     `max_watches` users; all together may take `memory_bytes`, and each `OWN_WATCHES` in any case, see
     `WatchQuota`. `rosters`: where backends put them; None: there are none. `claimed_rosters`: those of
-    tokens, uids with spaces in between. `absence_s`: see `ShardView`. `device_events`: whether clients can
-    watch devices; if not, a watch with `detail` is like any other. `visibility`: whom each client may see;
-    None: all users. `quiet`: sessions that get changes with their next packet. Errors in the handling of one
-    request or connection are contained.
+    tokens, uids with spaces in between. `rooms`: None: there are none. `absence_s`: see `ShardView`.
+    `device_events`: whether clients can watch devices; if not, a watch with `detail` is like any other.
+    `visibility`: whom each client may see; None: all users. `quiet`: sessions that get changes with their
+    next packet. Errors in the handling of one request or connection are contained.
     """
 
     def __init__(
@@ -93,6 +105,7 @@ class Watching:
         quiet: QuietSessions | None = None,
         rosters: Rosters | None = None,
         claimed_rosters: Mapping[Session, str] = MappingProxyType({}),
+        rooms: RoomSource | None = None,
         runtime: Runtime | None = None,
         faults: Faults | None = None,
     ) -> None:
@@ -142,6 +155,14 @@ class Watching:
             USERS_PER_S, BURST_FACTOR * max(max_watches, UIDS_MAX)
         )
         self._quota = WatchQuota(OWN_WATCHES, memory_bytes)
+        self._rooms = WatchedRooms(
+            rooms,
+            self._has_room_for_rooms,
+            visibility=visibility,
+            quiet=self._quiet,
+            runtime=self._runtime,
+            faults=self._faults,
+        )
         self.askers: set[Session] = set()
         self._taken = self._refused = self._full = self._timed_out = 0
 
@@ -151,13 +172,16 @@ class Watching:
             nursery.start_soon(self._pushes.run)
             nursery.start_soon(self._queries.run)
             nursery.start_soon(self._rosters.run)
+            nursery.start_soon(self._rooms.run)
             nursery.start_soon(self._answer_complete)
             nursery.start_soon(self._timeouts.run)
             nursery.start_soon(self._drop_all_unwanted)
             if self._visibility is not None:
                 nursery.start_soon(self._expire_passes, self._visibility)
 
-    def take(self, session: Session, request: QueryRequest | WatchRequest | UnwatchRequest) -> None:
+    def take(
+        self, session: Session, request: QueryRequest | WatchRequest | UnwatchRequest | RoomRequest
+    ) -> None:
         if session.transport is None:
             return
         self.askers.add(session)
@@ -166,12 +190,22 @@ class Watching:
             self._budget.charge(session.uid, now, 1 + len(request.uids or ()))
             self._unwatch(session, request)
             return
-        cost = REQUEST_COST + len(request.uids)
+        if isinstance(request, RoomUnwatchRequest):
+            self._budget.charge(session.uid, now, 1 + len(request.rooms))
+            self._rooms.unwatch(session, request.rooms)
+            send_ok(session, request.id, {})
+            return
+        if isinstance(request, RoomQueryRequest | RoomWatchRequest):
+            cost = REQUEST_COST + self._rooms.cost(request.rooms)
+        else:
+            cost = REQUEST_COST + len(request.uids)
         if not self._budget.take(session.uid, now, cost):
             self._refused += 1
             message = "too many users asked about in a short time"
             retry_after = round(self._budget.wait_s(session.uid, now, cost) + 0.01, 2)
             send_error(session, request.id, Code.RATE_LIMITED, message, retry_after)
+        elif isinstance(request, RoomQueryRequest | RoomWatchRequest):
+            self._rooms.take(session, request)
         elif isinstance(request, QueryRequest):
             self._queries.take(session, request)
         elif request.roster:
@@ -198,10 +232,12 @@ class Watching:
     def all_sent(self, session: Session) -> None:
         self._pushes.all_sent(session)
         self._rosters.again(session)
+        self._rooms.again(session)
 
     def release_held(self, session: Session) -> None:
         self._pushes.release(session)
         self._rosters.again(session)
+        self._rooms.again(session)
 
     def rosters_changed(self, uids: Iterable[str] | None) -> None:
         """Compare the rosters of users with what their sessions watch; None: all, because some may differ."""
@@ -210,9 +246,14 @@ class Watching:
         else:
             self._rosters.changed(uids)
 
+    def rooms_changed(self, names: Iterable[str] | None) -> None:
+        """Read rooms that have changed, if they are watched; None: all, because some may have."""
+        self._rooms.changed(names)
+
     def sight_changed(self, session: Session) -> None:
         """Notify the client of each user whom it no longer watches."""
         self._rosters.changed((session.uid,))  # a new token may claim another
+        self._rooms.rights_changed(session)
         if self._visibility is None:
             return
         self._pending.hide(session, self._visibility.hidden(session, self._pending.asked_by(session)))
@@ -238,6 +279,7 @@ class Watching:
         """Drop what belongs to a session whose connection is lost or closing."""
         self.askers.discard(session)
         self._rosters.stop(session)
+        self._rooms.left(session)
         self._pushes.discard(session)
         self._pushes.with_devices.discard(session)
         self._budget.tidy(trio.current_time(), MAX_TIDIED_PER_LOSS)
@@ -358,7 +400,7 @@ class Watching:
             self._pushes.with_devices.add(session)
         with self._faults.contained("watch", partial(self._faults.disconnect, session)):
             self._pushes.answered(session, wanted)
-            self._roster_changes.hold_again(session)
+            self.hold_again(session)
             self._watches.add(session, wanted)
             send(session, packet)
         self._roster_changes.answered(watch, wanted)
@@ -382,6 +424,8 @@ class Watching:
                 self._rosters.unwatched(follower, gone)
             if uids is None or request.roster:
                 uids = self._roster_changes.stop_following(follower, uids)
+        if request.uids is None:
+            self._rooms.unwatch(session, None)
         self._pending.unwatch(session, uids)
         self._discard(session, uids)
         self.drop_unwanted(self._watches.remove(session, uids))
@@ -405,7 +449,13 @@ class Watching:
     def _discard(self, session: Session, uids: Iterable[str] | None) -> None:
         """Discard changes that are deferred for a session."""
         self._pushes.discard(session, uids)
-        self._roster_changes.hold_again(session)
+        self.hold_again(session)
+
+    def hold_again(self, session: Session) -> None:
+        """Hold what is put off for a quiet session, whatever has become of deferred changes of users."""
+        is_behind = self._roster_changes.is_put_off(session) or self._rooms.is_behind(session)
+        if is_behind and session in self._quiet.sessions:
+            self._quiet.holding.add(session)
 
     def _has_room(self, watches: int, added: int, uids: Iterable[str]) -> bool:
         """Whether a session may have so many watches; so many are new, and of these users."""
@@ -422,7 +472,11 @@ class Watching:
             sessions=self._watches.sessions,
             unusual_bytes=self._shards.states.unusual_bytes,
         )
-        return watched + self._rosters.bytes
+        return watched + self._rosters.bytes + self._rooms.memory_bytes
+
+    def _has_room_for_rooms(self, watches: float, more_bytes: int) -> bool:
+        """Whether a session may watch so many rooms, which make all take so many bytes more."""
+        return self._quota.allows(watches, 0, self._memory_bytes() + more_bytes)
 
     # Shards
 
@@ -487,4 +541,5 @@ class Watching:
             "pushes": asdict(self._pushes.statistics()),
             "queries": asdict(self._queries.statistics),
             "rosters": asdict(self._rosters.statistics),
+            "rooms": asdict(self._rooms.statistics),
         }

@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import pytest
 
-from presence import protocol
 from presence.common.faults import Faults
 from presence.core.registry import Session
 from presence.core.service_requests import (
@@ -13,15 +12,13 @@ from presence.core.service_requests import (
     MessageRequest,
     QueryRequest,
     Request,
-    RoomQueryRequest,
-    RoomUnwatchRequest,
     RoomWatchRequest,
 )
 from presence.server.request_router import RequestRouter
 from presence.watching.watch_service import Watching
-from tests.support.worlds import World
 
 MESSAGE, QUERY = MessageRequest(1, "bob", "hi"), QueryRequest(2, ["bob"])
+ROOMS = RoomWatchRequest(3, ["lobby"])
 ANN = cast(Session, object())
 
 
@@ -56,25 +53,11 @@ class Stage:
         )
 
 
-def test_messages_and_confirmations_are_routed_and_other_requests_are_about_watched_users() -> None:
+def test_messages_and_confirmations_are_routed_and_other_requests_are_about_watches() -> None:
     stage = Stage()
-    for request in (MESSAGE, QUERY, ConfirmationRequest(None, [5, 6])):
+    for request in (MESSAGE, QUERY, ROOMS, ConfirmationRequest(None, [5, 6])):
         stage.router.handle(ANN, request)
-    assert (stage.sent, stage.watching.taken, stage.confirmed) == ([MESSAGE], [QUERY], [5, 6])
-
-
-@pytest.mark.parametrize(
-    "request_type", [RoomQueryRequest, RoomWatchRequest, RoomUnwatchRequest], ids=lambda each: each.__name__
-)
-def test_a_server_without_rooms_answers_as_an_older_one(
-    request_type: type[RoomQueryRequest | RoomWatchRequest | RoomUnwatchRequest],
-) -> None:
-    world, stage = World(), Stage()
-    handle = world.login()
-    world.sockets.answers(handle)
-    stage.router.handle(world.session(), request_type(7, ["lobby"]))
-    assert world.sockets.answers(handle) == [protocol.ok(7)]
-    assert stage.watching.taken == []
+    assert (stage.sent, stage.watching.taken, stage.confirmed) == ([MESSAGE], [QUERY, ROOMS], [5, 6])
 
 
 Notify = Callable[[Any, Session], None]

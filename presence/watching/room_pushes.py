@@ -1,0 +1,196 @@
+"""Tells sessions what changes in rooms that they watch: at most as fast as each client reads.
+
+What a slice of work has for one session goes out together, and is encoded once for all who are shown the
+same. A session that has not taken earlier bytes, or is quiet (`presence.core.quiet_sessions`), is *behind*:
+it is told nothing more until it can take it, and then the whole state of each room that it has missed
+something of. So nothing waits for a slow client, and a room has one telling at a time.
+
+Tests: `tests/watching/test_watched_rooms.py`.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import trio
+
+from presence.common.faults import Faults
+from presence.common.runtime import TrioWakeEvent
+from presence.core.quiet_sessions import QuietSessions
+from presence.core.registry import Session
+from presence.protocol.prepacked import pack_room_row, rooms_packet
+from presence.watching.room_views import Shown, Telling, WatchedRoom, whole_row
+
+MAX_PACKETS_PER_SLICE: Final = 256  # without a turn for other tasks: a millisecond or two,
+WHOLE_ROW_PACKETS: Final = 4  # where the row of a whole room counts as so many
+MAX_ROWS_PER_SESSION: Final = 16  # whole ones, in a slice
+MAX_PACKET_BYTES: Final = 16_384  # unless one row alone has more
+
+
+class _Row(NamedTuple):
+    room: WatchedRoom
+    version: int
+    packed: bytes
+
+
+class RoomPushes:
+    """Sends rows of rooms; a connection that cannot be written to is closed.
+
+    Args:
+        rooms_of: returns the rooms that a session watches.
+        shown: returns what selects the members that a session is shown: `sorted` if it is shown all.
+        told: called when all sessions that can take it were told a version of a room.
+        quiet: sessions that are told with their next packet; this class adds to its `holding`.
+        faults: contains errors.
+
+    Attributes:
+        behind: sessions that are told when they can take it.
+        sent: rows that connections took, since the start, as below.
+        put_off: times that a session fell behind, because its connection had not taken earlier bytes,
+        held: or because it was quiet.
+    """
+
+    def __init__(
+        self,
+        rooms_of: Callable[[Session], Iterable[WatchedRoom]],
+        shown: Callable[[Session], Shown],
+        told: Callable[[WatchedRoom], object],
+        quiet: QuietSessions,
+        faults: Faults,
+    ) -> None:
+        self._rooms_of = rooms_of
+        self._shown = shown
+        self._told = told
+        self._quiet = quiet
+        self._faults = faults
+        self._tellings: deque[Telling] = deque()
+        self._ready: dict[Session, None] = {}  # those behind that are told next, in order
+        self._filled = TrioWakeEvent()
+        self.behind: set[Session] = set()
+        self.sent = self.put_off = self.held = 0
+
+    def tell(self, room: WatchedRoom) -> None:
+        """Tell the sessions that watch a room of its present version, if they do not have it."""
+        if (telling := room.telling()) is not None:
+            room.is_told = True
+            self._tellings.append(telling)
+            self._filled.set()
+
+    def refresh(self, session: Session) -> None:
+        """Tell a session what it has not: soon, or if it is quiet, with its next packet."""
+        self.behind.add(session)
+        if session in self._quiet.sessions:
+            self.held += 1
+            self._quiet.holding.add(session)
+        else:
+            self.again(session)
+
+    def again(self, session: Session) -> None:
+        """Tell a session soon what it has missed, if it is behind."""
+        if session in self.behind:
+            self.behind.discard(session)
+            self._ready[session] = None
+            self._filled.set()
+
+    def discard(self, session: Session) -> None:
+        """Forget a session that watches no rooms."""
+        self.behind.discard(session)
+        self._ready.pop(session, None)
+
+    def whole(self, room: WatchedRoom, session: Session) -> bytes:
+        """Return the row of the whole state, packed once for all who are shown the same."""
+        shown = self._shown(session)
+        if shown is not sorted:
+            return pack_room_row(whole_row(room.name, room.look, shown))
+        if not room.packed:
+            room.packed = pack_room_row(whole_row(room.name, room.look, shown))
+        return room.packed
+
+    async def run(self) -> None:
+        """Tell sessions until cancelled."""
+        while True:
+            if not (self._tellings or self._ready):
+                await self._filled.wait(math.inf)
+            with self._faults.contained("push"):
+                self.tell_slice()
+            with self._faults.contained("push"):
+                self.catch_up_slice()
+            await trio.lowlevel.checkpoint()
+
+    def tell_slice(self) -> None:
+        gathered: dict[Session, list[_Row]] = {}
+        left = MAX_PACKETS_PER_SLICE
+        while left > 0 and self._tellings:
+            telling = self._tellings[0]
+            due = telling.left[-left:]
+            del telling.left[-left:]
+            left -= max(1, len(due))
+            if not telling.left:
+                self._tellings.popleft()
+                self._told(telling.room)
+            for session in due:
+                if (row := self._row(telling, session)) is not None:
+                    gathered.setdefault(session, []).append(row)
+        for session, rows in gathered.items():
+            # A lost row would leave a wrong view, so the client is disconnected, and asks anew.
+            with self._faults.contained("push", partial(self._faults.disconnect, session)):
+                self._offer(session, rows)
+
+    def _row(self, telling: Telling, session: Session) -> _Row | None:
+        """Return the row that a session is to be sent; None if it is no news, or has to wait."""
+        room = telling.room
+        sent = room.watchers.get(session)
+        if sent is None or sent >= telling.version or session in self.behind:
+            return None
+        if session in self._quiet.sessions:
+            self.refresh(session)
+            return None
+        shown, is_next = self._shown(session), sent == telling.before_version
+        form = (shown is not None, is_next)
+        packed = telling.packed.get(form)
+        if packed is None or not (shown is None or shown is sorted):
+            row = telling.row(is_next=is_next, shown=shown)
+            packed = telling.packed[form] = b"" if row is None else pack_room_row(row)
+        if not packed:
+            room.watchers[session] = telling.version
+            return None
+        return _Row(room, telling.version, packed)
+
+    def _offer(self, session: Session, rows: Sequence[_Row]) -> bool:
+        """Offer rows to a connection, several in a packet; return whether it took all, else it is behind."""
+        taken = 0
+        while taken < len(rows) and session.transport is not None:
+            end, size = taken + 1, len(rows[taken].packed)
+            while end < len(rows) and size + len(rows[end].packed) <= MAX_PACKET_BYTES:
+                size += len(rows[end].packed)
+                end += 1
+            some = rows[taken:end]
+            if not session.transport.try_send(session.handle, rooms_packet([each.packed for each in some])):
+                self.put_off += 1
+                self.behind.add(session)
+                return False
+            for room, version, _ in some:
+                if session in room.watchers:
+                    room.watchers[session] = version
+            self.sent += len(some)
+            taken = end
+        return True
+
+    def catch_up_slice(self) -> None:
+        left = MAX_PACKETS_PER_SLICE
+        while left > 0 and self._ready:
+            session = next(iter(self._ready))
+            del self._ready[session]
+            with self._faults.contained("push", partial(self._faults.disconnect, session)):
+                left -= 1 + WHOLE_ROW_PACKETS * self._catch_up(session)
+
+    def _catch_up(self, session: Session) -> int:
+        """Send a session rooms of which it has missed what was told; return how many."""
+        rooms = [each for each in self._rooms_of(session) if each.watchers[session] < each.told_version]
+        some = rooms[:MAX_ROWS_PER_SESSION]
+        rows = [_Row(room, room.version, self.whole(room, session)) for room in some]
+        if self._offer(session, rows) and len(some) < len(rooms):
+            self._ready[session] = None
+        return len(some)
