@@ -20,11 +20,13 @@ from presence.server.node_assembly import Node
 from presence.store import privileges
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.room_reads import StoredRooms
 from presence.store.roster_table import StoredRosters
 from presence.store.script_arguments import Shape
 from presence.store.watch_connection import WatchServers
 from presence.store.watch_reads import StoredStates
 from presence.watching.watch_service import Watching
+from presence.watching.watched_rooms import RoomSource
 
 REDIS_TIMEOUT_S: Final = 5.0  # while Redis loads its data; a server has to be ready or fail within 10 s
 RETRY_INTERVAL_S: Final = 0.25
@@ -95,9 +97,12 @@ def redis_stores(url: str, settings: Settings) -> tuple[RedisStore, RedisStore, 
     return RedisStore(url, stored), RedisStore(url, stored), leases
 
 
-def watching(url: str, node: Node, states: StoredStates, rosters: StoredRosters) -> Watching:
+def watching(
+    url: str, node: Node, states: StoredStates, rosters: StoredRosters, rooms: StoredRooms
+) -> Watching:
     """Return the service for queries and watches."""
     settings, keys = node.settings, node.keys
+    source = RoomSource(rooms, settings.room_members, settings.rooms, node.engine.room_claims)
     return Watching(
         keys.shard,
         WatchServers(url, keys, detail=settings.device_events, retention_ms=retention_ms(settings)),
@@ -112,6 +117,7 @@ def watching(url: str, node: Node, states: StoredStates, rosters: StoredRosters)
         quiet=node.engine.quiet,
         rosters=rosters,
         claimed_rosters=node.engine.claimed_rosters,
+        rooms=source,
         faults=node.faults,
     )
 

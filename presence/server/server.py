@@ -40,6 +40,7 @@ from presence.store.answers import AnswerKeys
 from presence.store.ban_table import BanTable
 from presence.store.control_channel import ControlChannel
 from presence.store.redis_store import Deliveries
+from presence.store.room_reads import StoredRooms
 from presence.store.roster_table import StoredRosters
 from presence.store.watch_reads import StoredStates
 from presence.transports import trio_transport
@@ -153,7 +154,9 @@ class Server:
         self._redis.enter_context(closing(states))
         rosters = StoredRosters(self._redis_url, self.node.keys)
         self._redis.enter_context(closing(rosters))
-        return redis_setup.watching(self._redis_url, self.node, states, rosters)
+        rooms = StoredRooms(self._redis_url, self.node.keys)
+        self._redis.enter_context(closing(rooms))
+        return redis_setup.watching(self._redis_url, self.node, states, rosters, rooms)
 
     def _build_answers(self) -> QuestionAnswers:
         return QuestionAnswers(
@@ -202,7 +205,7 @@ class Server:
         )
 
     def _build_control_listener(self) -> ControlListener:
-        channel = ControlChannel(self._redis_url, self.node.keys)
+        channel = ControlChannel(self._redis_url, self.node.keys, rooms=self.settings.rooms != "off")
         return ControlListener(
             self.node,
             self._redis.enter_context(closing(channel)),
@@ -212,6 +215,7 @@ class Server:
             on_confirmations=self._router.confirmed_by_nodes,
             on_orders=self._rebalancer.obey,
             on_rosters=self._watching.rosters_changed,
+            on_rooms=self._watching.rooms_changed,
         )
 
     def _build_stats_responder(self, stats_socket: socket.socket | None) -> StatsResponder | None:

@@ -46,7 +46,7 @@ def test_names_follow_prometheus_conventions_and_no_label_is_chosen_by_users() -
         assert {*metric.labels} <= LABELS | (OF_INFOS if metric.kind is MetricKind.INFO else set()), (
             metric.name
         )
-    assert len({metric.name for metric in TABLE}) == len(TABLE) <= 106
+    assert len({metric.name for metric in TABLE}) == len(TABLE) <= 111
 
 
 def test_label_values_are_those_of_the_modules_that_count() -> None:
