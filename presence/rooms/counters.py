@@ -14,7 +14,7 @@ class RoomCounters:
 
     rooms: int = 0  # that have members
     members: int = 0  # a user counts once per room
-    lag_s: float = 0.0  # between the oldest event of the latest read and its reading
+    lag_s: float = 0.0  # age of the oldest event of the latest read; or since when not all is passed on
     reads: int = 0  # answered
     busy: int = 0  # of these, those that found another projector active
     events: int = 0  # entries read from the event streams

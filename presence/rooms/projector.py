@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import structlog
 
-from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import Pacer
 from presence.common.outage import EventLog, Outage
@@ -26,14 +25,13 @@ from presence.rooms.script_calls import (
     read_call,
     unpacked,
 )
-from presence.rooms.source_shard import PAGE_INTERVAL_S, RETRY_FIRST_S, RETRY_MAX_S, SourceShard
+from presence.rooms.source_shard import PAGE_INTERVAL_S, SourceShard
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
-from presence.store.records import number_of_shards
 from presence.store.redis_client import open_client
 from presence.store.script_runner import Call, Scripting
+from presence.store.shard_worker import RETRY_FIRST_S, RETRY_MAX_S, ShardWorker
 
-META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored the number of shards
 WALK_INTERVAL_S: Final = 0.2  # between two steps of the comparison of members with records
 PAGES_PER_S: Final = 8  # of the comparison of records with members, of all shards
 _WAITING_EVENT: Final = "rooms waiting for Redis"
@@ -41,7 +39,7 @@ _WAITING_EVENT: Final = "rooms waiting for Redis"
 log = structlog.get_logger("presence.rooms")
 
 
-class RoomProjector:
+class RoomProjector(ShardWorker):
     """Reads the events of each shard when it is due, and changes rooms. Used from one thread at a time.
 
     Args:
@@ -57,7 +55,6 @@ class RoomProjector:
 
     Attributes:
         counters: results so far.
-        failure: an error of the last run, or None.
     """
 
     def __init__(
@@ -73,9 +70,9 @@ class RoomProjector:
         clock: Callable[[], float] = time.monotonic,
         name: str | None = None,
     ) -> None:
-        self._scripting = Scripting(url, connect)
-        self._prefix, self._database = prefix, database(url)
-        self._shards = shards
+        self.counters = RoomCounters()
+        super().__init__(Scripting(url, connect), prefix, shards, self.counters)
+        self._database = database(url)
         self._bounds: dict[str, Any] = {
             "kept": kept,
             "tells_members": events == "all",
@@ -86,46 +83,16 @@ class RoomProjector:
         self._sources: list[SourceShard] = []
         self._walks: list[MemberWalk] = []
         self._walk_shard, self._walk_at = 0, 0.0
-        self._failed = 0  # in a row
-        self.counters = RoomCounters()
-        self.failure: Exception | None = None
 
-    def run_once(self) -> float:
-        """Do what is due in each shard; return the seconds until more is.
-
-        A failed call is counted, kept in `failure` and repeated later: nothing is lost.
-        """
-        self.failure = None
+    def _run(self, shards: int) -> float:
         if not self._sources:
-            try:
-                shards = self._known_shards()
-            except (StoreUnavailable, StoreError) as error:
-                self._note_failure(error)
-                return self._retry_s()
-            if shards is None:
-                return META_POLL_INTERVAL_S
             self._begin(Keys(self._prefix, shards, self._database))
         now = self._clock()
         self._project(self._read([source for source in self._sources if source.due <= now]))
         self._tell()
         is_more = not self.failure and self._compare_members()
-        self._failed = self._failed if self.failure else 0
         next_due = min(source.due for source in self._sources)
         return 0.0 if is_more else max(0.0, next_due - self._clock())
-
-    def close(self) -> None:
-        """Close the connections; a call in another thread fails."""
-        self._scripting.close()
-
-    def _known_shards(self) -> int | None:
-        if self._shards is None:
-            meta = Keys(self._prefix).meta
-            (stored,) = self._scripting.commands(meta, [("HGET", meta, "shards")])
-            try:
-                self._shards = number_of_shards(meta, stored)
-            except ValueError as error:
-                raise StoreError(str(error)) from error
-        return self._shards
 
     def _begin(self, keys: Keys) -> None:
         self._keys = keys
@@ -194,7 +161,8 @@ class RoomProjector:
         active = [source for source in self._sources if source.is_active]
         self.counters.rooms = sum(source.rooms for source in active)
         self.counters.members = sum(source.members for source in active)
-        self.counters.lag_s = max((source.lag_s for source in active), default=0.0)
+        now = self._clock()
+        self.counters.lag_s = max((max(each.lag_s, now - each.passed_on_at) for each in active), default=0.0)
         for source in active:
             source.page_interval_s = max(PAGE_INTERVAL_S, len(active) / PAGES_PER_S)
         for source in self._sources:
@@ -234,15 +202,6 @@ class RoomProjector:
         except (StoreUnavailable, StoreError) as error:
             self._note_failure(error)
             return False
-
-    def _note_failure(self, error: Exception) -> None:
-        if self.failure is None:
-            self.failure = error
-            self._failed += 1
-        self.counters.failures += 1
-
-    def _retry_s(self) -> float:
-        return jittered(backoff_s(self._failed - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
 
 def projector_outage(events: EventLog) -> Outage:

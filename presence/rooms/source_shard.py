@@ -41,6 +41,7 @@ from presence.rooms.script_calls import (
     RESET,
     in_calls,
 )
+from presence.store.shard_worker import RETRY_FIRST_S, RETRY_MAX_S
 
 POLL_FIRST_S: Final = 0.02  # after events: those that come meanwhile share a read
 POLL_LIMIT_S: Final = 0.1  # between two reads of an idle shard
@@ -48,8 +49,6 @@ CHECKPOINT_INTERVAL_S: Final = 5.0
 EVENTS_PER_CHECKPOINT: Final = 5000  # are read again at most, by another projector
 PAGE_INTERVAL_S: Final = 1.0  # of the comparison of records with members
 BUSY_JITTER_S: Final = 0.3  # spreads the projectors that wait for one that died
-RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 2.0
 UNKNOWN: Final = b"?"  # never a position: a call that continues it learns the position
 
 
@@ -119,6 +118,7 @@ class SourceShard:
         is_active: whether this projector has its lease, as far as it knows.
         rooms, members: of the rooms of this shard.
         lag_s: how old the oldest event of the latest read was.
+        passed_on_at: when every room shard had all that was read, last.
         news: of rebuilds, to be logged: whether one has ended, and fields.
     """
 
@@ -127,7 +127,7 @@ class SourceShard:
         self.due = 0.0
         self.walk = b""
         self.rooms = self.members = 0
-        self.lag_s = 0.0
+        self.lag_s = self.passed_on_at = 0.0
         self.news: list[tuple[bool, dict[str, Any]]] = []
         self.page_interval_s = PAGE_INTERVAL_S
         self._counters = counters
@@ -183,6 +183,8 @@ class SourceShard:
         """Process an answer of read.lua."""
         status, *values = answer
         self.due = now
+        if not self.is_active:
+            self.passed_on_at = now
         self._failed = False
         if status == b"busy":
             self.forget()
@@ -393,6 +395,7 @@ class SourceShard:
         sent, self._sent = self._sent, set()
         if self._failed or self._resets or not self.is_active or not self._is_ready():
             return
+        self.passed_on_at = now
         if "page" in sent:
             self._page = self._next_page
             self._walk_due = bool(self._rebuild) and self._page == b"0"
