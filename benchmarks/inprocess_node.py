@@ -55,9 +55,12 @@ class InProcessNode(presence.server.node_assembly.Node):
     Args:
         sessions: how many there will be; bounds outbox and logins.
         idle_timeout: T, seconds.
+        rooms: the setting.
     """
 
-    def __init__(self, redis_url: str, keys: Keys, sessions: int, idle_timeout: float = 30.0) -> None:
+    def __init__(
+        self, redis_url: str, keys: Keys, sessions: int, idle_timeout: float = 30.0, rooms: str = "off"
+    ) -> None:
         settings = Settings(
             prefix=keys.prefix,
             shards=keys.shards,
@@ -67,6 +70,7 @@ class InProcessNode(presence.server.node_assembly.Node):
             disconnect_grace=0.0,
             login_timeout=10.0,
             login_rate=sessions,
+            rooms=rooms,
         )
         shape = Shape(keys, _STREAM_MAXLEN, _SEEN_RETENTION_MS)
         stores = presence.server.node_assembly.Stores(
@@ -77,16 +81,19 @@ class InProcessNode(presence.server.node_assembly.Node):
         super().__init__(settings, sessions, stores, Clock(), TrioRuntime())
         self.ticker.credit = False  # while it does not run, all live
 
-    async def log_in(self, uids: Iterable[str]) -> list[Session]:
+    def begin_session(self, uid: str, rooms: Iterable[str] | None = None) -> Session:
+        """Log a user in."""
+        packet = protocol.encode(protocol.login(uid, rooms=rooms))
+        client = self.engine.received(self.engine.opened(_NoSocket(), uid), packet).client
+        if not isinstance(client, Session):
+            raise TypeError("a login was refused")
+        return client
+
+    async def log_in(self, uids: Iterable[str], rooms: Iterable[str] | None = None) -> list[Session]:
         """Log users in, with turns for the relay in between, and wait until Redis has them."""
-        transport, sessions = _NoSocket(), []
+        sessions = []
         for number, uid in enumerate(uids):
-            client = self.engine.received(
-                self.engine.opened(transport, number), protocol.encode(protocol.login(uid))
-            ).client
-            if not isinstance(client, Session):
-                raise TypeError("a login was refused")
-            sessions.append(client)
+            sessions.append(self.begin_session(uid, rooms))
             if number % LOGINS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
         await self.settled()
