@@ -1,6 +1,7 @@
 """A node without sockets: the real core, ticker, outbox, relay and store, and sessions made in process."""
 
 from collections.abc import Iterable
+from itertools import count
 from typing import Any, Final
 
 import trio
@@ -80,11 +81,12 @@ class InProcessNode(presence.server.node_assembly.Node):
         )
         super().__init__(settings, sessions, stores, Clock(), TrioRuntime())
         self.ticker.credit = False  # while it does not run, all live
+        self._handles = count()
 
     def begin_session(self, uid: str, rooms: Iterable[str] | None = None) -> Session:
         """Log a user in."""
         packet = protocol.encode(protocol.login(uid, rooms=rooms))
-        client = self.engine.received(self.engine.opened(_NoSocket(), uid), packet).client
+        client = self.engine.received(self.engine.opened(_NoSocket(), next(self._handles)), packet).client
         if not isinstance(client, Session):
             raise TypeError("a login was refused")
         return client

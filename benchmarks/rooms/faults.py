@@ -1,9 +1,10 @@
 """Faults while users change: how long until members are right again, and what the stream of rooms tells.
 
 A node without sockets, and two projectors, of which one waits. Users log in and out and move between rooms
-all the time. Some seconds later the active projector is killed, or all data are deleted, or Redis is killed and a
-replica takes over. Members are compared with the sessions of users who have not changed for `LAG_S`: they are
-right again from the first comparison on after which no other finds a difference. In the end all are compared.
+all the time. Some seconds later the active projector is killed, or all data are deleted, or Redis is killed
+and a replica takes over. Members are compared with the sessions of users who have not changed for `LAG_S`:
+they are right again from the first comparison on after which no other finds a difference. In the end all are
+compared.
 """
 
 import random
