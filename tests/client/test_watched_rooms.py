@@ -260,6 +260,15 @@ def test_rooms_are_watched_again_and_differences_are_changes(online: Driven) -> 
     assert changes(online) == [change("lobby", state(2, "bob", "cy"), "cy", "ann")]
 
 
+def test_a_call_that_the_loss_of_the_connection_ends_adds_no_room(online: Driven) -> None:
+    ask(online, "bar")
+    (watch,) = online.reconnect()
+    assert "bar" not in watch.payload["rooms"]
+    online.machine.unwatch_rooms(None, 5.0, online.now)
+    online.note([])
+    assert "bar" not in online.sent[-1].payload["rooms"]
+
+
 def test_rooms_that_are_refused_end_and_the_others_are_watched(online: Driven) -> None:
     rooms = [f"r{number}" for number in range(9)]
     online.receive(answer(ask(online, *rooms), *([room, 1] for room in rooms)))
