@@ -61,7 +61,7 @@ def test_lost_answers_duplicate_nothing(server: Server, shards: int, room: None)
     rng = random.Random(20)
     node = ManualNode(server.url, shards=shards)
     uids = [f"user{i}" for i in range(60)]
-    for _ in range(5000):
+    for _ in range(1500):
         act = node.login if rng.random() < 0.5 else node.end
         act(rng.choice(uids), rng.choice(DEVICES))
         if rng.random() < 0.3:
@@ -74,8 +74,8 @@ def test_lost_answers_duplicate_nothing(server: Server, shards: int, room: None)
     assert event_types(node, server) == truth(node)
     stream = [event for shard in range(shards) for event in events(server.client, shard)]
     assert node.transitions.report() == written(stream)
-    assert min(node.lost[Loss.REPLY], node.lost[Loss.REQUEST]) > 300
-    assert sum(w.resyncs for w in node.writers) > 10
+    assert min(node.lost[Loss.REPLY], node.lost[Loss.REQUEST]) > 80
+    assert sum(w.resyncs for w in node.writers) > 5
 
 
 def test_without_frozen_batches_lost_answers_would_duplicate(server: Server) -> None:
@@ -151,7 +151,7 @@ class Faults:
                 self.server.client.restore(key, 0, value)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(COMMANDS, max_size=40), st.sampled_from([4, 1000]))
 def test_every_sequence_of_faults_ends_in_convergence_and_alternation(
     server: Server, room: None, commands: list[tuple[object, ...]], max_items: int
