@@ -133,7 +133,7 @@ def leave(address: tuple[str, int], number: int, *, secured: bool) -> None:
     sock.close()
 
 
-@pytest.mark.parametrize(("kind", "batch", "batches"), [("epoll", 250, 40), ("tls", 100, 3)])
+@pytest.mark.parametrize(("kind", "batch", "batches"), [("epoll", 250, 4), ("tls", 100, 3)])
 async def test_repeated_connections_leave_nothing_behind(
     kind: TransportKind, batch: int, batches: int
 ) -> None:
