@@ -18,7 +18,7 @@ from tests.watching.fakes import Line, entry, session
 
 USERS = [f"user-{number}" for number in range(12)]
 WATCHERS = 6
-MOMENTS = 2_500  # of one seed
+MOMENTS = 1_200  # of one seed
 
 
 @dataclass
