@@ -159,12 +159,12 @@ def test_watchers_with_rows_are_told_the_same_as_others(bound: str, monkeypatch:
         case "small writes":
             monkeypatch.setattr(module, "MAX_JOINED_BYTES", 100)
     told_in_all = 0
-    for seed in range(40):
+    for seed in range(15):
         play = Play(seed)
         for _ in range(150):
             play.step()
             told_in_all += sum(len(pair.told()) for pair in play.pairs)
-    assert told_in_all > 2_000
+    assert told_in_all > 600
 
 
 # Packets of rows, and their bounds
