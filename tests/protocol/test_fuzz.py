@@ -7,7 +7,7 @@ from collections import Counter
 from presence.protocol import FRAME_LIMIT_BYTES, Decoder, ProtocolError
 from tests.protocol.vectors import BAD, GOOD
 
-FRAMES = 100_000
+FRAMES = 25_000
 FRAMES_KNOWN = [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)]
 BODIES = [frame[4:] for frame in FRAMES_KNOWN if 4 < len(frame) < 2048]
 # First bytes of interesting values: containers, strings with lengths, ext, floats, unused.
@@ -55,4 +55,4 @@ def test_random_and_mutated_frames_raise_nothing_else() -> None:
     assert unprintable == 0, "a refusal must not echo what it refuses"
     assert orphaned == 0, "an id without a kind"
     # A test that reached only one of these would prove nothing about the others.
-    assert min(outcomes[each] for each in ("packet", "protocol_error", "too_large", "incomplete")) > 500
+    assert min(outcomes[each] for each in ("packet", "protocol_error", "too_large", "incomplete")) > 200

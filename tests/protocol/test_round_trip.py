@@ -99,7 +99,7 @@ UNKNOWN = st.builds(
 ANY = st.one_of(*PACKETS.values(), UNKNOWN)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(ANY)
 def test_decode_returns_what_encode_accepted(packet: Packet) -> None:
     assert exact(decode(encode(packet)[4:])) == exact(packet)
