@@ -165,7 +165,7 @@ async def repeat(use: Callable[[], Awaitable[object]]) -> None:
 
 async def test_a_channel_can_be_closed_at_any_time(tls: TlsServer) -> None:
     chance = random.Random(1)
-    for _ in range(25):
+    for _ in range(8):
         channel = ShardChannel(tls.url(), Keys())
         await channel.open()
         channel.channel.update_subscriptions(["ann"], ["bob"])
