@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,16 @@ class Program:
 
     def __init__(self) -> None:
         self.sources = [path.read_text("utf-8") for path in Path(presence.__file__).parent.rglob("*.py")]
-        self.nodes = [node for source in self.sources for node in ast.walk(ast.parse(source))]
-        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        self.nodes: list[ast.AST] = [ast.parse(source) for source in self.sources]
+        self.parents: dict[ast.AST, ast.AST] = {}
+        for node in self.nodes:  # which grows
+            children = [*ast.iter_child_nodes(node)]
+            self.parents.update(dict.fromkeys(children, node))
+            self.nodes += children
+        self.calls: defaultdict[str, list[ast.Call]] = defaultdict(list)  # by the name of what is called
+        for node in self.nodes:
+            if isinstance(node, ast.Call):
+                self.calls[name_of(node)].append(node)
 
     def above(self, node: ast.AST, kind: type[ast.AST]) -> Any:
         return node if isinstance(node, kind) else self.above(self.parents[node], kind)
@@ -39,9 +48,7 @@ class Program:
                     yield getattr(node, "value", None)
         if name_of(getattr(event, "value", None)) == "self":
             owner = self.above(event, ast.ClassDef).name
-            for call in (
-                node for node in self.nodes if isinstance(node, ast.Call) and name_of(node) == owner
-            ):
+            for call in self.calls[owner]:
                 yield next((each.value for each in call.keywords if each.arg == name_of(event)), None)
 
     def texts(self, event: Any) -> Iterator[str]:
