@@ -82,10 +82,11 @@ def test_a_device_sends_keepalives_and_every_third_requests_an_answer(world: Wor
     with world.accept() as server:
         world.wait_for_report("login")
         server.sendall(protocol.encode(protocol.ok(2)) * 20)
-        assert world.loop.run(TIMEOUT_S, lambda: world.reported.count(("keepalive", None)) == 8)
+        assert world.loop.run(TIMEOUT_S, lambda: world.reported.count(("keepalive", None)) >= 8)
         data = server.recv(4096)
-    assert 3 <= data.count(KEEPALIVE_WITH_ID) <= 5
-    assert len(world.session.packet_times) // 2 == 1 + 8 + data.count(KEEPALIVE_WITH_ID)
+    unanswered, answered = world.reported.count(("keepalive", None)), data.count(KEEPALIVE_WITH_ID)
+    assert abs(answered - unanswered / 2) <= 1
+    assert len(world.session.packet_times) // 2 == 1 + unanswered + answered
 
 
 @pytest.mark.parametrize(
