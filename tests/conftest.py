@@ -17,7 +17,7 @@ from hypothesis import settings
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 
 SYSTEM = Path(__file__).parent / "system"
-WORKERS = 4  # of the fast tier: some of its tests wait
+WORKERS = 3  # of the fast tier: some of its tests wait, and each worker collects all of them
 
 settings.register_profile("fast", max_examples=30, derandomize=True, deadline=None)
 settings.register_profile("system", max_examples=150, deadline=None, print_blob=True)
