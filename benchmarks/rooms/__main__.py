@@ -33,7 +33,7 @@ from typing import Any
 from benchmarks.rooms.costs import WAYS, Spent, WayCosts, measure_way
 from benchmarks.rooms.faults import fault_table, play_faults
 from benchmarks.rooms.live import IdleCosts, LiveCosts, measure_live
-from benchmarks.rooms.silence import Silence, measure_silence
+from benchmarks.rooms.silence import SilenceFigures, measure_silence
 from loadtest import usage
 from loadtest.arguments import above_0, from_1
 from loadtest.outcome import markdown, print_progress
@@ -95,7 +95,7 @@ def live_table(idle: IdleCosts, found: Sequence[LiveCosts]) -> str:
     return f"{markdown(head, rows)}\n\nWith {idle.members:,} members, and no change: {rests}."
 
 
-def silence_table(found: Silence) -> str:
+def silence_table(found: SilenceFigures) -> str:
     head = "members fall silent | s until all events are in Redis | s from then until the room is empty"
     return markdown(head, [(f"{found.users:,}", f"{found.events_s:.2f}", f"{found.beyond_s:.2f}")])
 

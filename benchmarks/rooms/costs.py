@@ -26,7 +26,7 @@ ROOM_SIZE: Final = 10
 
 
 @dataclass(frozen=True)
-class Way:
+class Movement:
     """How users are in rooms.
 
     Attributes:
@@ -43,9 +43,9 @@ def _game(user: int, moves: int, users: int) -> str:
 
 
 WAYS: Final = (
-    Way("all in one room", lambda user, moves, users: () if moves % 2 else (LOBBY,)),
-    Way("rooms of ten", lambda user, moves, users: (_game(user, moves, users),)),
-    Way("both", lambda user, moves, users: (LOBBY, _game(user, moves, users))),
+    Movement("all in one room", lambda user, moves, users: () if moves % 2 else (LOBBY,)),
+    Movement("rooms of ten", lambda user, moves, users: (_game(user, moves, users),)),
+    Movement("both", lambda user, moves, users: (LOBBY, _game(user, moves, users))),
 )
 
 
@@ -129,7 +129,7 @@ class CostRun:
         return total
 
 
-def measure_way(server: str, python: str, way: Way, users: int, shards: int, moves: float) -> WayCosts:
+def measure_way(server: str, python: str, way: Movement, users: int, shards: int, moves: float) -> WayCosts:
     """Return the costs of one way of being in rooms; `moves`: of each user."""
     keys, random_users = Keys(PREFIX, shards), random.Random(1)
     with LocalRedis() as redis, closing(RoomLoad(redis.url, keys)) as load:

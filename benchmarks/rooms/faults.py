@@ -69,7 +69,7 @@ class RoomFaultFigures:
         ]
 
 
-class Crowd:
+class RoomGoers:
     """The users of a node, who change at random.
 
     Attributes:
@@ -131,7 +131,7 @@ async def _play(
     keys, found = Keys(PREFIX, shards), RoomFaultFigures(name, rate)
     node: Any = InProcessNode(url, keys, users, IDLE_TIMEOUT_S, rooms="open")
     await node.start()
-    crowd = Crowd(node, users)
+    crowd = RoomGoers(node, users)
     is_over = trio.Event()
 
     async def change() -> None:
@@ -180,7 +180,7 @@ async def _play(
     return found
 
 
-def _differences(client: Any, keys: Keys, crowd: Crowd) -> int:
+def _differences(client: Any, keys: Keys, crowd: RoomGoers) -> int:
     wanted: dict[str, set[str]] = {}
     for user, rooms in crowd.rooms.items():
         for room in rooms:

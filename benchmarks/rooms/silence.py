@@ -18,7 +18,7 @@ TIMEOUT_S: Final = 180.0
 
 
 @dataclass(frozen=True)
-class Silence:
+class SilenceFigures:
     """What came of it.
 
     Attributes:
@@ -35,13 +35,13 @@ class Silence:
         return self.events_s + self.beyond_s
 
 
-def measure_silence(python: str, users: int, shards: int) -> Silence:
+def measure_silence(python: str, users: int, shards: int) -> SilenceFigures:
     keys = Keys(PREFIX, shards)
     with LocalRedis() as redis:
         return trio.run(_play, redis, keys, python, users)
 
 
-async def _play(redis: LocalRedis, keys: Keys, python: str, users: int) -> Silence:
+async def _play(redis: LocalRedis, keys: Keys, python: str, users: int) -> SilenceFigures:
     def count() -> int:
         return int(redis.client.zscore(keys.room_sizes(keys.shard(LOBBY)), LOBBY) or 0)
 
@@ -71,4 +71,4 @@ async def _play(redis: LocalRedis, keys: Keys, python: str, users: int) -> Silen
             await wait_until_count(0)
             over = time.monotonic()
         nursery.cancel_scope.cancel()
-    return Silence(users, written - began, over - written)
+    return SilenceFigures(users, written - began, over - written)

@@ -21,7 +21,7 @@ from presence.common.runtime import TrioWakeEvent
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
 from presence.protocol.prepacked import pack_room_row, rooms_packet
-from presence.watching.room_views import Shown, Telling, WatchedRoom, whole_row
+from presence.watching.room_views import RoomTelling, Shown, WatchedRoom, whole_row
 
 MAX_PACKETS_PER_SLICE: Final = 256  # without a turn for other tasks: a millisecond or two,
 WHOLE_ROW_PACKETS: Final = 4  # where the row of a whole room counts as so many
@@ -65,7 +65,7 @@ class RoomPushes:
         self._told = told
         self._quiet = quiet
         self._faults = faults
-        self._tellings: deque[Telling] = deque()
+        self._tellings: deque[RoomTelling] = deque()
         self._ready: dict[Session, None] = {}  # those behind that are told next, in order
         self._filled = TrioWakeEvent()
         self.behind: set[Session] = set()
@@ -138,7 +138,7 @@ class RoomPushes:
             with self._faults.contained("push", partial(self._faults.disconnect, session)):
                 self._offer(session, rows)
 
-    def _row(self, telling: Telling, session: Session) -> _Row | None:
+    def _row(self, telling: RoomTelling, session: Session) -> _Row | None:
         """Return the row that a session is to be sent; None if it is no news, or has to wait."""
         room = telling.room
         sent = room.watchers.get(session)

@@ -65,18 +65,18 @@ class WatchedRoom:
             self.told, self.told_version = look, self.version
         return True
 
-    def telling(self) -> "Telling | None":
+    def telling(self) -> "RoomTelling | None":
         """Let the present version be the one that is told; return how, or None if it is told already."""
         if self.version == self.told_version:
             return None
         before, before_version = self.told, self.told_version
-        telling = Telling(self, self.look, self.version, before, before_version, [*self.watchers])
+        telling = RoomTelling(self, self.look, self.version, before, before_version, [*self.watchers])
         self.told, self.told_version = self.look, self.version
         return telling
 
 
 @dataclass(eq=False, slots=True)
-class Telling:
+class RoomTelling:
     """One version of a room on its way to all sessions that watch it."""
 
     room: WatchedRoom

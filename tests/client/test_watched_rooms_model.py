@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from presence import protocol
 from presence.client import RoomChanged, RoomState, State
 from presence.client.pending import RequestResult
-from presence.client.watched_rooms import WatchedRooms
+from presence.client.watched_rooms import KnownRooms
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import Driven
 
@@ -229,7 +229,7 @@ Method = Callable[..., Any]
 
 
 def keeps_unwatched_rooms_of_requests(_right: Method) -> Method:
-    def remove(self: WatchedRooms, rooms: Iterable[str] | None) -> None:
+    def remove(self: KnownRooms, rooms: Iterable[str] | None) -> None:
         for room in [*self._known] if rooms is None else rooms:
             self._known.pop(room, None)
 
@@ -248,7 +248,7 @@ def keeps_unwatched_rooms_of_requests(_right: Method) -> Method:
 def test_a_planted_fault_is_noticed(
     monkeypatch: pytest.MonkeyPatch, method: str, plant: Callable[[Method], Method]
 ) -> None:
-    monkeypatch.setattr(WatchedRooms, method, plant(getattr(WatchedRooms, method)))
+    monkeypatch.setattr(KnownRooms, method, plant(getattr(KnownRooms, method)))
     enough = settings(
         max_examples=300,
         stateful_step_count=50,

@@ -60,7 +60,7 @@ def test_the_items_do_not_depend_on_the_order_of_fields(client: Redis, module_re
     client.delete(KEYS.events(0))
     for id, fields in events:
         backwards = [text for i in range(len(fields) - 2, -1, -2) for text in fields[i : i + 2]]
-        client.execute_command("XADD", KEYS.events(0), id, *backwards)
+        client.xadd(KEYS.events(0), dict(zip(backwards[::2], backwards[1::2], strict=True)), id)
     assert read_all(module_redis.url) == found
 
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from presence.watching.room_views import RoomLook, Telling, WatchedRoom, whole_row
+from presence.watching.room_views import RoomLook, RoomTelling, WatchedRoom, whole_row
 from tests.watching.fakes import session
 
 ANN_BOB = RoomLook(2, frozenset({"ann", "bob"}))
 BOB_CY_DEE = RoomLook(3, frozenset({"bob", "cy", "dee"}))
 
 
-def told(before: RoomLook, after: RoomLook) -> Telling:
+def told(before: RoomLook, after: RoomLook) -> RoomTelling:
     """Return the telling of a room that has changed."""
     room = WatchedRoom("lobby", 0.0)
     room.update(before)
