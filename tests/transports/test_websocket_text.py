@@ -7,14 +7,14 @@ import pytest
 from presence import protocol
 from presence.protocol import HEADER_BYTES
 from presence.transports.websocket_text import BadText, to_frame, to_text
-from tests.protocol.vectors import GOOD, Good
+from tests.protocol.vectors import GOOD
 
 
-@pytest.mark.parametrize("good", GOOD, ids=lambda good: good.name)
-def test_a_packet_survives_as_json(good: Good) -> None:
-    text = to_text(good.frame[HEADER_BYTES:])
-    assert protocol.decode(to_frame(text)[HEADER_BYTES:]) == good.packet
-    assert isinstance(json.loads(text), list)
+def test_every_packet_survives_as_json() -> None:
+    for good in GOOD:
+        text = to_text(good.frame[HEADER_BYTES:])
+        assert protocol.decode(to_frame(text)[HEADER_BYTES:]) == good.packet, good.name
+        assert isinstance(json.loads(text), list)
 
 
 @pytest.mark.parametrize(
