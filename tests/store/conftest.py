@@ -40,6 +40,21 @@ def server(binary: str, folder: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
+def module_server() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="ps-") as name:
+        server = Server(redis_binary(), Path(name))
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def emptied_server(module_server: Server) -> Server:
+    """The server of a module whose tests neither stop nor configure it, empty."""
+    module_server.client.flushall()
+    return module_server
+
+
+@pytest.fixture(scope="module")
 def shared_redis() -> Iterator[EmbeddedRedis]:
     with embedded_redis() as server:
         yield server

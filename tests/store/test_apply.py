@@ -98,6 +98,11 @@ a retirement gives the latest time at which sessions were seen
 """
 
 
+@pytest.fixture
+def server(emptied_server: Server) -> Server:
+    return emptied_server
+
+
 def meaning(text: str, stream: list[Event]) -> str:
     if text.startswith("+"):
         return str(NOW_MS + int(text))

@@ -38,6 +38,11 @@ DAMAGED_RECORDS = [
 DAMAGED_INBOXES = ["{not json", "7", "[7]", '[{"uid":"u"}]', '[{"n":1,"uid":"u","device":""}]']
 
 
+@pytest.fixture
+def server(emptied_server: Server) -> Server:
+    return emptied_server
+
+
 @pytest.mark.parametrize("text", DAMAGED_RECORDS)
 def test_a_login_replaces_a_damaged_record(a: Hand, server: Server, text: str) -> None:
     server.client.hset(KEYS.online(0), "u", text)

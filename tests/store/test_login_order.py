@@ -16,6 +16,11 @@ from tests.store.servers import Server
 KEYS: Final = Keys()
 
 
+@pytest.fixture
+def server(emptied_server: Server) -> Server:
+    return emptied_server
+
+
 class Times(NamedTuple):
     """When two logins were, in seconds."""
 

@@ -152,6 +152,11 @@ who hides when they were active
 """
 
 
+@pytest.fixture
+def server(emptied_server: Server) -> Server:
+    return emptied_server
+
+
 def line(event: Event) -> str:
     words = [event["type"], event["reason"] if event["type"] != "rooms" else ""]
     words += ["invisible"] if "invisible" in event else []

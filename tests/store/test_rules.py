@@ -402,6 +402,11 @@ sessions of a fenced node do not count
 """
 
 
+@pytest.fixture
+def server(emptied_server: Server) -> Server:
+    return emptied_server
+
+
 def line(event: dict[str, str]) -> str:
     words = [event.get(name, "").strip('"') for name in ("type", "uid", "reason", "status", "meta")]
     if "invisible" in event:

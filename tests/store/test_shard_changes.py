@@ -23,6 +23,11 @@ from tests.support.shard_channel import ShardChannel
 KEYS = Keys()
 
 
+@pytest.fixture
+def server(emptied_server: Server) -> Server:
+    return emptied_server
+
+
 class Ear:
     """A watch of a whole shard that only listens.
 

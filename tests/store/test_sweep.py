@@ -28,6 +28,11 @@ KEYS = Keys()
 
 
 @pytest.fixture
+def server(emptied_server: Server) -> Server:
+    return emptied_server
+
+
+@pytest.fixture
 def dead(a: Hand) -> Hand:
     a.apply(login("u", "s1"))
     return a
