@@ -4,7 +4,6 @@ import { Code } from "./constants.js";
 
 /** The peer broke a rule of the protocol. */
 export class ProtocolError extends Error {
-  override readonly name: string = "ProtocolError";
   /** Kind and id of the packet; null if unreadable. */
   kind: number | bigint | null = null;
   id: number | bigint | null = null;
@@ -19,12 +18,7 @@ export class ProtocolError extends Error {
 }
 
 /** Base class of the client's errors. */
-export class PresenceError extends Error {
-  constructor(message: string) {
-    super(message);
-    this.name = new.target.name;
-  }
-}
+export class PresenceError extends Error {}
 
 /** An argument breaks a rule of the protocol; nothing was sent. */
 export class EncodeError extends PresenceError {}
@@ -141,6 +135,38 @@ export class SessionLimit extends Ended {}
 
 /** An operator keeps the user or this device out, and the ban has no end (305). */
 export class Banned extends Ended {}
+
+const NAMED = {
+  Banned,
+  Busy,
+  ConnectionLost,
+  EncodeError,
+  Ended,
+  Kicked,
+  LimitReached,
+  LoginRefused,
+  NoToken,
+  NotAllowed,
+  NotConnected,
+  PresenceError,
+  ProtocolError,
+  RecipientDisconnected,
+  RecipientOffline,
+  Replaced,
+  RequestError,
+  RequestFailed,
+  RequestTimeout,
+  ServerFailed,
+  SessionLimit,
+  Uncertain,
+  Unreachable,
+  Unsupported,
+};
+
+// As text, because bundlers shorten the names of classes.
+for (const [name, { prototype }] of Object.entries(NAMED)) {
+  prototype.name = name;
+}
 
 const FAILED: ReadonlyMap<number, new (refusal: Refusal) => RequestFailed | ServerFailed> = new Map([
   [Code.UNSUPPORTED, Unsupported],
