@@ -13,7 +13,7 @@ import {
 } from "./errors.js";
 import { Link } from "./link.js";
 import { Listeners } from "./listeners.js";
-import type { LoginChange, RoomChange } from "./login.js";
+import { changesRooms, type Update } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
 import {
   type BaseOptions,
@@ -22,9 +22,9 @@ import {
   checkedChange,
   checkedMs,
   checkedOptions,
-  checkedRooms,
-  checkedUids,
+  checkedNames,
   checkUserChange,
+  optionalNames,
   type UserChange,
 } from "./options.js";
 import {
@@ -48,6 +48,7 @@ import { type Element, Streams } from "./streams.js";
 import type { ValueMap } from "./values.js";
 import { isHidden, WatchedUsers } from "./watches.js";
 
+const NO_ROOMS = "this server has no rooms";
 export const CONFIRM_MS = 5000; // to wait for confirmations: a phone that is awake takes a second or two
 
 /** The arguments of listeners, by event. */
@@ -128,7 +129,7 @@ export abstract class BaseClient {
     );
     const sender = {
       request: this.request.bind(this),
-      update: (change: LoginChange & RoomChange) => this.requestUpdate(change, () => undefined),
+      update: (update: Update) => this.requestUpdate(update, () => undefined),
       watch: (uids: readonly string[]) => this.requestWatch(uids, true),
       watchRoster: () => this.requestRoster(true),
       unwatch: (uids: readonly string[]) => this.undoWatch(uids),
@@ -297,7 +298,7 @@ export abstract class BaseClient {
     uids: Iterable<string>,
     { detail = false, signal }: { detail?: boolean | undefined } & Abortable = {},
   ): Promise<Map<string, UserState>> {
-    const payload = { uids: checkedUids(uids), ...(checkedBoolean("detail", detail) ? { detail } : {}) };
+    const payload = { uids: checkedNames("uids", uids), ...(checkedBoolean("detail", detail) ? { detail } : {}) };
     return this.request(Kind.QUERY, payload, parseUserStates, { signal });
   }
 
@@ -306,7 +307,7 @@ export abstract class BaseClient {
    * after a reconnect. The caller receives the states before any later change. If it rejects, no user was added.
    */
   async watch(uids: Iterable<string>, { signal }: Abortable = {}): Promise<Map<string, UserState>> {
-    const list = checkedUids(uids);
+    const list = checkedNames("uids", uids);
     checkSignal(signal);
     signal?.throwIfAborted();
     const request = this.watchedUsers.requestSent(list);
@@ -330,7 +331,7 @@ export abstract class BaseClient {
    * @throws EncodeError a uid breaks a rule of the protocol, or there are too many; no user was added.
    */
   watchNowait(uids: Iterable<string>): void {
-    const list = checkedUids(uids);
+    const list = checkedNames("uids", uids);
     this.machine.check(Kind.WATCH, this.restoration.watchPayload(list));
     this.restoration.watch(this.watchedUsers.add(list));
   }
@@ -367,7 +368,7 @@ export abstract class BaseClient {
 
   /** Stops watching some users, or all and the roster, also while offline. No events of them follow the call. */
   async unwatch(uids?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
-    const list = uids === undefined ? undefined : checkedUids(uids);
+    const list = optionalNames("uids", uids);
     this.machine.check(Kind.UNWATCH, { uids: list });
     checkSignal(signal);
     signal?.throwIfAborted(); // a server that is not told would go on
@@ -403,32 +404,33 @@ export abstract class BaseClient {
    */
   async update(wanted: UserChange, { signal }: Abortable = {}): Promise<void> {
     checkUserChange(wanted);
-    const { scope, hide, join, leave, ...change } = wanted;
-    const checked = checkedChange(change, this.serverTimeMs());
-    const places = { join: checkedRooms("join", join), leave: checkedRooms("leave", leave) };
-    const roomChange = { ...places, rooms: checked.rooms };
-    const changesRooms = (join ?? leave ?? checked.rooms) !== undefined;
+    const { scope, hide, join, leave, ...given } = wanted;
+    const change = checkedChange(given, this.serverTimeMs());
+    const update = { ...change, join: optionalNames("join", join), leave: optionalNames("leave", leave) };
     checkSignal(signal);
     signal?.throwIfAborted();
-    let hasRooms = false;
-    const granted = (answer: ValueMap): boolean => {
+    const { login } = this.machine;
+    /** Returns what this server does not support. */
+    const granted = (answer: ValueMap): string | null => {
       const isKept = scope === "user" && answer["scope"] === scope;
-      const lasting = isKept ? this.machine.login.withoutPrivacy(checked) : checked;
+      const lasting = isKept ? login.withoutPrivacy(change) : change;
       const joined = answer["joined"] as string[] | undefined;
-      const rooms = this.machine.login.roomsAfter(roomChange, joined);
+      const rooms = login.roomsAfter(update, joined);
       this.machine.granted({ ...lasting, rooms }, this.environment.now());
-      hasRooms = joined !== undefined;
       const hidden = (answer["hide"] ?? []) as readonly string[];
-      return (scope !== "user" || isKept) && (hide ?? []).every((name) => hidden.includes(name));
+      if ((scope === "user" && !isKept) || hide?.some((name) => !hidden.includes(name))) {
+        return "this server does not hide that for the user";
+      }
+      return joined === undefined && changesRooms(update) ? NO_ROOMS : null;
     };
-    const update = this.requestUpdate({ ...checked, ...places }, granted, signal, { scope, hide });
-    const superseded = this.machine.login.supersede(checked, roomChange);
-    let isKept: boolean;
+    const answer = this.requestUpdate(update, granted, signal, { scope, hide });
+    const superseded = login.supersede(update);
+    let missing: string | null;
     try {
-      isKept = await update;
+      missing = await answer;
     } catch (error) {
       const isRefused = error instanceof EncodeError || error instanceof RequestFailed;
-      if (isRefused && this.machine.login.complete(superseded) && error instanceof RequestFailed) {
+      if (isRefused && login.complete(superseded) && error instanceof RequestFailed) {
         this.restoration.completeLogin(); // its rest may have been sent meanwhile, without these
       }
       throw error;
@@ -436,11 +438,8 @@ export abstract class BaseClient {
     if (change.token !== undefined) {
       this.restoration.tokenTaken();
     }
-    if (!isKept) {
-      throw unsupported("this server does not hide that for the user");
-    }
-    if (changesRooms && !hasRooms) {
-      throw unsupported("this server has no rooms");
+    if (missing !== null) {
+      throw unsupported(missing);
     }
   }
 
@@ -713,12 +712,12 @@ export abstract class BaseClient {
   }
 
   private requestUpdate<Result>(
-    change: LoginChange & RoomChange,
+    update: Update,
     granted: (answer: ValueMap) => Result,
     signal?: AbortSignal,
     privacy: Pick<UserChange, "scope" | "hide"> = {},
   ): Promise<Result> {
-    const { untilMs, idleTimeoutMs, ...rest } = change;
+    const { untilMs, idleTimeoutMs, ...rest } = update;
     const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
     const payload = { ...rest, ...privacy, until_ms: untilMs, idle_timeout };
     return this.request(Kind.UPDATE, payload, granted, { signal });

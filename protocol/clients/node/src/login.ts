@@ -49,9 +49,11 @@ export type LoginChange = Pick<
   "meta" | "private" | "status" | "untilMs" | "token" | "idleTimeoutMs" | "quiet" | "rooms"
 >;
 
-/** A change of rooms: in `rooms`, or by default in those from before, without those of `leave`, and in those of `join`. */
-export interface RoomChange {
-  readonly rooms?: readonly string[] | undefined;
+/**
+ * What an update changes. The device is then in `rooms`, or by default in those from before, without those of `leave`,
+ * and in those of `join`.
+ */
+export interface Update extends LoginChange {
   readonly join?: readonly string[] | undefined;
   readonly leave?: readonly string[] | undefined;
 }
@@ -155,15 +157,15 @@ export class Login {
         login.status = this.lastingStatus === "online" ? undefined : this.lastingStatus;
       }
     }
-    // Rooms last: leaving them for a moment is seen.
-    for (const name of ["private", "meta", "rooms"] as const) {
+    for (const name of ["private", "meta"] as const) {
       if (login[name] !== undefined && !fits(login)) {
         this.leftOut.add(name);
         login[name] = undefined;
       }
     }
-    if (this.leftOut.delete("rooms")) {
-      this.rooms.forEach((room) => this.roomsLeftOut.add(room));
+    if (!fits(login)) {
+      this.rooms.forEach((room) => this.roomsLeftOut.add(room)); // last: leaving them for a moment is seen
+      login.rooms = undefined;
     }
     if (!fits(login)) {
       login.confirms = undefined; // with the longest names there is no room for it
@@ -198,11 +200,11 @@ export class Login {
    *
    * @param joined of the answer; undefined if the server has no rooms.
    */
-  roomsAfter(change: RoomChange, joined: readonly string[] | undefined): readonly string[] | undefined {
-    const { rooms = this.rooms, join = [], leave = [] } = change;
-    if (joined === undefined || (change.rooms ?? change.join ?? change.leave) === undefined) {
+  roomsAfter(update: Update, joined: readonly string[] | undefined): readonly string[] | undefined {
+    if (joined === undefined || !changesRooms(update)) {
       return undefined;
     }
+    const { rooms = this.rooms, join = [], leave = [] } = update;
     const wanted = [...new Set([...rooms.filter((room) => !leave.includes(room)), ...join])];
     const isIn = (room: string): boolean => joined.includes(room);
     return [...wanted.filter(isIn), ...wanted.filter((room) => !isIn(room))].slice(0, ROOMS_MAX);
@@ -213,9 +215,9 @@ export class Login {
    *
    * `complete` puts back what is returned if the update changes nothing.
    */
-  supersede(change: LoginChange, { rooms, leave = [] }: RoomChange): Superseded {
+  supersede({ leave = [], ...change }: Update): Superseded {
     const names = Object.keys(change) as (keyof LoginChange)[];
-    const left = rooms === undefined ? leave : [...this.roomsLeftOut];
+    const left = change.rooms === undefined ? leave : [...this.roomsLeftOut];
     return {
       fields: names.filter((name) => change[name] !== undefined && this.leftOut.delete(name)),
       rooms: left.filter((room) => this.roomsLeftOut.delete(room)),
@@ -228,6 +230,11 @@ export class Login {
     rooms.forEach((room) => this.roomsLeftOut.add(room));
     return fields.length + rooms.length > 0;
   }
+}
+
+/** Whether an update is about rooms. */
+export function changesRooms({ rooms, join, leave }: Update): boolean {
+  return (rooms ?? join ?? leave) !== undefined;
 }
 
 /** A login as it is sent. */

@@ -2,7 +2,7 @@
 
 import type { Connector } from "./connector.js";
 import { ASK_EVERY } from "./keepalives.js";
-import type { Identity, LoginChange, RoomChange, Status } from "./login.js";
+import type { Identity, LoginChange, Status } from "./login.js";
 import type { TokenSource } from "./tokens.js";
 import { WebSocketConnector } from "./websocket.js";
 
@@ -135,7 +135,7 @@ export function checkedOptions(options: BaseOptions): Configuration {
   const { url, connector = connectorTo(url), token, persistent = false, watchDevices = false, ...rest } = options;
   const { requestTimeoutMs = REQUEST_TIMEOUT_MS, askEvery = ASK_EVERY, ...others } = rest;
   const { maxMessages = MAX_MESSAGES, maxChanges = MAX_CHANGES, ...named } = others;
-  const identity = { ...named, rooms: checkedRooms("rooms", named.rooms) };
+  const identity = { ...named, rooms: optionalNames("rooms", named.rooms) };
   if (url !== undefined && options.connector !== undefined) {
     throw new TypeError("either a connector or a url");
   }
@@ -208,20 +208,17 @@ function checkedCount(name: string, value: unknown): number {
   return value;
 }
 
-export function checkedUids(uids: Iterable<string>): string[] {
-  return checkedList("uids", uids);
+/** As `checkedNames`, of a list that may be left out. */
+export function optionalNames(name: string, list: Iterable<string> | undefined): string[] | undefined {
+  return list === undefined ? undefined : checkedNames(name, list);
 }
 
-/** Returns a copy, which the program does not change later. */
-export function checkedRooms<Rooms extends readonly string[] | undefined>(
-  name: keyof RoomChange,
-  rooms: Rooms,
-): string[] | Rooms {
-  return rooms === undefined ? rooms : checkedList(name, rooms);
-}
-
-/** @throws TypeError it is no list; nor is a string, each of whose characters would count as a name. */
-function checkedList(name: string, list: Iterable<string>): string[] {
+/**
+ * Returns a copy without repetitions, which the program does not change later.
+ *
+ * @throws TypeError it is no list; nor is a string, each of whose characters would count as a name.
+ */
+export function checkedNames(name: string, list: Iterable<string>): string[] {
   const isIterable = typeof (list as Iterable<string> | null | undefined)?.[Symbol.iterator] === "function";
   if (typeof list === "string" || !isIterable) {
     throw new TypeError(`${name} must be a list, and no string`);
@@ -238,7 +235,7 @@ function checkedList(name: string, list: Iterable<string>): string[] {
 export function checkedChange(wanted: Change, serverTimeMs: number): LoginChange {
   checkNames("a change", wanted, CHANGE_NAMES);
   const { until, forMs, ...given } = wanted;
-  const change = { ...given, rooms: checkedRooms("rooms", given.rooms) };
+  const change = { ...given, rooms: optionalNames("rooms", given.rooms) };
   if ((until ?? forMs) !== undefined && change.status === undefined) {
     throw new TypeError("until and forMs need a status");
   }

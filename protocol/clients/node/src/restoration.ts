@@ -3,7 +3,7 @@
 import { Code, Kind } from "./constants.js";
 import type { Environment } from "./environment.js";
 import type { RequestFailed } from "./errors.js";
-import type { Login, LoginChange, RoomChange } from "./login.js";
+import type { Login, Update } from "./login.js";
 import { type OwnRequest, OwnRequests } from "./own-requests.js";
 import type { Connected, WatchEnded } from "./pushes.js";
 import { remainingLifetimeMs } from "./tokens.js";
@@ -16,7 +16,7 @@ const USERS_THAT_FIT = 32; // with their devices, into one answer: a refusal of 
 /** How requests are sent. */
 export interface Sender {
   request(kind: number, payload: ValueMap, parse: (answer: ValueMap) => void): Promise<void>;
-  update(change: LoginChange & RoomChange): Promise<void>;
+  update(update: Update): Promise<void>;
   /** Sends a request to watch users, and applies its answer. */
   watch(uids: readonly string[]): Promise<unknown>;
   /** Sends a request for the roster, and applies its answer. */
@@ -149,23 +149,17 @@ export class Restoration {
     refused: () => [],
   };
 
-  /** Rooms that the login had to leave out; in parts, if the server refuses one of them. */
+  /** Rooms that the login had to leave out; by halves if the server refuses one: it grants few updates at a time. */
   private roomsOf(rooms: readonly string[]): OwnRequest {
-    const current = (): string[] => {
-      const wanted = this.login.roomsToJoin();
-      return rooms.filter((room) => wanted.includes(room));
-    };
     return {
       kind: "rest",
       uids: [],
       send: () => {
-        const join = current();
+        const wanted = this.login.roomsToJoin();
+        const join = rooms.filter((room) => wanted.includes(room));
         return join.length > 0 ? this.sender.update({ join }) : null;
       },
-      refused: () => {
-        const half = rooms.length >> 1;
-        return half > 0 ? [this.roomsOf(rooms.slice(0, half)), this.roomsOf(rooms.slice(half))] : [];
-      },
+      refused: () => halves(rooms).map((half) => this.roomsOf(half)),
     };
   }
 
@@ -220,8 +214,7 @@ export class Restoration {
     others: ReadonlySet<string>,
   ): readonly OwnRequest[] {
     if (error.code === Code.TOO_LARGE && this.watchDevices && uids.length > USERS_THAT_FIT) {
-      const half = uids.length >> 1; // the answer, with all devices, would not fit into a frame
-      return [this.watchOf(uids.slice(0, half)), this.watchOf(uids.slice(half))];
+      return halves(uids).map((half) => this.watchOf(half)); // the answer, with all devices, would not fit into a frame
     }
     const ended = this.watchedUsers.refused(uids.filter((uid) => !others.has(uid)));
     if (ended.length > 0) {
@@ -231,4 +224,10 @@ export class Restoration {
     }
     return [];
   }
+}
+
+/** Splits a list in two; none if it has one element. */
+function halves(list: readonly string[]): string[][] {
+  const half = list.length >> 1;
+  return half > 0 ? [list.slice(0, half), list.slice(half)] : [];
 }

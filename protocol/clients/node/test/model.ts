@@ -45,7 +45,7 @@ import {
   type Value,
   type ValueMap,
 } from "../src/index.js";
-import type { RoomChange } from "../src/login.js";
+import type { Update } from "../src/login.js";
 import { STEADY_MS } from "../src/message-lines.js";
 import { MESSAGE_RETRY_INTERVAL_MS } from "../src/session.js";
 import { KEEPALIVE_MS, SERVER_TIME_S, token as jsonWebToken } from "./driver.js";
@@ -942,7 +942,7 @@ export class World {
   }
 
   private changeRooms(peer: VirtualPeer, payload: ValueMap): { joined: string[] } {
-    const rooms = roomsAfter(this.roomsOf.get(peer) ?? new Set(), payload as RoomChange);
+    const rooms = roomsAfter(this.roomsOf.get(peer) ?? new Set(), payload as Update);
     this.roomsOf.set(peer, rooms);
     return { joined: [...rooms].sort() };
   }
@@ -1245,7 +1245,7 @@ export class World {
   }
 }
 
-function roomsAfter(before: ReadonlySet<string>, { rooms = [...before], join = [], leave = [] }: RoomChange): Set<string> {
+function roomsAfter(before: ReadonlySet<string>, { rooms = [...before], join = [], leave = [] }: Update): Set<string> {
   return new Set([...rooms.filter((room) => !leave.includes(room)), ...join]);
 }
 
