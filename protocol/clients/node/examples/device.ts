@@ -8,8 +8,9 @@
  * The last argument names a token file; it is read before each login, and before a token expires.
  *
  * Commands are lines of JSON, a verb and its arguments: ["query", ["bob"]], ["watch", ["bob"]], ["unwatch",
- * ["bob"]], ["message", "bob", {"text": "hi"}], ["update", {"meta": {"app": "1.2"}}], ["away"], ["back"],
- * ["logout", "background"]. It logs out at the end of the input.
+ * ["bob"]], ["queryRooms", ["lobby"]], ["watchRooms", ["lobby"]], ["unwatchRooms", ["lobby"]], ["message", "bob",
+ * {"text": "hi"}], ["update", {"meta": {"app": "1.2"}}], ["away"], ["back"], ["logout", "background"]. It logs out
+ * at the end of the input.
  */
 
 import { readFile } from "node:fs/promises";
@@ -55,6 +56,12 @@ function execute([verb, ...rest]: readonly unknown[]): Promise<unknown> {
       return client.watch(first as string[]);
     case "unwatch":
       return client.unwatch(first as string[] | undefined);
+    case "queryRooms":
+      return client.queryRooms(first as string[]);
+    case "watchRooms":
+      return client.watchRooms(first as string[]);
+    case "unwatchRooms":
+      return client.unwatchRooms(first as string[] | undefined);
     case "message":
       return client.sendMessage(first as string, second);
     case "update":
@@ -70,7 +77,8 @@ function execute([verb, ...rest]: readonly unknown[]): Promise<unknown> {
   }
 }
 
-for (const name of ["connected", "disconnected", "goodbye", "message", "presence", "watchEnded"] as const) {
+const EVENTS = ["connected", "disconnected", "goodbye", "message", "presence", "room", "watchEnded"] as const;
+for (const name of EVENTS) {
   client.on(name, (event) => {
     print({ ...event, event: name });
   });

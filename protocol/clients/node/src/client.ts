@@ -1,7 +1,7 @@
 /** The client, apart from what its platform gives it. */
 
 import { checkSignal, onAbort } from "./aborts.js";
-import { Code, Kind } from "./constants.js";
+import { Code, Kind, WATCHED_ROOMS_MAX } from "./constants.js";
 import type { Environment } from "./environment.js";
 import {
   ConnectionLost,
@@ -34,10 +34,14 @@ import {
   type Dropped,
   type Goodbye,
   parseReceipt,
+  parseRoomRows,
   parseUserStates,
   type PresenceChanged,
   type Push,
   type Receipt,
+  type RoomChanged,
+  type RoomRow,
+  type RoomState,
   type UserState,
   type WatchEnded,
 } from "./pushes.js";
@@ -46,7 +50,8 @@ import { Run, Waiters } from "./runs.js";
 import type { Effects } from "./session.js";
 import { type Element, Streams } from "./streams.js";
 import type { ValueMap } from "./values.js";
-import { isHidden, WatchedUsers } from "./watches.js";
+import { WatchedRooms } from "./watched-rooms.js";
+import { batches, isHidden, WatchedUsers } from "./watches.js";
 
 const NO_ROOMS = "this server has no rooms";
 export const CONFIRM_MS = 5000; // to wait for confirmations: a phone that is awake takes a second or two
@@ -58,6 +63,7 @@ export interface Events {
   goodbye: Goodbye;
   message: Delivered;
   presence: PresenceChanged;
+  room: RoomChanged;
   watchEnded: WatchEnded;
   /**
    * The client has ended: null after its own `logout` or `disconnect`, else the error. The last event, exactly
@@ -94,6 +100,7 @@ export abstract class BaseClient {
   private readonly machine: ClientMachine;
   private readonly link: Link;
   private readonly watchedUsers = new WatchedUsers();
+  private readonly roomWatches = new WatchedRooms();
   private readonly pendingRequests = new Map<number, PendingRequest>();
   private readonly restoration: Restoration;
   private readonly streams: Streams;
@@ -132,11 +139,13 @@ export abstract class BaseClient {
       update: (update: Update) => this.requestUpdate(update, () => undefined),
       watch: (uids: readonly string[]) => this.requestWatch(uids, true),
       watchRoster: () => this.requestRoster(true),
+      watchRooms: (rooms: readonly string[]) => this.requestRooms(rooms),
       unwatch: (uids: readonly string[]) => this.undoWatch(uids),
-      watchEnded: (push: WatchEnded) => this.emitPush(push),
+      report: (push: WatchEnded | RoomChanged) => this.emitPush(push),
     };
     this.restoration = new Restoration(
       this.watchedUsers,
+      this.roomWatches,
       this.machine.login,
       watchDevices,
       sender,
@@ -178,6 +187,11 @@ export abstract class BaseClient {
    */
   presenceChanges({ signal }: Abortable = {}): AsyncIterableIterator<PresenceChanged | WatchEnded | Dropped> {
     return this.streams.presenceChanges(this.newestRun, signal);
+  }
+
+  /** As `messages`, over the changes of watched rooms, at most `maxChanges`. */
+  roomChanges({ signal }: Abortable = {}): AsyncIterableIterator<RoomChanged | Dropped> {
+    return this.streams.roomChanges(this.newestRun, signal);
   }
 
   /** As `messages`, over what happens to the connection, at most 100. */
@@ -366,12 +380,18 @@ export abstract class BaseClient {
     await answer;
   }
 
-  /** Stops watching some users, or all and the roster, also while offline. No events of them follow the call. */
+  /**
+   * Stops watching some users, also while offline; without `uids` all users, the roster and all rooms. No events of
+   * them follow the call.
+   */
   async unwatch(uids?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
     const list = optionalNames("uids", uids);
     this.machine.check(Kind.UNWATCH, { uids: list });
     checkSignal(signal);
     signal?.throwIfAborted(); // a server that is not told would go on
+    if (list === undefined) {
+      this.roomWatches.remove();
+    }
     await this.requestUnwatch({ uids: list }, this.watchedUsers.removeBy(list), signal);
   }
 
@@ -384,6 +404,47 @@ export abstract class BaseClient {
     signal?.throwIfAborted();
     this.watchedUsers.unwatchRoster();
     await this.requestUnwatch({ uids: [], roster: true }, () => undefined, signal);
+  }
+
+  /**
+   * Watches at most 64 rooms on a connection, whether this device is in them or not; resolves with their states.
+   * `room` follows for each change, also after a reconnect. The caller receives the states before any later change.
+   * If it rejects, no room was added: with `NotAllowed` if the token does not let this client watch one of them, with
+   * `LimitReached` beyond 64 rooms, with `Unsupported` if the server has no rooms.
+   */
+  async watchRooms(rooms: Iterable<string>, { signal }: Abortable = {}): Promise<Map<string, RoomState>> {
+    const list = checkedNames("rooms", rooms);
+    this.machine.check(Kind.WATCH, { uids: [], rooms: list });
+    checkSignal(signal);
+    signal?.throwIfAborted();
+    try {
+      return await this.requestRooms(list, signal);
+    } catch (error) {
+      if (error instanceof RequestTimeout || signal?.aborted === true) {
+        this.restoration.watchRooms(list); // of those that stay watched, its answer may be missing
+      }
+      throw error;
+    }
+  }
+
+  /** Stops watching some rooms, or all, also while offline. No events of them follow the call. */
+  async unwatchRooms(rooms?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
+    const list = optionalNames("rooms", rooms);
+    this.machine.check(Kind.UNWATCH, { uids: [], rooms: list });
+    checkSignal(signal);
+    signal?.throwIfAborted();
+    await this.requestRoomsUnwatch(this.roomWatches.remove(list), signal);
+  }
+
+  /** Resolves with the states of at most 64 rooms; rejects as `watchRooms`. */
+  async queryRooms(rooms: Iterable<string>, { signal }: Abortable = {}): Promise<Map<string, RoomState>> {
+    const payload = { uids: [], rooms: checkedNames("rooms", rooms) };
+    return this.request(Kind.QUERY, payload, (answer) => statesOf(roomRows(answer)), { signal });
+  }
+
+  /** The newest known states of the watched rooms. */
+  watchedRooms(): Map<string, RoomState> {
+    return this.roomWatches.states();
   }
 
   /** The newest known states of the watched users. */
@@ -627,7 +688,12 @@ export abstract class BaseClient {
       case "disconnected":
         this.restoration.stop();
     }
-    if (effect.type !== "presence" || this.watchedUsers.applyChange(effect)) {
+    if (effect.type === "row") {
+      const change = this.roomWatches.pushed(effect);
+      if (change) {
+        this.emitPush(change);
+      }
+    } else if (effect.type !== "presence" || this.watchedUsers.applyChange(effect)) {
       this.emitPush(effect);
     }
     return false;
@@ -642,10 +708,10 @@ export abstract class BaseClient {
       return false;
     }
     pending?.resolve(result);
-    return "presence" in result || "states" in result;
+    return "presence" in result || "states" in result || "rooms" in result;
   }
 
-  private emitPush(push: Push | WatchEnded): void {
+  private emitPush(push: Push | WatchEnded | RoomChanged): void {
     this.streams.put(push as Element);
     this.emit(push.type, push);
   }
@@ -791,6 +857,31 @@ export abstract class BaseClient {
     }
   }
 
+  private async requestRooms(
+    rooms: readonly string[],
+    signal?: AbortSignal,
+  ): Promise<Map<string, RoomState>> {
+    const request = this.roomWatches.requested(rooms);
+    const apply = (answer: ValueMap): Map<string, RoomState> => {
+      const rows = roomRows(answer);
+      this.roomWatches.granted(request, rows).forEach((change) => this.emitPush(change));
+      return statesOf(rows);
+    };
+    try {
+      return await this.request(Kind.WATCH, { uids: [], rooms }, apply, { signal });
+    } catch (error) {
+      // This request, or an earlier one for the same rooms, may have been granted all the same.
+      this.requestRoomsUnwatch(this.roomWatches.failed(request)).catch(() => undefined);
+      throw error;
+    }
+  }
+
+  private async requestRoomsUnwatch(rooms: readonly string[], signal?: AbortSignal): Promise<void> {
+    const unwatch = (batch: readonly string[]): Promise<void> =>
+      this.requestUnwatch({ uids: [], rooms: batch }, () => undefined, signal);
+    await Promise.all(batches(rooms, WATCHED_ROOMS_MAX).map(unwatch));
+  }
+
   /** Emits the changes of an answer that was requested at this `sight`; returns the newest states of its users. */
   private tell(
     states: ReadonlyMap<string, UserState>,
@@ -805,6 +896,19 @@ export abstract class BaseClient {
     }
     return newest;
   }
+}
+
+/** @throws Unsupported the server is older, or has no rooms. */
+function roomRows(answer: ValueMap): RoomRow[] {
+  const rows = parseRoomRows(answer);
+  if (!rows) {
+    throw unsupported(NO_ROOMS);
+  }
+  return rows;
+}
+
+function statesOf(rows: readonly RoomRow[]): Map<string, RoomState> {
+  return new Map(rows.map(({ room, count, members }) => [room, { count: count ?? 0, members }]));
 }
 
 function unsupported(message: string): Unsupported {

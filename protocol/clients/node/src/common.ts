@@ -44,6 +44,8 @@ export type {
   Goodbye,
   PresenceChanged,
   Receipt,
+  RoomChanged,
+  RoomState,
   UserState,
   WatchEnded,
 } from "./pushes.js";

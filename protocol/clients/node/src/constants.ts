@@ -18,6 +18,7 @@ export const Kind = {
   DELIVER: 67,
   GOODBYE: 68,
   CHANGES: 69,
+  ROOMS: 70,
 } as const;
 
 /** Reason codes of errors, goodbyes and presence packets. A server may know more. */
@@ -89,6 +90,7 @@ export const DEVICE_MAX_BYTES = 64;
 export const CLASS_MAX_BYTES = 32;
 export const ROOM_MAX_BYTES = 64;
 export const ROOMS_MAX = 16; // of a session
+export const WATCHED_ROOMS_MAX = 64; // of a request, and of a connection
 export const NAMES_MAX = 8; // in a list of them
 export const META_MAX_BYTES = 256; // in the shortest MessagePack encoding
 export const META_TEXT_MAX_BYTES = 512; // as JSON text

@@ -135,10 +135,45 @@ export interface WatchEnded {
   readonly message: string;
 }
 
+/** Who is in a room. */
+export interface RoomState {
+  /** How many users are in it; those who are invisible do not count. */
+  readonly count: number;
+  /**
+   * Their uids, without those whom this client may not see. Null if they are not shown: the operator or the token
+   * does not allow it, or they are too many.
+   */
+  readonly members: readonly string[] | null;
+}
+
+/** A watched room has changed. */
+export interface RoomChanged {
+  readonly type: "room";
+  readonly room: string;
+  /** Null: this client may not watch it any more, or the server has no rooms; no more changes of it follow. */
+  readonly state: RoomState | null;
+  /** The members who are new since the last known state; empty unless both states have `members`. */
+  readonly joined: readonly string[];
+  /** Those who are not there any more. */
+  readonly left: readonly string[];
+}
+
+/** What the server says of a room. */
+export interface RoomRow {
+  readonly type: "row";
+  readonly room: string;
+  /** Null: it may not be watched any more. */
+  readonly count: number | null;
+  /** All members, or the new ones if `left` is there; null if they are not shown. */
+  readonly members: readonly string[] | null;
+  /** Who is not a member any more; null if `members` are all. */
+  readonly left: readonly string[] | null;
+}
+
 /** In an iterator, in the place of elements that were dropped because the program did not read. */
 export interface Dropped {
   readonly type: "dropped";
-  readonly kind: "messages" | "presence" | "connection";
+  readonly kind: "messages" | "presence" | "rooms" | "connection";
   readonly count: number;
 }
 
@@ -198,6 +233,22 @@ export function parseRow(row: Value): [uid: string, state: ValueMap] {
     reason: code === undefined ? null : (REASONS.get(Number(code)) ?? String(code as string | number)),
   };
   return [uid as string, devices === undefined ? state : { ...state, devices }];
+}
+
+/** Returns the rows in an answer, or in a packet of kind `ROOMS`; null if there are none. */
+export function parseRoomRows(payload: ValueMap): RoomRow[] | null {
+  const rows = payload["rooms"] as readonly (readonly Value[])[] | undefined;
+  return rows?.map(parseRoomRow) ?? null;
+}
+
+function parseRoomRow([room, count, members, left]: readonly Value[]): RoomRow {
+  return {
+    type: "row",
+    room: room as string,
+    count: toNumberOrNull(count),
+    members: (members ?? null) as readonly string[] | null,
+    left: (left ?? null) as readonly string[] | null,
+  };
 }
 
 /** @param again whether the client was online before. */

@@ -1,13 +1,14 @@
 /** What a client restores on a new connection, and asks for by itself: its watches, its passes, the rest of its login. */
 
-import { Code, Kind } from "./constants.js";
+import { Code, Kind, WATCHED_ROOMS_MAX } from "./constants.js";
 import type { Environment } from "./environment.js";
 import type { RequestFailed } from "./errors.js";
 import type { Login, Update } from "./login.js";
 import { type OwnRequest, OwnRequests } from "./own-requests.js";
-import type { Connected, WatchEnded } from "./pushes.js";
+import type { Connected, RoomChanged, WatchEnded } from "./pushes.js";
 import { remainingLifetimeMs } from "./tokens.js";
 import type { ValueMap } from "./values.js";
+import type { WatchedRooms } from "./watched-rooms.js";
 import { batches, type WatchedUsers } from "./watches.js";
 
 const MAX_PASSES = 16; // that a server takes on one connection
@@ -21,8 +22,10 @@ export interface Sender {
   watch(uids: readonly string[]): Promise<unknown>;
   /** Sends a request for the roster, and applies its answer. */
   watchRoster(): Promise<unknown>;
+  /** Sends a request to watch rooms, and applies its answer. */
+  watchRooms(rooms: readonly string[]): Promise<unknown>;
   unwatch(uids: readonly string[]): void;
-  watchEnded(push: WatchEnded): void;
+  report(push: WatchEnded | RoomChanged): void;
 }
 
 export class Restoration {
@@ -31,6 +34,7 @@ export class Restoration {
 
   constructor(
     private readonly watchedUsers: WatchedUsers,
+    private readonly watchedRooms: WatchedRooms,
     private readonly login: Login,
     private readonly watchDevices: boolean,
     private readonly sender: Sender,
@@ -54,6 +58,7 @@ export class Restoration {
       ...passes,
       ...roster,
       ...this.watchesOf(this.watchedUsers.known(false)),
+      ...batches(this.watchedRooms.states().keys(), WATCHED_ROOMS_MAX).map((rooms) => this.roomWatch(rooms)),
     ]);
   }
 
@@ -70,6 +75,11 @@ export class Restoration {
   /** Requests the roster, now if there is a connection, and on the next one. */
   watchRoster(): void {
     this.ownRequests.add([this.roster]);
+  }
+
+  /** Requests the states of those of the rooms that are watched. */
+  watchRooms(rooms: readonly string[]): void {
+    this.ownRequests.add([this.roomWatch(rooms)]);
   }
 
   /** The payload of a request to watch users. */
@@ -133,7 +143,7 @@ export class Restoration {
         return this.watchesOf(this.watchedUsers.known(true));
       }
       const uids = this.watchedUsers.endRoster();
-      this.sender.watchEnded({ type: "watchEnded", uids, code, reason, message });
+      this.sender.report({ type: "watchEnded", uids, code, reason, message });
       return [];
     },
   };
@@ -208,6 +218,30 @@ export class Restoration {
     };
   }
 
+  /** Watches of an earlier connection; by halves if the answer is too large, or one of them is not allowed any more. */
+  private roomWatch(rooms: readonly string[]): OwnRequest {
+    const current = (): string[] => {
+      const watched = this.watchedRooms.states();
+      return rooms.filter((room) => watched.has(room));
+    };
+    return {
+      kind: "watch",
+      uids: [],
+      send: () => {
+        const due = current();
+        return due.length > 0 ? this.sender.watchRooms(due) : null;
+      },
+      refused: ({ code }) => {
+        const due = current();
+        const parts = code === Code.UNSUPPORTED ? [] : halves(due);
+        if (parts.length === 0) {
+          this.watchedRooms.end(due).forEach((change) => this.sender.report(change));
+        }
+        return parts.map((half) => this.roomWatch(half));
+      },
+    };
+  }
+
   private watchRefused(
     uids: readonly string[],
     error: RequestFailed,
@@ -220,7 +254,7 @@ export class Restoration {
     if (ended.length > 0) {
       this.sender.unwatch(ended); // a request that timed out, or was aborted, may have been granted
       const { code, reason, message } = error;
-      this.sender.watchEnded({ type: "watchEnded", uids: ended, code, reason, message });
+      this.sender.report({ type: "watchEnded", uids: ended, code, reason, message });
     }
     return [];
   }

@@ -22,6 +22,7 @@ import {
   TOKEN_MAX_BYTES,
   UID_MAX_BYTES,
   UIDS_MAX,
+  WATCHED_ROOMS_MAX,
 } from "./constants.js";
 import { ProtocolError } from "./errors.js";
 import { isMap, type Raw, type RawMap, WholeFloat } from "./values.js";
@@ -84,7 +85,9 @@ function listOf(what: string, check: Check, most: number): Check {
 
 const uids = listOf("uids", uid, UIDS_MAX);
 const names = listOf("names", deviceClass, NAMES_MAX);
-const rooms = listOf("rooms", boundedText(ROOM_MAX_BYTES, FORBIDDEN), ROOMS_MAX);
+const room = boundedText(ROOM_MAX_BYTES, FORBIDDEN);
+const rooms = listOf("rooms", room, ROOMS_MAX);
+const watchedRooms = listOf("rooms", room, WATCHED_ROOMS_MAX);
 
 const meta: Check = (value, name) => {
   if (!isMap(value)) {
@@ -273,11 +276,7 @@ function row(value: Raw, name: string, hasCode: boolean): void {
   if (!Array.isArray(elements) || elements.length === 0) {
     throw invalid(name, "has a row that is neither a uid nor an array with one");
   }
-  ROW.forEach(([element, check], at) => {
-    if (at < elements.length) {
-      check(elements[at] as Raw, `${element} of a row of ${name}`);
-    }
-  });
+  checkElements(elements, ROW, `a row of ${name}`);
   const [, , code = null, ms = null, n = null, since = null, seen = null] = elements;
   if (hasCode && code === null) {
     throw invalid(name, "has a row without a code");
@@ -290,6 +289,13 @@ function row(value: Raw, name: string, hasCode: boolean): void {
   if (sinceMs < 0n || lastSeenMs < 0n || sinceMs > UINT_MAX || lastSeenMs > UINT_MAX) {
     throw invalid(name, "has a row with a time that is no unsigned integer");
   }
+}
+
+/** Checks the elements of a row; those of later versions are ignored. */
+function checkElements(row: Raw[], checks: readonly (readonly [string, Check])[], name: string): void {
+  checks.slice(0, row.length).forEach(([element, check], at) => {
+    check(row[at] as Raw, `${element} of ${name}`);
+  });
 }
 
 /** Returns the exact value of an integer; nil counts as 0. */
@@ -308,6 +314,22 @@ function rows(what: string, hasCode: boolean): Check {
     value.forEach((each) => row(each, name, hasCode));
   };
 }
+
+const ROOM_ROW: readonly (readonly [string, Check])[] = [
+  ["room", room],
+  ["count", orNil(uint)],
+  ["members", uids],
+  ["left", uids],
+];
+
+const roomRow: Check = (value, name) => {
+  if (!Array.isArray(value) || value.length < 2) {
+    throw invalid(name, "is no array with a room and a count");
+  }
+  checkElements(value, ROOM_ROW, name);
+};
+
+const roomRows = listOf("room rows", roomRow, WATCHED_ROOMS_MAX);
 
 const status = oneOf("online", "away", "busy", "dnd", "invisible");
 const scope = oneOf("session", "user");
@@ -337,9 +359,12 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
   [Kind.MESSAGE, { to: { check: uid }, body: { check: any }, confirm }],
   [Kind.KEEPALIVE, { confirmed: uints }],
   [Kind.LOGOUT, { reason: oneOf("logout", "background") }],
-  [Kind.QUERY, { uids: { check: uids }, detail: boolean }],
-  [Kind.WATCH, { uids: { check: uids }, detail: boolean, pass: visibilityPass, roster: boolean }],
-  [Kind.UNWATCH, { uids, roster: boolean }],
+  [Kind.QUERY, { uids: { check: uids }, detail: boolean, rooms: watchedRooms }],
+  [
+    Kind.WATCH,
+    { uids: { check: uids }, detail: boolean, pass: visibilityPass, roster: boolean, rooms: watchedRooms },
+  ],
+  [Kind.UNWATCH, { uids, roster: boolean, rooms: watchedRooms }],
   [
     Kind.UPDATE,
     {
@@ -375,6 +400,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       states: rows("rows", false),
       roster: uint,
       joined: rooms,
+      rooms: roomRows,
     },
   ],
   [
@@ -394,6 +420,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
     },
   ],
   [Kind.CHANGES, { changes: { check: rows("changes", true) } }],
+  [Kind.ROOMS, { rooms: { check: roomRows } }],
 ]);
 
 /**
@@ -405,6 +432,20 @@ export function checkPayload(kind: number | bigint, payload: RawMap): void {
   const fields = SCHEMA.get(kind);
   if (fields) {
     checkFields(payload, fields, "");
+    if (fields["rooms"] === watchedRooms && Object.hasOwn(payload, "rooms")) {
+      checkRoomsAreAlone(payload);
+    }
+  }
+}
+
+/** A request for rooms is for nothing else: other keys are absent, empty or false. */
+function checkRoomsAreAlone(payload: RawMap): void {
+  const other = ["uids", "detail", "pass", "roster"].find((name) => {
+    const value = payload[name];
+    return Array.isArray(value) ? value.length > 0 : Boolean(value);
+  });
+  if (other !== undefined) {
+    throw invalid(other, "must not be given beside rooms");
   }
 }
 

@@ -14,7 +14,14 @@ import {
 } from "./errors.js";
 import { KEEPALIVE_SHARE, type Keepalives } from "./keepalives.js";
 import { MessageLines, type Moves } from "./message-lines.js";
-import { parseDelivered, parsePresenceChanges, parseRefusal, type Push } from "./pushes.js";
+import {
+  parseDelivered,
+  parsePresenceChanges,
+  parseRefusal,
+  parseRoomRows,
+  type Push,
+  type RoomRow,
+} from "./pushes.js";
 import type { Chance } from "./environment.js";
 import type { Value, ValueMap } from "./values.js";
 
@@ -34,7 +41,7 @@ export interface End {
   readonly error: PresenceError | null;
 }
 
-export type Effects = (Push | RequestResult | End)[];
+export type Effects = (Push | RoomRow | RequestResult | End)[];
 
 // The server closes after these errors; others, and a 315 to one of these requests, refuse one request.
 const FATAL_CODES: ReadonlySet<number> = new Set([Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN]);
@@ -215,6 +222,8 @@ export class Session {
       case Kind.PRESENCE:
       case Kind.CHANGES:
         return parsePresenceChanges(packet);
+      case Kind.ROOMS:
+        return parseRoomRows(packet.payload) ?? [];
       default:
         return [];
     }

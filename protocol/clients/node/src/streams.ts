@@ -9,6 +9,7 @@ import type {
   Dropped,
   Goodbye,
   PresenceChanged,
+  RoomChanged,
   WatchEnded,
 } from "./pushes.js";
 import type { Run } from "./runs.js";
@@ -174,13 +175,14 @@ function userOf(element: { readonly type: string }): string | null {
 const MAX_CONNECTION_CHANGES = 100; // more than an hour of failed attempts, of which each waits up to a minute
 
 type ConnectionChange = Connected | Disconnected | Goodbye;
-export type Element = Delivered | PresenceChanged | WatchEnded | ConnectionChange;
+export type Element = Delivered | PresenceChanged | WatchEnded | RoomChanged | ConnectionChange;
 
 /** The open iterators of one client. */
 export class Streams {
   private readonly open = {
     messages: new Set<PushStream<Delivered>>(),
     presence: new Set<PushStream<PresenceChanged | WatchEnded>>(),
+    rooms: new Set<PushStream<RoomChanged>>(),
     connection: new Set<PushStream<ConnectionChange>>(),
   };
   private readonly closed = { dropped: 0, superseded: 0 }; // of iterators that are closed
@@ -198,6 +200,10 @@ export class Streams {
     return this.opened(run, "presence", this.open.presence, this.maxChanges, signal);
   }
 
+  roomChanges(run: Run, signal: AbortSignal | undefined): PushStream<RoomChanged> {
+    return this.opened(run, "rooms", this.open.rooms, this.maxChanges, signal);
+  }
+
   connectionChanges(run: Run, signal: AbortSignal | undefined): PushStream<ConnectionChange> {
     return this.opened(run, "connection", this.open.connection, MAX_CONNECTION_CHANGES, signal);
   }
@@ -210,6 +216,9 @@ export class Streams {
       case "presence":
       case "watchEnded":
         this.open.presence.forEach((stream) => stream.put(element));
+        break;
+      case "room":
+        this.open.rooms.forEach((stream) => stream.put(element));
         break;
       default:
         this.open.connection.forEach((stream) => stream.put(element));
@@ -234,7 +243,8 @@ export class Streams {
   }
 
   private all(): { run: Run; dropped: number; superseded: number; finish(error: unknown): void }[] {
-    return [...this.open.messages, ...this.open.presence, ...this.open.connection];
+    const { messages, presence, rooms, connection } = this.open;
+    return [...messages, ...presence, ...rooms, ...connection];
   }
 
   private opened<T extends Element>(

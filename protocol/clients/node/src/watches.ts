@@ -15,9 +15,9 @@ import { FRAME_LIMIT_BYTES, UIDS_MAX } from "./constants.js";
 import { MEANWHILE, type PresenceChanged, REMOVED, type UserState, WATCHED } from "./pushes.js";
 import { isEqual } from "./values.js";
 
-// In the frame of a watch: everything except the uids; and the header of each uid.
+// In the frame of a watch: everything except the names; and the header of each name.
 const FRAME_OVERHEAD_BYTES = 32;
-const UID_HEADER_BYTES = 2;
+const NAME_HEADER_BYTES = 2;
 const HIDDEN = "not_allowed";
 const NOTHING_KNOWN = { sinceMs: null, lastSeenMs: null, id: null, meta: {}, reason: null, devices: null };
 /** Of users whose state was not received yet, and for whom no call waits. */
@@ -357,20 +357,20 @@ export function isHidden({ status }: UserState): boolean {
   return status === HIDDEN;
 }
 
-/** Splits uids into lists that each fit into one request. */
-export function batches(uids: Iterable<string>): string[][] {
+/** Splits names into lists that each fit into one request. */
+export function batches(names: Iterable<string>, most = UIDS_MAX): string[][] {
   const result: string[][] = [];
   let batch: string[] = [];
-  let room = 0;
-  for (const uid of uids) {
-    const size = utf8(uid).length + UID_HEADER_BYTES;
-    if (batch.length === UIDS_MAX || size > room) {
+  let space = 0;
+  for (const name of names) {
+    const size = utf8(name).length + NAME_HEADER_BYTES;
+    if (batch.length === most || size > space) {
       batch = [];
       result.push(batch);
-      room = FRAME_LIMIT_BYTES - FRAME_OVERHEAD_BYTES;
+      space = FRAME_LIMIT_BYTES - FRAME_OVERHEAD_BYTES;
     }
-    batch.push(uid);
-    room -= size;
+    batch.push(name);
+    space -= size;
   }
   return result;
 }

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { Code, Decoder, encode, Kind, type Packet, type PresenceError, type ValueMap } from "../src/index.js";
 import type { Identity } from "../src/login.js";
 import { ClientMachine, type MachineOptions } from "../src/machine.js";
-import type { Push } from "../src/pushes.js";
+import type { Push, RoomRow } from "../src/pushes.js";
 import type { Effects } from "../src/session.js";
 
 export const KEEPALIVE_MS = 12_000;
@@ -30,7 +30,7 @@ export class ClientDriver {
   /** Packets sent so far, and when. */
   readonly sent: Packet[] = [];
   readonly sentAt: number[] = [];
-  readonly pushes: Push[] = [];
+  readonly pushes: (Push | RoomRow)[] = [];
   /** The errors of the runs that have ended. */
   readonly ends: (PresenceError | null)[] = [];
   readonly results = new Map<number, ValueMap | PresenceError>();

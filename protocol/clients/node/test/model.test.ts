@@ -10,8 +10,10 @@ import { Code, type Packet, PresenceClient } from "../src/index.js";
 import { LoginToken } from "../src/login-token.js";
 import { MessageLines, type Moves } from "../src/message-lines.js";
 import { OwnRequests } from "../src/own-requests.js";
+import { Restoration } from "../src/restoration.js";
 import { Session } from "../src/session.js";
 import { Backoff } from "../src/reconnect.js";
+import { WatchedRooms } from "../src/watched-rooms.js";
 import { WatchedUsers } from "../src/watches.js";
 import { World } from "./model.js";
 
@@ -259,4 +261,25 @@ planted(
       return isFallback ? [] : (original as (...given: unknown[]) => unknown).call(this, isListed);
     } as Methods[string];
   },
+);
+
+planted(
+  "members who have left a room stay",
+  WatchedRooms,
+  "apply",
+  /disagree about watched rooms/,
+  (original) => {
+    return function (this: unknown, row: { left: unknown }): unknown {
+      const left = row.left && [];
+      return (original as (...given: unknown[]) => unknown).call(this, { ...row, left });
+    } as Methods[string];
+  },
+);
+
+planted(
+  "a room is not asked for again after a reconnect",
+  Restoration,
+  "roomWatch",
+  /disagree about watched rooms/,
+  () => () => ({ kind: "watch", uids: [], send: () => null, refused: () => [] }),
 );

@@ -22,6 +22,8 @@
  * - changes of a user never go back, and in a good world the watches of client and server agree, those of the
  *   roster too, which the backend changes meanwhile;
  * - a login has the rooms that updates have granted, and in a good world the client knows those of its session;
+ * - each change of a watched room follows from the state before, and in a good world client and server agree about
+ *   the rooms that are watched, and about who is in them;
  * - an iterator gives every message, or says how many it has dropped.
  */
 
@@ -42,6 +44,7 @@ import {
   type Receipt,
   RequestFailed,
   RequestTimeout,
+  type RoomState,
   type Value,
   type ValueMap,
 } from "../src/index.js";
@@ -57,6 +60,8 @@ const LOGOUT_TIMEOUT_MS = 2000;
 const USERS = ["bob", "eve", "kim", "zoe"];
 const RECIPIENTS = ["bob", "eve"];
 const HIDDEN_USER = "zoe";
+const ROOMS = ["hall", "lobby", "roof"]; // to be watched
+const MEMBERS_SHOWN = 2;
 const MAX_MESSAGES = 5; // of an iterator
 const GOOD_TIME_MS = 180_000; // in a good world: longer than any pause that is left from a bad one
 const SLACK_MS = 1; // of timers, which are whole milliseconds
@@ -188,6 +193,10 @@ export class World {
   private followsRoster = false; // the client, as it was told to
   private rosterEnds = 0; // how often it was told not to
   private readonly uncertain = new Set<string>(); // whom the server may watch without the client on this connection
+  private readonly crowds = new Map(ROOMS.map((room) => [room, new Set<string>()] as const)); // the truth
+  private readonly forbidden = new Set<string>(); // rooms
+  private readonly told = new Map<VirtualPeer, Map<string, RoomState>>(); // of watched rooms, by connection
+  private readonly reported = new Map<string, RoomState>(); // of watched rooms, by the client
   private passes = 0;
   private readonly abandonedPasses = new Set<string>();
   private requests: Request[] = []; // not answered
@@ -273,6 +282,10 @@ export class World {
       [2, () => this.watchRoster()],
       [1, () => this.watchRosterNowait()],
       [6, () => this.list()],
+      [2, () => this.watchRooms()],
+      [1, () => this.unwatchRooms()],
+      [4, () => this.enterOrLeave()],
+      [0.5, () => this.forbidOrAllow()],
       [2, () => this.addPass()],
       [3, () => this.call("query", (signal) => this.client.query([this.anyUser()], { signal }))],
       [2, () => this.update()],
@@ -353,6 +366,19 @@ export class World {
       if (id > 0) {
         this.seen.set(uid, id);
       }
+    });
+    this.client.on("room", ({ room, state, joined, left }) => {
+      const before = this.reported.get(room);
+      assert.ok(before, `a change of ${room} before its state`);
+      if (!state) {
+        this.reported.delete(room);
+        return;
+      }
+      if (before.members && state.members) {
+        const expected = [...before.members.filter((uid) => !left.includes(uid)), ...joined];
+        assert.deepEqual([...state.members].sort(), expected.sort(), `who is in ${room}`);
+      }
+      this.reported.set(room, state);
     });
     this.client.on("end", (error) => {
       this.note(`end: ${String(error)}`);
@@ -581,6 +607,7 @@ export class World {
     }
     if (luck < 0.2) {
       USERS.forEach((uid) => this.forget(uid));
+      this.reported.clear();
       this.followsRoster = false;
       this.rosterEnds += 1;
       this.call("unwatch", (signal) => this.client.unwatch(undefined, { signal }));
@@ -589,6 +616,25 @@ export class World {
     const uids = USERS.filter(() => this.random() < 0.5);
     uids.forEach((uid) => this.forget(uid));
     this.call(`unwatch ${uids.join()}`, (signal) => this.client.unwatch(uids, { signal }));
+  }
+
+  private watchRooms(): void {
+    const rooms = ROOMS.filter(() => this.random() < 0.5);
+    const start = async (signal: AbortSignal): Promise<void> => {
+      const states = await this.client.watchRooms(rooms, { signal });
+      for (const [room, state] of states) {
+        if (this.client.watchedRooms().has(room)) {
+          this.reported.set(room, state);
+        }
+      }
+    };
+    this.call(`watchRooms ${rooms.join()}`, start);
+  }
+
+  private unwatchRooms(): void {
+    const rooms = this.random() < 0.3 ? undefined : ROOMS.filter(() => this.random() < 0.5);
+    (rooms ?? ROOMS).forEach((room) => this.reported.delete(room));
+    this.call(`unwatchRooms ${rooms?.join()}`, (signal) => this.client.unwatchRooms(rooms, { signal }));
   }
 
   private addPass(): void {
@@ -859,6 +905,10 @@ export class World {
       this.refused(request, Code.RECIPIENT_DISCONNECTED);
       return;
     }
+    if (kind === Kind.WATCH && roomsOf(payload).some((room) => this.forbidden.has(room))) {
+      this.refused(request, Code.NOT_ALLOWED);
+      return;
+    }
     this.note(`grant ${kind} ${JSON.stringify(payload)}`);
     if (kind === Kind.MESSAGE) {
       this.noteDelivery(request, payload["to"] as string);
@@ -866,6 +916,7 @@ export class World {
     if (kind === Kind.LOGIN) {
       this.refusalsInARow = 0;
       this.watches.set(peer, new Set());
+      this.told.set(peer, new Map());
       this.uncertain.clear();
       if (this.random() < 0.3) {
         this.older.add(peer);
@@ -909,6 +960,9 @@ export class World {
       case Kind.MESSAGE:
         return { delivered: 1 };
       case Kind.WATCH:
+        if (payload["rooms"] !== undefined) {
+          return this.older.has(peer) ? this.states([], peer) : { rooms: this.tell(peer, roomsOf(payload)) };
+        }
         if (
           payload["pass"] !== undefined &&
           !isUncertain &&
@@ -926,6 +980,9 @@ export class World {
       case Kind.UNWATCH:
         if (payload["uids"] === undefined || payload["roster"] === true) {
           this.followings.delete(peer);
+        }
+        for (const room of payload["uids"] === undefined ? ROOMS : roomsOf(payload)) {
+          this.told.get(peer)?.delete(room);
         }
         for (const uid of payload["uids"] === undefined ? USERS : uids) {
           const following = this.followings.get(peer);
@@ -959,6 +1016,71 @@ export class World {
     const isRow = this.random() < 0.5;
     const payload = isRow ? { changes: [rowOf(uid, state, reason)] } : { uid, ...state, reason };
     peer.send({ kind: isRow ? Kind.CHANGES : Kind.PRESENCE, id: null, payload });
+  }
+
+  // Watched rooms
+
+  /** Returns the rows of an answer. */
+  private tell(peer: VirtualPeer, rooms: readonly string[]): Value[] {
+    return rooms.map((room) => {
+      const { count, members } = this.stateOfRoom(room);
+      this.told.get(peer)?.set(room, { count, members });
+      return members ? [room, count, members] : [room, count];
+    });
+  }
+
+  private stateOfRoom(room: string): RoomState {
+    const crowd = [...(this.crowds.get(room) as Set<string>)];
+    return { count: crowd.length, members: crowd.length > MEMBERS_SHOWN ? null : crowd };
+  }
+
+  private enterOrLeave(): void {
+    const crowd = this.crowds.get(this.pick(ROOMS) as string) as Set<string>;
+    const uid = this.anyUser();
+    if (!crowd.delete(uid)) {
+      crowd.add(uid);
+    }
+    if (this.random() < 0.7) {
+      this.pushRooms(); // else the server gathers this change and the next
+    }
+  }
+
+  private pushRooms(): void {
+    for (const [peer, told] of this.told) {
+      const rows = [...told].flatMap(([room, before]) => this.rowsOf(room, before));
+      if (rows.length > 0) {
+        this.tell(peer, rows.map(([room]) => room as string));
+        peer.send({ kind: Kind.ROOMS, id: null, payload: { rooms: rows } });
+      }
+    }
+  }
+
+  /** The change of a room in one row, as a difference or as the whole state; none if there is no change. */
+  private rowsOf(room: string, before: RoomState): Value[][] {
+    const { count, members } = this.stateOfRoom(room);
+    if (!members) {
+      return before.count === count ? [] : [[room, count]];
+    }
+    const joined = members.filter((uid) => !before.members?.includes(uid));
+    const left = before.members?.filter((uid) => !members.includes(uid)) ?? [];
+    if (joined.length + left.length === 0) {
+      return before.members ? [] : [[room, count, members]];
+    }
+    return before.members && this.random() < 0.7 ? [[room, count, joined, left]] : [[room, count, members]];
+  }
+
+  /** The client may watch a room no longer, or again. */
+  private forbidOrAllow(): void {
+    const room = this.pick(ROOMS) as string;
+    if (this.forbidden.delete(room)) {
+      return;
+    }
+    this.forbidden.add(room);
+    for (const [peer, told] of this.told) {
+      if (told.delete(room)) {
+        peer.send({ kind: Kind.ROOMS, id: null, payload: { rooms: [[room, null]] } });
+      }
+    }
   }
 
   // The roster
@@ -1033,7 +1155,8 @@ export class World {
       this.steadyUntil.delete(payload["to"] as string);
     }
     this.mayEnd ||= kind === Kind.LOGIN && !mayReconnect(code);
-    if (code === Code.TOO_LARGE || (code === Code.AUTH_FAILED && kind === Kind.WATCH)) {
+    const isOfWatch = kind === Kind.WATCH && (code === Code.AUTH_FAILED || code === Code.NOT_ALLOWED);
+    if (code === Code.TOO_LARGE || isOfWatch) {
       peer.send({ kind: Kind.ERROR, id, payload: { code, reason: "x", message: "" } });
       return;
     }
@@ -1230,11 +1353,19 @@ export class World {
     assert.deepEqual(visible.sort(), granted.sort(), "client and server disagree about the watches");
     const rooms = [...(this.roomsOf.get(peer) ?? [])].sort();
     assert.deepEqual(this.client.joined, rooms, "client and server disagree about the rooms");
+    this.checkWatchedRooms(peer);
     assert.equal(this.followings.has(peer), this.followsRoster && !this.older.has(peer), "who follows the roster");
     for (const [uid, { status, id }] of watched) {
       assert.deepEqual({ status, id }, { id: null, ...this.stateOf(uid, peer) }, `what is shown of ${uid}`);
     }
     this.isGood = false;
+  }
+
+  private checkWatchedRooms(peer: VirtualPeer): void {
+    this.pushRooms();
+    const watched = sortedStates(this.client.watchedRooms());
+    assert.deepEqual(watched, sortedStates(this.told.get(peer)), "client and server disagree about watched rooms");
+    assert.deepEqual(watched, sortedStates(this.reported), "a change of a watched room is missing");
   }
 
   private async finish(): Promise<void> {
@@ -1247,6 +1378,15 @@ export class World {
 
 function roomsAfter(before: ReadonlySet<string>, { rooms = [...before], join = [], leave = [] }: Update): Set<string> {
   return new Set([...rooms.filter((room) => !leave.includes(room)), ...join]);
+}
+
+function roomsOf(payload: ValueMap): string[] {
+  return (payload["rooms"] ?? []) as string[];
+}
+
+/** States in which the order of rooms and members is always the same. */
+function sortedStates(states: ReadonlyMap<string, RoomState> = new Map()): unknown[] {
+  return [...states].map(([room, { count, members }]) => [room, count, members && [...members].sort()]).sort();
 }
 
 function rowOf(uid: string, state: ValueMap, code: string | null = null): Value[] {

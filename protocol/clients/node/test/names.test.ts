@@ -16,6 +16,8 @@ import {
   type PresenceChanged,
   type Receipt,
   type Refusal,
+  type RoomChanged,
+  type RoomState,
   TcpConnector,
   type WatchEnded,
 } from "../src/index.js";
@@ -107,6 +109,8 @@ const disconnected: Disconnected = { type: "disconnected", ...refusal, retryInMs
 const goodbye: Goodbye = { type: "goodbye", ...refusal, reconnect: true, retryAfterMs: null };
 const presenceChanged: PresenceChanged = { type: "presence", uid: "", state, reason: "" };
 const watchEnded: WatchEnded = { type: "watchEnded", uids: [], ...refusal };
+const roomState: RoomState = { count: 0, members: null };
+const roomChanged: RoomChanged = { type: "room", room: "", state: roomState, joined: [], left: [] };
 const delivered: Delivered = { type: "message", sender: "", body: null, atMs: 1 };
 const dropped: Dropped = { type: "dropped", kind: "messages", count: 1 };
 const PUSHES: Readonly<Record<string, object>> = {
@@ -115,6 +119,7 @@ const PUSHES: Readonly<Record<string, object>> = {
   Goodbye: goodbye,
   PresenceChanged: presenceChanged,
   WatchEnded: watchEnded,
+  RoomChanged: roomChanged,
   Delivered: delivered,
   Dropped: dropped,
 };
@@ -122,7 +127,7 @@ const PUSHES: Readonly<Record<string, object>> = {
 const receipt: Receipt = { delivered: 1, confirmed: 1, byApp: 1, unconfirmed: 0 };
 
 test("results", () => {
-  const mine = { Receipt: sorted(Object.keys(receipt)) };
+  const mine = { Receipt: sorted(Object.keys(receipt)), RoomState: sorted(Object.keys(roomState)) };
   const fields = Object.entries(TABLE.results).map(
     ([name, each]) => [name, sorted(each.map(spelled))] as const,
   );

@@ -18,9 +18,12 @@ import {
   META_MAX_BYTES,
   META_TEXT_MAX_BYTES,
   PASS_MAX_BYTES,
+  ROOM_MAX_BYTES,
+  ROOMS_MAX,
   SERVER_FRAME_LIMIT_BYTES,
   TOKEN_MAX_BYTES,
   UID_MAX_BYTES,
+  WATCHED_ROOMS_MAX,
 } from "../src/index.js";
 
 const SPEC = readFileSync(join(__dirname, "../../../../SPEC.md"), "utf-8");
@@ -55,6 +58,9 @@ test("limits", () => {
     [/^\| class \| like uid, up to (\d+) bytes/m, CLASS_MAX_BYTES],
     [/^\| token \| string of 1 to (\d+) bytes/m, TOKEN_MAX_BYTES],
     [/^\| pass \| string of 1 to (\d+) bytes/m, PASS_MAX_BYTES],
+    [/^\| list of rooms \| .* up to (\d+) bytes/m, ROOM_MAX_BYTES],
+    [/^\| list of rooms \| array of at most (\d+)/m, ROOMS_MAX],
+    [/^\| list of up to (\d+) rooms/m, WATCHED_ROOMS_MAX],
     [/^\| meta \| map of at most (\d+) bytes/m, META_MAX_BYTES],
     [/^\| meta \| .* at most (\d+) bytes as JSON text/m, META_TEXT_MAX_BYTES],
     [/^\| meta \| .* at most (\d+) deep/m, META_DEPTH_MAX],
