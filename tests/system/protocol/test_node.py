@@ -250,6 +250,50 @@ def test_what_a_user_hides_is_hidden_from_it(node_client: Path, redis_server: Em
         assert ann.told("presence", uid="bob", status="online")["state"]["sinceMs"]
 
 
+def test_it_watches_rooms_again_after_a_restart(node_client: Path, redis_server: EmbeddedRedis) -> None:
+    flags = ("--redis", redis_server.url, *FLAGS, "--rooms", "open", "--room-members", "2")
+    server = PresenceServer(*flags, port=free_port())
+    with (
+        NodeDevice(node_client, server.address, "ann") as ann,
+        NodeDevice(node_client, server.address, "bob") as bob,
+        NodeDevice(node_client, server.address, "eve") as eve,
+    ):
+        for device in (ann, bob, eve):
+            device.told("connected", again=False)
+        bob.ask("update", {"rooms": ["lobby"]})
+        shown = {"lobby": {"count": 1, "members": ["bob"]}}
+        wait_for(lambda: ann.ask("queryRooms", ["lobby"]) == shown)
+        assert ann.ask("watchRooms", ["lobby", "hall"]) == {**shown, "hall": {"count": 0, "members": []}}
+
+        eve.ask("update", {"join": ["lobby"]})
+        assert ann.told("room", room="lobby", joined=["eve"])["state"] == {
+            "count": 2,
+            "members": ["bob", "eve"],
+        }
+        ann.ask("update", {"join": ["lobby"]})
+        assert ann.told("room", count=3)["state"]["members"] is None
+
+        server.process.kill()
+        server.stop()
+        server = PresenceServer(*flags, port=server.address[1])
+        for device in (ann, bob, eve):
+            device.told("connected", again=True)
+        assert eve.close() == 0
+        assert sorted(ann.told("room", count=2)["state"]["members"]) == ["ann", "bob"]
+        assert ann.ask("unwatchRooms", ["lobby"]) is None
+        assert bob.close() == 0
+        ann.ask("update", {"rooms": ["hall"]})
+        assert ann.told("room", room="hall")["joined"] == ["ann"]
+        assert ann.close() == 0
+    assert server.stop() == 0
+    assert [(line["room"], line["state"]["count"]) for line in ann.lines if line.get("event") == "room"] == [
+        ("lobby", 2),
+        ("lobby", 3),
+        ("lobby", 2),
+        ("hall", 1),
+    ]
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, *FLAGS)
