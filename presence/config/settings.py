@@ -345,7 +345,7 @@ class Settings:
     max_watches: int = _presence(1000, "users that one connection may watch", bounds=(1, 10**6))
     watch_memory: int = _presence(
         256,
-        "memory per worker for watches; when it is used up, a connection may watch 10 users",
+        "memory per worker for watches; when it is used up, a connection may watch 10 users and 10 rooms",
         unit="MB",
         bounds=(0, 10**6),
     )

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from sys import getsizeof
 from typing import Final, Protocol, TypeAlias
 
 import trio
@@ -31,7 +32,7 @@ from presence.core.visibility import Visibility
 from presence.protocol import WATCHED_ROOMS_MAX, Code, EncodeError
 from presence.protocol.prepacked import pack_room_row, rooms_answer, rooms_packet
 from presence.watching.client_answers import RETRY_S, refuse_busy, refuse_failed, send
-from presence.watching.pending_watches import RequestTimeouts
+from presence.watching.pending_watches import RequestTimeouts, memory_of
 from presence.watching.room_pushes import RoomPushes
 from presence.watching.room_turns import RoomTurns
 from presence.watching.room_views import NOTHING_SENT, RoomLook, Shown, WatchedRoom, whole_row
@@ -44,10 +45,10 @@ REQUEST_TIMEOUT_S: Final = 4.5
 FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of memory
 MEMBERS_PER_COST: Final = 20  # that may be listed: they make a room as costly as a user
 MAX_ANSWER_BYTES: Final = 65_536  # of the answer to a watch; lists of further members follow as pushes
-# Measured by `python -m benchmarks.watch_memory`, rounded up.
-ROOM_BYTES: Final = 900  # of a watched room beside its name and the list of its members
-MEMBER_BYTES: Final = 110  # of a member in the list beside the uid
-WATCH_BYTES: Final = 220
+# Measured by `tests/system/matrices/test_bounds.py`, rounded up.
+ROOM_BYTES: Final = 850  # of a watched room beside its name and its members
+MEMBER_BYTES: Final = 100  # of a member beside the uid: a set may be only a sixth full
+WATCH_BYTES: Final = 80
 SESSION_BYTES: Final = 400  # of a session that watches rooms
 NOT_ALLOWED: Final = "this room may not be watched"
 
@@ -202,7 +203,7 @@ class WatchedRooms:
             self._refuse(request, Code.TOO_LARGE, message)
             return False
         new = [name for name in added if name not in self._turns.rooms]
-        size = ROOM_BYTES * len(new) + sum(map(len, new)) + WATCH_BYTES * len(added)
+        size = ROOM_BYTES * len(new) + memory_of(new) + WATCH_BYTES * len(added)
         if added and not self._allows(most, size if watched else size + SESSION_BYTES):
             self._statistics.full += 1
             message = "no memory is left here for so many rooms: watch fewer, or try again later"
@@ -210,7 +211,7 @@ class WatchedRooms:
             return False
         for name in new:
             self._turns.add(name)
-            self._name_bytes += len(name)
+            self._name_bytes += getsizeof(name)
         for name in request.rooms:
             self._turns.rooms[name].waiting += 1
         return True
@@ -272,7 +273,7 @@ class WatchedRooms:
     def _drop_unused(self, room: WatchedRoom) -> None:
         if not (room.watchers or room.waiting):
             self._turns.remove(room)
-            self._name_bytes -= len(room.name)
+            self._name_bytes -= getsizeof(room.name)
             self._list_bytes -= bytes_of_list(room.look)
 
     # Changes
@@ -484,6 +485,6 @@ class WatchedRooms:
 
 
 def bytes_of_list(look: RoomLook) -> int:
-    """Return the memory of the members of a room, twice with their names: also in its packed row."""
+    """Return the memory of the members of a room, with its packed row, and their names in UTF-8."""
     members = look.members or ()
-    return MEMBER_BYTES * len(members) + 2 * sum(map(len, members))
+    return MEMBER_BYTES * len(members) + memory_of(members) + 2 * sum(map(len, members))

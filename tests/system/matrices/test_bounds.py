@@ -6,8 +6,8 @@ they are kept. The worst text takes four bytes a character: Python does so for a
 """
 
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from loadtest.servers import LocalRedis
 from presence import protocol
@@ -28,7 +29,7 @@ from presence.core.authenticator import Granted, RoomClaim, Sight
 from presence.core.ban_list import Ban, BanList
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import ClientFeatures
-from presence.core.service_requests import QueryRequest, WatchRequest
+from presence.core.service_requests import QueryRequest, RoomWatchRequest, WatchRequest
 from presence.core.visibility import Visibility
 from presence.followups.planned import FollowUps
 from presence.followups.script_calls import MAX_PENDING_BYTES_PER_SHARD, MAX_PENDING_PER_SHARD
@@ -65,11 +66,14 @@ from presence.watching.pending_watches import (
 )
 from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries
+from presence.watching.room_views import RoomLook
 from presence.watching.rosters import FollowedRosters, NoRosters
 from presence.watching.shard_view import ShardView
 from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
 from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
+from presence.watching.watch_service import OWN_WATCHES
+from presence.watching.watched_rooms import MAX_PENDING_ROOMS, RoomSource, WatchedRooms
 from tests.docs.pages import pages
 from tests.store.driving import Hand, end, login
 from tests.support.worlds import World
@@ -182,6 +186,55 @@ def followed_rosters() -> float:
         for number, follower in enumerate(followers, 1000):
             followed.follow(follower, WatchRequest(number, [], roster=True), ())
         return bytes_kept() / ENTRIES
+
+
+def watched_rooms() -> float:
+    """Return the bytes of a session that watches as many rooms as without memory."""
+
+    async def watch() -> float:
+        async with _hall(allows=lambda watches, _: watches <= OWN_WATCHES) as rooms:
+            watchers = [session(f"w{number}")[0] for number in range(ENTRIES // OWN_WATCHES)]
+            with grown() as bytes_kept:
+                for first, watcher in enumerate(watchers):
+                    names = [room(first * OWN_WATCHES + each) for each in range(OWN_WATCHES)]
+                    rooms.take(watcher, RoomWatchRequest(1, names))
+                    await trio.sleep(1)
+                assert rooms.statistics.watches == ENTRIES
+                return bytes_kept() / len(watchers)
+
+    return trio.run(watch, clock=MockClock(autojump_threshold=0))
+
+
+def pending_room_requests() -> float:
+    """Return the bytes of as many requests for a room each as may wait."""
+
+    async def fill() -> float:
+        async with _hall(allows=lambda _watches, _: True) as rooms:
+            askers = [session(f"w{number}")[0] for number in range(MAX_PENDING_ROOMS // SHARE)]
+            with grown() as bytes_kept:
+                for number, asker in enumerate(askers):
+                    rooms.take(asker, RoomWatchRequest(1, [room(number)]))
+                return bytes_kept() * SHARE
+
+    return trio.run(fill, clock=MockClock(autojump_threshold=0))
+
+
+@asynccontextmanager
+async def _hall(allows: Callable[[float, int], bool]) -> AsyncIterator[WatchedRooms]:
+    """Give a worker's watched rooms, each of which has a member."""
+    reads: Any = SimpleNamespace(read=lambda names, _: {name: RoomLook(1) for name in names})
+    rooms = WatchedRooms(
+        RoomSource(reads, 0, "open", {}),
+        allows,
+        visibility=None,
+        quiet=QuietSessions(),
+        runtime=TrioRuntime(),
+        faults=Faults(),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rooms.run)
+        yield rooms
+        nursery.cancel_scope.cancel()
 
 
 def pending_watches() -> float:
@@ -515,6 +568,8 @@ BOUNDS: Final = {
     "watches": Bound("2.5 KB with the longest names and `meta`", 2500, watches),
     "rosters that clients follow": Bound("700 bytes per connection", 700, followed_rosters),
     "rosters in Redis": Bound("1,000 MB", 0, None, "tests/store/test_roster_table.py"),
+    "rooms that clients watch": Bound("11 KB per connection", 11_000, watched_rooms),
+    "requests about rooms that wait for Redis": Bound("40 MB", 40 * MB, pending_room_requests),
     "watch requests that wait for Redis": Bound("64 MB", 64 * MB, pending_watches),
     "queries that wait for Redis": Bound("32 MB", 32 * MB, pending_queries),
     "changes that wait for watchers": Bound("64 MB, and 900 bytes per watched user", 64 * MB, queued_pushes),
