@@ -23,12 +23,13 @@ end
 -- Returns an error reply if the Redis user may not call one of the commands, or publish to one of `channels`; else nil.
 -- `prefix`: of keys that one permission is for, or nil.
 local function find_refusal(channels, prefix)
-  local is_allowed, asked = redis.acl_check_cmd, {}
+  local is_allowed, command, key = redis.acl_check_cmd, nil, nil
   for i = 1, is_allowed and effect_count or 0 do
-    local command, key = effects[i][1], effects[i][2]
-    local kind = prefix and string.sub(key, 1, #prefix) == prefix and prefix or key
-    if command ~= 'PUBLISH' and asked[command] ~= kind then
-      asked[command] = kind
+    local effect = effects[i]
+    if effect[1] ~= 'PUBLISH' and (effect[1] ~= command or effect[2] ~= key)
+        and not (prefix and effect[1] == command and string.sub(effect[2], 1, #prefix) == prefix
+          and string.sub(key, 1, #prefix) == prefix) then
+      command, key = effect[1], effect[2]
       if not is_allowed(command, key) then
         return redis.error_reply('NOPERM this user may not call ' .. command .. ' ' .. key)
       end

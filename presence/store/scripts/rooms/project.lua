@@ -76,6 +76,7 @@ local function read_fields(key, fields, n)
 end
 
 local sizes, emptied, news = {}, {}, {}
+local removals = {}  -- key, fields...: after all HSET, because permissions are asked for when the command changes
 -- Of the room at hand: a table for each would take a tenth of the time of a change.
 local fields, present, absent = {OCCUPIED, INVISIBLE}, {}, {}
 local after = {}  -- field -> value by this call; false: none
@@ -151,7 +152,7 @@ local function change(room, first, last)
     after[field] = nil  -- a uid may be there again
   end
   will_in_slices('HSET', key, present, n_present)
-  will_in_slices('HDEL', key, absent, n_absent)
+  if n_absent > 0 then removals[#removals + 1], removals[#removals + 2], absent = key, absent, {} end
   if size == 0 then
     emptied[#emptied + 1] = room
   elseif size ~= size_before then
@@ -167,6 +168,7 @@ while at < #groups do
   change(groups[at], first, last)
   at = last + 1
 end
+for i = 1, #removals, 2 do will_in_slices('HDEL', removals[i], removals[i + 1], #removals[i + 1]) end
 will_in_slices('ZADD', sizes_key, sizes, #sizes)
 will_in_slices('ZREM', sizes_key, emptied, #emptied)
 
