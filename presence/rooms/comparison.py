@@ -77,7 +77,7 @@ class MemberWalk:
 
     Attributes:
         token: the walk that is wanted; b"": it is one of those that run all the time.
-        removed: members, since it began.
+        removed: members, since it began, and by the wanted ones that it interrupted.
     """
 
     def __init__(self, keys: Keys, shard: int, project: Callable[..., Call], counters: RoomCounters) -> None:
@@ -88,17 +88,17 @@ class MemberWalk:
         self._suspects: list[_Suspect] = []
         self._restart(b"")
 
-    def _restart(self, token: bytes) -> None:
+    def _restart(self, token: bytes, removed: int = 0) -> None:
         self.token = token
         self._cursor: bytes | None = b"0"  # of the index of rooms; None: all were read
         self._rooms: deque[tuple[bytes, bytes]] = deque()  # with the cursor in each
         self._waits_from: float | None = None  # only for positions
-        self.removed = 0
+        self.removed = removed
 
     def begin(self, token: bytes) -> None:
         """Begin the walk that is wanted, unless it has begun."""
         if self.token != token or self._is_complete:
-            self._restart(token)
+            self._restart(token, self.removed if self.token and not self._is_complete else 0)
 
     @property
     def has_more(self) -> bool:

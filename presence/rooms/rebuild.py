@@ -34,20 +34,25 @@ def rebuild_rooms(clients: ShardClients, keys: Keys, wait_s: float) -> RebuiltRo
     """
     token, give_up = secrets.token_hex(8), time.monotonic() + wait_s
     shards = range(keys.shards)
-    clients.ask(keys, shards, lambda pipe, shard: pipe.hset(keys.rooms_state(shard), "rebuild", token))
 
     def fill(pipe: Any, shard: int) -> None:
         pipe.hget(keys.room_sources(shard), "walk")
         names = ["walked", "rebuild", "users", "differences", "dropped", "ms"]
         pipe.hmget(keys.rooms_state(shard), names)
 
+    former = {walked for _, (walked, *_) in clients.ask(keys, shards, fill).values()}
+    clients.ask(keys, shards, lambda pipe, shard: pipe.hset(keys.rooms_state(shard), "rebuild", token))
+    removed: dict[tuple[int, bytes], int] = {}  # by shard of the rooms, and by walk: each rebuild has its own
     while True:
-        found = list(clients.ask(keys, shards, fill).values())
-        if all(walk == walked and rebuild is None for walk, (walked, rebuild, *_) in found):
-            users, corrected, removed, ms = (
-                [int(numbers[place] or 0) for _, numbers in found] for place in (2, 3, 4, 5)
+        found = clients.ask(keys, shards, fill)
+        for shard, (_, (walked, *_, dropped, _)) in found.items():
+            if walked not in former:
+                removed[shard, walked] = int(dropped or 0)
+        if all(walk == walked and rebuild is None for walk, (walked, rebuild, *_) in found.values()):
+            users, corrected, ms = (
+                [int(numbers[place] or 0) for _, numbers in found.values()] for place in (2, 3, 5)
             )
-            return RebuiltRooms(sum(users), sum(corrected), sum(removed), max(ms) / 1000)
+            return RebuiltRooms(sum(users), sum(corrected), sum(removed.values()), max(ms) / 1000)
         if time.monotonic() >= give_up:
             return None
         clients.pause(POLL_INTERVAL_S)

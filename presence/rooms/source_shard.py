@@ -299,8 +299,10 @@ class SourceShard:
         self._checkpoint_at = now + jittered(CHECKPOINT_INTERVAL_S)
         if self._walk_due:
             self._sent.add("walk")
+        # The epoch tells comparisons apart: several shards, or one that begins again, rebuild for one wish.
+        walk = self._epoch if self._walk_due else b""
         for each in self._room_shards:
-            each.chunks.append(_Chunk(self.cursor, walk=self._rebuild if self._walk_due else b""))
+            each.chunks.append(_Chunk(self.cursor, walk=walk))
 
     def _is_ready(self) -> bool:
         """Whether every room shard answers and has its position."""

@@ -330,6 +330,21 @@ def test_6_a_rebuild_may_be_wanted_and_goes_on_after_a_crash(world: World) -> No
         assert state[b"walked"] == world.client.hget(world.keys.room_sources(shard), "walk")
 
 
+def test_6_members_are_compared_for_each_rebuild_by_itself(world: World) -> None:
+    """A wish has one token for all shards, whose rebuilds end at different times."""
+    projector = started(world)
+    for n in range(20):
+        world.put(f"u{n}", LOBBY)
+    for shard in (*range(world.keys.shards), 0):
+        world.run(projector, 7.0)
+        for uid in [uid for uid in world.rooms if world.keys.shard(uid) == shard][:2]:
+            world.end(uid, has_event=False)
+        world.client.hset(world.keys.rooms_state(shard), "rebuild", "please")
+    world.run(projector, 7.0)
+    world.check()
+    assert projector.counters.differences == 0, "a rebuild is no difference"
+
+
 def test_7_long_reads_are_cut_between_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_calls, "MAX_ITEMS_PER_CALL", 10)
     projector = started(world)
