@@ -5,8 +5,9 @@ import os
 import sys
 import time
 from collections import Counter
+from itertools import count, islice
 
-from tests.simulation.draw import draw_plan
+from tests.simulation.draw import draw_plan, has_rooms
 from tests.simulation.guards import GUARDS
 from tests.simulation.runs import run_many, run_plan, run_seed
 from tests.simulation.shrink import describe, shrink
@@ -22,6 +23,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--rooms", action="store_true", help="only seeds whose users are in rooms")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print its story")
     parser.add_argument("--shrink", action="store_true", help="make it smaller while it fails, and show that")
@@ -29,6 +31,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--guards", action="store_true", help="each guard off: the seeds until that is found")
     parser.add_argument("--known", action="store_true", help="begin with the seeds that found it before")
     return parser.parse_args()
+
+
+def _seeds(first: int, number: int, *, with_rooms: bool) -> list[int]:
+    return [*islice((seed for seed in count(first) if has_rooms(seed) or not with_rooms), number)]
 
 
 def _run_one(options: argparse.Namespace) -> int:
@@ -47,7 +53,7 @@ def _run_many(options: argparse.Namespace) -> int:
     faults: Counter[str] = Counter()
     done = bad = 0
     virtual_s = 0.0
-    for outcome in run_many(range(options.first, options.first + options.seeds), options.jobs):
+    for outcome in run_many(_seeds(options.first, options.seeds, with_rooms=options.rooms), options.jobs):
         done += 1
         faults += outcome.faults
         virtual_s += outcome.virtual_s
@@ -73,10 +79,9 @@ def _run_guards(options: argparse.Namespace) -> int:
         if options.known and guard.covered_by:
             continue
         first, seeds = (guard.seed, KNOWN_SEEDS) if options.known else (options.first, options.seeds)
-        for seed in range(first, first + seeds):
+        for tried, seed in enumerate(_seeds(first, seeds, with_rooms=guard.is_of_rooms or options.rooms), 1):
             outcome = run_seed(seed, guard.name)
             if outcome.violations and (options.known or not run_seed(seed).violations):
-                tried = seed - first + 1
                 print(
                     f"{guard.name}: found after {tried} seeds, by {seed}: {outcome.violations[0]}", flush=True
                 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from tests.simulation.machine import UNIX_START_S
-from tests.simulation.plan import Action, DevicePlan, ShownStatus
+from tests.simulation.plan import Action, ChosenRooms, DevicePlan, ShownStatus
 from tests.simulation.sockets import LOGOUT_FRAME, ONE_WAY_S, SimulatedConnection
 
 if TYPE_CHECKING:
@@ -40,11 +40,14 @@ class SimulatedDevice:
         wishes = [each.idle_timeout for each in plan.statuses if each.idle_timeout is not None]
         self._keepalive_s = 0.4 * min(plan.idle_timeout or world.plan.settings.idle_timeout, *wishes, 1e6)
         self._shown = ShownStatus(0.0)
+        self._rooms: frozenset[str] = frozenset()
         self._agenda.at(plan.start, self.connect)
         for action in plan.actions:
             self._agenda.at(action.at, self._runner(action))
         for shown in plan.statuses:
             self._agenda.at(shown.at, lambda shown=shown: self._change_status(shown))  # type: ignore[misc]
+        for chosen in plan.rooms:
+            self._agenda.at(chosen.at, lambda chosen=chosen: self._change_rooms(chosen))  # type: ignore[misc]
 
     def is_cut(self, host: Host) -> bool:
         """Whether nothing passes between the device and a process."""
@@ -73,7 +76,7 @@ class SimulatedDevice:
                 return
             self.main = connection = SimulatedConnection(self._agenda, host, self, self._random)
             host.accept(connection)
-            connection.send(self._login_frame(), self._shown)
+            connection.send(self._login_frame(), self._shown, self._rooms)
             self._agenda.after(LOGIN_TIMEOUT_S, lambda: self._check_login(connection))
 
         self._agenda.after(self._random.uniform(*ONE_WAY_S), arrive)
@@ -89,6 +92,7 @@ class SimulatedDevice:
             private=_map(shown.private) or None,
             status=None if shown.status == "online" else shown.status,
             until_ms=_unix_ms(shown.ends_at),
+            rooms=sorted(self._rooms) or None,
             id=1,
         )
         return protocol.encode(login)
@@ -132,6 +136,7 @@ class SimulatedDevice:
             case Kind.OK if not connection.is_login_read:
                 connection.is_login_read = True
                 self._send_status(connection)
+                self._send_rooms(connection, as_difference=False)
                 self._agenda.after(
                     self._next_keepalive_s(connection.host), lambda: self._send_keepalive(connection, 0)
                 )
@@ -186,6 +191,23 @@ class SimulatedDevice:
                 id=3,
             )
             connection.send(protocol.encode(update), shown)
+
+    def _change_rooms(self, chosen: ChosenRooms) -> None:
+        self._world.note("{} goes to {}", self.plan.name, sorted(chosen.rooms))
+        self._rooms = chosen.rooms
+        if self.main is not None and self.main.is_login_read:
+            self._send_rooms(self.main, as_difference=chosen.as_difference)
+
+    def _send_rooms(self, connection: SimulatedConnection, *, as_difference: bool) -> None:
+        """Send the device's rooms, unless this connection has sent them."""
+        before, rooms = connection.sent_rooms, self._rooms
+        if before == rooms:
+            return
+        if as_difference:
+            update = protocol.update(join=sorted(rooms - before), leave=sorted(before - rooms), id=4)
+        else:
+            update = protocol.update(rooms=sorted(rooms), id=4)
+        connection.send(protocol.encode(update), rooms=rooms)
 
     def _runner(self, action: Action) -> Callable[[], None]:
         def act() -> None:

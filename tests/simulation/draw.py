@@ -8,7 +8,9 @@ from presence.cluster.lease_renewal import RENEWALS_PER_LEASE
 from presence.config.settings import Settings
 from presence.protocol.constants import Status
 from tests.simulation.plan import (
+    ROOM_FAULTS,
     Action,
+    ChosenRooms,
     DeviceAction,
     DevicePlan,
     FaultKind,
@@ -25,7 +27,10 @@ SEEDS_PER_BANS: Final = 5  # in one of so many seeds an operator bans users
 SEEDS_PER_FENCE_SET_ANEW: Final = 20  # in one of so many Redis loses a fence, and another observer sets it
 COMBINED_SHARE: Final = 0.25  # of seeds: faults that only together try a guard
 STATUS_SHARE: Final = 0.5  # of seeds: devices that show how they are
-NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
+ROOMS_SHARE: Final = 0.5  # of seeds: users in rooms, which projectors keep
+MAX_ROOMS: Final = 16  # of a device
+NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN, FaultKind.REBUILD}
+NODE_FAULTS: Final = [kind for kind in FaultKind if kind not in ROOM_FAULTS]  # and of Redis
 
 
 def draw_plan(seed: int) -> SimulationPlan:
@@ -50,7 +55,14 @@ def draw_plan(seed: int) -> SimulationPlan:
     bans = _bans(random, plan) if seed % SEEDS_PER_BANS == 2 else ()
     if seed % SEEDS_PER_FENCE_SET_ANEW == 4:
         plan = replace(plan, faults=_with_a_fence_set_anew(Random(f"fences {seed}"), plan))
+    if has_rooms(seed):
+        plan = _with_rooms(Random(f"rooms {seed}"), plan, crowd=crowd)
     return replace(plan, bans=bans, end_at=heal_at + _quiet_s(plan) * 1.04)
+
+
+def has_rooms(seed: int) -> bool:
+    """Whether users are in rooms in the plan of a seed."""
+    return Random(f"has rooms {seed}").random() < ROOMS_SHARE
 
 
 def _quiet_s(plan: SimulationPlan) -> float:
@@ -121,6 +133,43 @@ def _status(random: Random, at: float, t: float) -> ShownStatus:
     return ShownStatus(at, status, meta, private, wish, ends_at)
 
 
+def _with_rooms(random: Random, plan: SimulationPlan, *, crowd: bool) -> SimulationPlan:
+    """Return a plan in which most devices are in rooms, with projectors and what befalls these."""
+    rooms = [f"r{n}" for n in range(random.choice((1, 3, 10, 40)) * (10 if crowd else 1))]
+    share = random.choice((0.3, 0.8, 1.0))
+    devices = tuple(
+        replace(device, rooms=_chosen_rooms(random, rooms, device.start, plan.heal_at, crowd=crowd))
+        if random.random() < share
+        else device
+        for device in plan.devices
+    )
+    settings = replace(plan.settings, rooms="open", room_events=random.choice(("all", "all", "occupancy")))
+    projectors = random.choice((1, 2, 2, 3))
+    added = []
+    for _ in range(random.randint(3, 7)):
+        kind, at = random.choice(ROOM_FAULTS), random.uniform(8.0, plan.heal_at - 5.0)
+        seconds = min(_seconds(random, kind, settings), plan.heal_at - at)
+        whose, amount = random.randrange(projectors), _amount(random, kind)
+        added.append(SimulatedFault(at, kind, seconds, whose, amount))
+    faults = tuple(sorted((*plan.faults, *added), key=lambda fault: fault.at))
+    return replace(plan, devices=devices, settings=settings, faults=faults, projectors=projectors)
+
+
+def _chosen_rooms(
+    random: Random, rooms: list[str], start: float, heal_at: float, *, crowd: bool
+) -> tuple[ChosenRooms, ...]:
+    most = min(random.choice((1, 2, 4, MAX_ROOMS)), len(rooms))
+    times = sorted(
+        random.uniform(start + 0.1, heal_at) for _ in range(random.choice((0, 1) if crowd else (0, 2, 6, 15)))
+    )
+    if random.random() < 0.8:
+        times.insert(0, 0.0)  # with its first login
+    return tuple(
+        ChosenRooms(at, frozenset(random.sample(rooms, random.randint(0, most))), random.random() < 0.5)
+        for at in times
+    )
+
+
 def _settings(random: Random, *, crowd: bool) -> tuple[Settings, int]:
     """Return the settings, and how many changes may wait for Redis; 0: as many as usual."""
     settings = Settings(redis="redis://simulated", shards=random.choice((1, 1, 2, 3)))
@@ -174,7 +223,7 @@ def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> t
     faults: list[SimulatedFault] = []
     count = random.randint(5, 9)
     while len(faults) < count or len({fault.kind for fault in faults}) < 3:
-        kind = random.choice(list(FaultKind))
+        kind = random.choice(NODE_FAULTS)
         at = random.uniform(8.0, heal_at - 5.0)
         seconds = min(_seconds(random, kind, settings), heal_at - at)
         faults.append(SimulatedFault(at, kind, seconds, random.randrange(nodes), _amount(random, kind)))
@@ -276,6 +325,10 @@ def _seconds(random: Random, kind: FaultKind, settings: Settings) -> float:
             return random.choice((0.3, random.uniform(0.0, 5.0), random.uniform(0.0, 30.0)))
         case FaultKind.STRAY:
             return random.choice((random.uniform(2.1, 10.0), random.uniform(2.1, 2.0 * dead_s)))
+        case FaultKind.PROJECTOR_KILL:
+            return random.choice((0.2, random.uniform(0.0, 10.0)))
+        case FaultKind.PROJECTOR_STOP:
+            return random.choice((random.uniform(0.2, 4.0), random.uniform(2.0, 30.0)))
         case kind if kind in NO_DURATION:
             return 0.0
     return random.choice((random.uniform(0.5, 10.0), random.uniform(0.5, 2.5) * dead_s))
@@ -287,4 +340,8 @@ def _amount(random: Random, kind: FaultKind) -> float:
             return random.choice((random.uniform(0.0, 2.0), random.uniform(0.0, 30.0)))
         case FaultKind.REDIS_SLOW:
             return random.choice((0.3, 1.5, 4.0))
-    return random.random() * (0.5 if kind in {FaultKind.LATE, FaultKind.LOSS} else 1.0)
+    is_share = kind in {
+        *(FaultKind.LATE, FaultKind.LOSS),
+        *(FaultKind.PROJECTOR_LATE, FaultKind.PROJECTOR_LOSS),
+    }
+    return random.random() * (0.5 if is_share else 1.0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from loadtest.checker import NO_CLAIM, Claim, is_false_offline
 from presence.cluster.lease_renewal import RENEWALS_PER_LEASE
 from presence.outbox.relay import GATHER_S
-from tests.simulation.plan import FaultKind, SimulatedFault
+from tests.simulation.plan import ROOM_FAULTS, FaultKind, SimulatedFault
 from tests.simulation.sockets import WINDOW_S
 from tests.simulation.truth import LONG_AGO, Key, TrueSession
 
@@ -76,8 +76,12 @@ def sweep_allowed_s(world: SimulatedWorld, life: TrueSession) -> float:
 
 
 def is_calm(world: SimulatedWorld, since: float, until: float) -> bool:
-    """Whether no fault was at work in a span of true time."""
-    return not any(fault.at <= until and _lasts_until(fault) >= since for fault in world.plan.faults)
+    """Whether no fault was at work in a span of true time that nodes may notice."""
+    return not any(
+        fault.at <= until and _lasts_until(fault) >= since
+        for fault in world.plan.faults
+        if fault.kind not in ROOM_FAULTS
+    )
 
 
 def _lasts_until(fault: SimulatedFault) -> float:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from tests.simulation.fake.server import FakeSnapshot
 from tests.simulation.judge import KnownState
+from tests.simulation.machine import Machine
 from tests.simulation.plan import FaultKind, SimulatedFault
+from tests.simulation.projector import SimulatedProjector
 from tests.simulation.wire import NO_FAULTS, ConnectionFaults, RedisConnection
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 STUTTER_S: Final = 0.8  # less than a tick, most of it
 STUTTER_INTERVAL_S: Final = 2.0
+PROJECTOR_STUTTER_S: Final = 1.8  # longer than a projector's lease, which another one takes
 CUTS: Final = {
     FaultKind.CUT_ALL: ("relay", "cluster", "leases", "bans"),
     FaultKind.CUT_LEASES: ("leases",),
@@ -58,13 +61,16 @@ class FaultInjector:
         self._host(fault).machine.stop_for(fault.seconds)
 
     def _stutter(self, fault: SimulatedFault) -> None:
-        machine, agenda = self._host(fault).machine, self._world.agenda
-        until = agenda.now + fault.seconds
+        self._stop_repeatedly(self._host(fault).machine, fault.seconds, STUTTER_S, STUTTER_INTERVAL_S)
+
+    def _stop_repeatedly(self, machine: Machine, seconds: float, stop_s: float, interval_s: float) -> None:
+        agenda = self._world.agenda
+        until = agenda.now + seconds
 
         def stutter() -> None:
-            if agenda.now + STUTTER_S < until:
-                machine.stop_for(STUTTER_S)
-                agenda.after(STUTTER_INTERVAL_S, stutter)
+            if agenda.now + stop_s < until:
+                machine.stop_for(stop_s)
+                agenda.after(interval_s, stutter)
 
         stutter()
 
@@ -92,7 +98,9 @@ class FaultInjector:
     # Networks
 
     def _cut(self, fault: SimulatedFault) -> None:
-        connections = [self._host(fault).redis_connections[name] for name in CUTS[fault.kind]]
+        self._cut_off([self._host(fault).redis_connections[name] for name in CUTS[fault.kind]], fault)
+
+    def _cut_off(self, connections: list[RedisConnection], fault: SimulatedFault) -> None:
         for connection in connections:
             connection.cuts += 1
             connection.refused = fault.amount > 0.5
@@ -126,15 +134,16 @@ class FaultInjector:
         self._later(seconds, heal)
 
     def _loss(self, fault: SimulatedFault) -> None:
-        faults = replace(NO_FAULTS, lose_request=fault.amount / 2, lose_reply=fault.amount)
-        self._disturb([*self._host(fault).redis_connections.values()], fault.seconds, faults)
+        connections = [*self._host(fault).redis_connections.values()]
+        self._disturb(connections, fault.seconds, _losses(fault.amount))
 
     def _late(self, fault: SimulatedFault) -> None:
-        longest = self._world.plan.heal_at - self._world.agenda.now
-        faults = ConnectionFaults(
-            late_share=fault.amount / 2, twice_share=fault.amount, late_s=(2.0, max(2.1, min(60.0, longest)))
-        )
-        self._disturb([*self._host(fault).redis_connections.values()], fault.seconds, faults)
+        connections = [*self._host(fault).redis_connections.values()]
+        self._disturb(connections, fault.seconds, self._delays(fault.amount))
+
+    def _delays(self, share: float) -> ConnectionFaults:
+        longest_s = max(2.1, min(60.0, self._world.plan.heal_at - self._world.agenda.now))
+        return ConnectionFaults(late_share=share / 2, twice_share=share, late_s=(2.0, longest_s))
 
     def _stray(self, fault: SimulatedFault) -> None:
         connection = self._host(fault).redis_connections["relay"]
@@ -154,6 +163,7 @@ class FaultInjector:
         connections = [
             connection for host in self._world.all_hosts for connection in host.redis_connections.values()
         ]
+        connections += [projector.redis_connection for projector in self._world.all_projectors]
         self._disturb(connections, fault.seconds, ConnectionFaults(delay_s=fault.amount))
 
     def _redis_empty(self, fault: SimulatedFault) -> None:
@@ -183,6 +193,39 @@ class FaultInjector:
     def _flush(self, _fault: SimulatedFault) -> None:
         self._world.redis.flush_all()
         self._world.judge.data_lost(None)
+
+    # Rooms
+
+    def _projector(self, fault: SimulatedFault) -> SimulatedProjector:
+        return self._world.projectors[fault.node % len(self._world.projectors)]
+
+    def _projector_kill(self, fault: SimulatedFault) -> None:
+        projector = self._projector(fault)
+        projector.machine.end()
+        self._later(fault.seconds, lambda: self._world.start_projector(projector.place))
+
+    def _projector_stop(self, fault: SimulatedFault) -> None:
+        self._projector(fault).machine.stop_for(fault.seconds)
+
+    def _projector_stutter(self, fault: SimulatedFault) -> None:
+        machine, stop_s = self._projector(fault).machine, PROJECTOR_STUTTER_S
+        self._stop_repeatedly(machine, fault.seconds, stop_s, stop_s + fault.amount)
+
+    def _projector_cut(self, fault: SimulatedFault) -> None:
+        self._cut_off([self._projector(fault).redis_connection], fault)
+
+    def _projector_loss(self, fault: SimulatedFault) -> None:
+        self._disturb([self._projector(fault).redis_connection], fault.seconds, _losses(fault.amount))
+
+    def _projector_late(self, fault: SimulatedFault) -> None:
+        self._disturb([self._projector(fault).redis_connection], fault.seconds, self._delays(fault.amount))
+
+    def _rebuild(self, _fault: SimulatedFault) -> None:
+        self._world.judge.rooms.have_rebuilt()
+
+
+def _losses(share: float) -> ConnectionFaults:
+    return replace(NO_FAULTS, lose_request=share / 2, lose_reply=share)
 
 
 _HANDLERS: Final = dict.fromkeys(CUTS, "cut") | dict.fromkeys(

@@ -61,6 +61,7 @@ def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
         _check_outbox(judge, host)
         judge.counting.compare(judge, host, forgot=judge.periods.data_lost_at > -math.inf)
     _check_last_event(world, judge, {uid for uid, _ in recorded})
+    judge.rooms.compare()
 
 
 def _running_hosts(world: SimulatedWorld) -> list[Host]:
@@ -202,7 +203,7 @@ def _check_profile(
         meta_json.to_text({"text": text}) if text else "" for text in (status.meta, status.private)
     )
     facts = LoginFacts(device_class=connection.device.plan.device_class)
-    wanted = Profile(shown, meta, private, facts)
+    wanted = Profile(shown, meta, private, facts, rooms=" ".join(sorted(connection.arrived_rooms)))
     if profile != wanted:
         judge.add_violation("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 

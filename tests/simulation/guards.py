@@ -23,8 +23,10 @@ from presence.outbox.backlog import Backlog
 from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
 from presence.outbox.shard_peers import ShardPeers
+from presence.rooms import comparison, source_shard
 from presence.server.ban_enforcer import BanEnforcer
 from presence.server.node_assembly import Node
+from presence.store.script_runner import Scripting
 from tests.support.script_texts import SourceChange, changed
 
 
@@ -34,6 +36,7 @@ class Guard:
     scripts: tuple[SourceChange, ...] = ()  # what is changed in scripts
     attributes: Mapping[tuple[Any, str], Any] | None = None  # (owner, name) to what takes its place
     seed: int = 0  # found it, when that was last looked for
+    is_of_rooms: bool = False  # whether only seeds with rooms can find it
     covered_by: str = ""  # the guard that keeps every promise though this one is off; "" if none does
 
     @contextmanager
@@ -94,6 +97,34 @@ def _update_without_deadline(
     session.idle_timeout = before
     return told
 
+
+_settle = source_shard.SourceShard.settle
+_go_on = source_shard.SourceShard._go_on
+
+
+def _settled_without_a_walk(self: source_shard.SourceShard, now: float) -> None:
+    """Complete a rebuild without the comparison of members with records."""
+    _settle(self, now)
+    if self._walk_due:
+        self._finish_rebuild(now)
+
+
+def _gone_on_where_it_was(
+    self: source_shard.SourceShard, each: source_shard._RoomShard, position: bytes
+) -> None:
+    """Do not read again what a room shard lacks."""
+    cursor = self.cursor
+    _go_on(self, each, position)
+    self.cursor = cursor
+
+
+def _removed_early(self: comparison.MemberWalk, scripting: Scripting) -> None:
+    """Remove members before the rooms have the events that their records have."""
+    self._suspects = [(source, b"0-0", member) for source, _, member in self._suspects]
+    _remove(self, scripting)
+
+
+_remove = comparison.MemberWalk._remove
 
 _FENCE: Final = (
     SourceChange("apply", "if counter[4] then return refuse('fenced', present_generation) end", ""),
@@ -301,4 +332,65 @@ GUARDS: Final = (
         attributes={(Backlog, "cut"): lambda *_: None},
     ),
     Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=22199),
+    # Of rooms
+    Guard(
+        "rooms-position",
+        (SourceChange("rooms/project", "position ~= from then", "position ~= from and from == '?' then"),),
+        seed=1100,
+        is_of_rooms=True,
+    ),
+    Guard(
+        "rooms-epoch",
+        (SourceChange("rooms/read", "(cursor == 'reset' or state[3] == epoch)", "true"),),
+        {(source_shard.SourceShard, "_is_placed"): lambda _self, each: bool(each.position)},
+        is_of_rooms=True,
+    ),
+    Guard(
+        "rooms-occupied-goes",
+        (
+            SourceChange(
+                "rooms/project",
+                "after[OCCUPIED] = room_count - 1, vacated + 1, false",
+                "_ = room_count - 1, vacated + 1",
+            ),
+        ),
+        seed=4,
+        is_of_rooms=True,
+    ),
+    Guard(
+        "rooms-read-again",
+        attributes={(source_shard.SourceShard, "_go_on"): _gone_on_where_it_was},
+        seed=18,
+        is_of_rooms=True,
+    ),
+    Guard(
+        "rooms-walk",
+        attributes={(source_shard.SourceShard, "settle"): _settled_without_a_walk},
+        seed=14,
+        is_of_rooms=True,
+    ),
+    Guard(
+        "rooms-lease",  # which only keeps projectors from doing the same twice
+        (SourceChange("rooms/read", "if state[1] and state[1] ~= projector and", "if false and"),),
+        is_of_rooms=True,
+        covered_by="rooms-position",
+    ),
 )
+
+ROOM_GUARDS: Final = (
+    Guard(
+        "rooms-gap",
+        (
+            SourceChange("rooms/read", "is_gap = first == 2 and not", "is_gap = false and not"),
+            SourceChange("rooms/read", "wanted_id ~= '' and #redis", "false and #redis"),
+        ),
+    ),
+    Guard("rooms-behind", attributes={(source_shard.SourceShard, "_want_reset"): lambda *_: None}),
+    Guard(
+        "rooms-difference-by-value",
+        (SourceChange("rooms/project", "applies = false, before == value", "applies = false, before"),),
+    ),
+    Guard("rooms-difference-after-events", attributes={(comparison.MemberWalk, "_remove"): _removed_early}),
+    Guard("rooms-later-events", attributes={(source_shard, "_later"): lambda items, _position: items}),
+)
+"""Guards against what the simulation hardly does: shards lose data or entries one by one. Tests of rooms do."""

@@ -43,6 +43,7 @@ While the simulation runs
  banned     A process admits nobody whom a ban that it knows forbids. With no fault now or shortly before, it
             admits none whom the table in Redis has forbidden for BAN_S, has no such session, and tells
             nobody of a ban that the table has not had for BAN_S.
+ Those of rooms are in `room_rules`.
 When all is over
  converged  Redis' records are the union of the sessions of the running processes, exactly, and these are
             the sessions of the live clients. What nodes own agrees with the records; the table of
@@ -76,6 +77,7 @@ from tests.simulation.excuses import Liveness
 from tests.simulation.final import Counting, compare
 from tests.simulation.observed import ObservedEntry, ScriptRun
 from tests.simulation.operator import BanRules
+from tests.simulation.room_rules import KnownRooms, RoomRules
 from tests.simulation.truth import LONG_AGO, TrueSession
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class KnownState(NamedTuple):
     online: dict[str, str]  # see `Periods`
     shown: ShownStates  # see `Showing`
     renewed_at: dict[str, float]  # by node, when its lease was renewed last
+    rooms: KnownRooms  # see `RoomRules`
 
 
 class SimulationJudge:
@@ -118,6 +121,7 @@ class SimulationJudge:
         self._losses: list[tuple[float, float]] = []  # true time, and that of the state it went back to
         self.bans = BanRules(world, self)
         self.counting = Counting()  # what nodes are to have counted
+        self.rooms = RoomRules(world, self)
 
     def add_violation(self, rule: str, text: str, *values: object) -> None:
         line = f"{self._world.agenda.now:.3f} {rule}: {text.format(*values)}"
@@ -238,13 +242,18 @@ class SimulationJudge:
         self.periods.data_lost(now, snapshot.online if snapshot else None)
         self.showing.data_lost(snapshot.shown if snapshot else None)
         self._renewed_at = dict(snapshot.renewed_at) if snapshot else {}
+        self.rooms.data_lost(snapshot.rooms if snapshot else None)
         if silently:
             self.liveness.rolled_back_at = now
 
     def snapshot(self) -> KnownState:
         """Return what `data_lost` needs if Redis goes back to this moment."""
         return KnownState(
-            self._world.agenda.now, self.periods.snapshot(), self.showing.snapshot(), dict(self._renewed_at)
+            self._world.agenda.now,
+            self.periods.snapshot(),
+            self.showing.snapshot(),
+            dict(self._renewed_at),
+            self.rooms.snapshot(),
         )
 
     def was_lost_twice(self, life: TrueSession) -> bool:
@@ -259,6 +268,7 @@ class SimulationJudge:
         if "uid" in fields:
             self.add_broken(self.periods.check_order(fields["uid"], entry.id))
             self.add_broken(self.showing.check_entry(entry.id, fields))
+            self.rooms.user_changed(entry)
         match fields["type"]:
             case "gap":
                 host = self._world.host_of_node[fields["node"]]

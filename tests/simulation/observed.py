@@ -1,7 +1,6 @@
 """The fake Redis of the simulation, which remembers what it did though it may forget its data."""
 
 from collections.abc import Callable, Iterable
-from importlib import resources
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -13,11 +12,7 @@ from tests.simulation.fake.values import Hash, Reply
 from tests.simulation.machine import Agenda
 
 REDIS_START_S: Final = 1_700_000_000.0
-SCRIPTS: Final = tuple(
-    each.name.removesuffix(".lua")
-    for each in (resources.files("presence.store") / "scripts").iterdir()
-    if each.name.endswith(".lua")
-)
+SCRIPTS: Final = tuple(name for name in script_runner._TEXTS if "/" not in name or name.startswith("rooms/"))
 
 
 class ObservedEntry(NamedTuple):
@@ -45,7 +40,10 @@ class ObservedRedis(FakeRedis):
     """The fake Redis, with outages and observers.
 
     Attributes:
-        on_entry, on_run: called with each entry written to a stream, and each script run.
+        on_entry, on_run: called with each entry written to a stream, and each script run, except those of
+            rooms.
+        on_room_entry, on_room_run: the same, for entries of streams of rooms, and for scripts of rooms, whose
+            `reply` is still packed.
     """
 
     def __init__(self, agenda: Agenda, seed: str) -> None:
@@ -58,6 +56,8 @@ class ObservedRedis(FakeRedis):
         self.in_flight_s = 0.0  # for how long the call that is carried out has been under way
         self.on_entry: Callable[[ObservedEntry], None] = lambda _: None
         self.on_run: Callable[[ScriptRun], None] = lambda _: None
+        self.on_room_entry: Callable[[ObservedEntry], None] = lambda _: None
+        self.on_room_run: Callable[[ScriptRun], None] = lambda _: None
         self._script, self._caller = "", ""
         self._names = {script_runner.digest(name).encode(): name for name in SCRIPTS}
         super().__init__(
@@ -71,7 +71,8 @@ class ObservedRedis(FakeRedis):
         pairs = words[4:] if words[0] == b"MAXLEN" else words[1:]
         texts = [word.decode() for word in pairs]
         fields = dict(zip(texts[::2], texts[1::2], strict=True))
-        self.on_entry(
+        tell = self.on_room_entry if key.endswith(b":rooms:events") else self.on_entry
+        tell(
             ObservedEntry(
                 self._agenda.now, key.decode(), entry_id.decode(), fields, self._script, self._caller
             )
@@ -84,6 +85,9 @@ class ObservedRedis(FakeRedis):
         before = self._batch_counter(keys) if self._script == "apply" else None
         reply = super().run_script(digest, keys, arguments)
         packed = reply[0] if isinstance(reply, list) else reply
+        if self._script.startswith("rooms/"):
+            self.on_room_run(ScriptRun(self._script, keys, arguments, packed, False))
+            return reply
         is_new = before is not None and before != self._batch_counter(keys)
         self.on_run(ScriptRun(self._script, keys, arguments, msgpack.unpackb(packed), is_new))
         return reply

@@ -44,6 +44,15 @@ class ShownStatus:
 
 
 @dataclass(frozen=True)
+class ChosenRooms:
+    """The rooms that a device is in from a moment on."""
+
+    at: float  # true seconds
+    rooms: frozenset[str]
+    as_difference: bool = False  # whether it names those that it joins and leaves, not all of them
+
+
+@dataclass(frozen=True)
 class DevicePlan:
     """One device of one user."""
 
@@ -56,6 +65,7 @@ class DevicePlan:
     actions: tuple[Action, ...]  # in order
     statuses: tuple[ShownStatus, ...] = ()  # in order
     device_class: str = ""
+    rooms: tuple[ChosenRooms, ...] = ()  # in order
 
 
 class FaultKind(Enum):
@@ -81,6 +91,17 @@ class FaultKind(Enum):
     LOSS = "requests and answers get lost"
     LATE = "requests are carried out long after their time-out, and twice"
     STRAY = "one call of a process is carried out long after its time-out"
+    PROJECTOR_KILL = "a projector of rooms is killed, and started again"
+    PROJECTOR_STOP = "a projector is stopped"
+    PROJECTOR_STUTTER = "a projector is stopped for longer than its lease, again and again"
+    PROJECTOR_CUT = "a projector is cut from Redis"
+    PROJECTOR_LOSS = "requests and answers of a projector get lost"
+    PROJECTOR_LATE = "requests of a projector are carried out long after their time-out, and twice"
+    REBUILD = "an operator has all rooms rebuilt"
+
+
+ROOM_FAULTS = tuple(FaultKind)[tuple(FaultKind).index(FaultKind.PROJECTOR_KILL) :]
+"""The faults of plans with rooms only; no node notices them."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +111,8 @@ class SimulatedFault:
     seconds: float  # how long
     # whose; the number of a place, taken by one process after another. Redis' faults have none.
     node: int = 0
-    # of REDIS_BACK, how many seconds it goes back; of LOSS and LATE a probability; of REDIS_SLOW the longest
-    # delay one way in seconds
+    # of REDIS_BACK, how many seconds it goes back; of losses and late calls a probability; of REDIS_SLOW the
+    # longest delay one way in seconds
     amount: float = 0.0
 
 
@@ -123,3 +144,4 @@ class SimulationPlan:
     end_at: float  # true seconds of the final comparison
     bans: tuple[PlannedBan, ...] = ()  # in order
     max_changes: int = 0  # of each node, that may wait for Redis; 0: as many as usual
+    projectors: int = 0  # of rooms; 0: there are no rooms

@@ -14,6 +14,7 @@ import structlog
 from tests.simulation.draw import draw_plan
 from tests.simulation.guards import GUARDS
 from tests.simulation.plan import SimulationPlan
+from tests.simulation.projector import fewer_polls
 from tests.simulation.world import SimulatedWorld
 from tests.support.script_texts import changed, little_room
 
@@ -52,7 +53,7 @@ def run_plan(
     room: AbstractContextManager[None] = nullcontext()
     if plan.seed % LITTLE_ROOM_EACH == 0:
         room = changed(little_room(max(600, ROOM_BYTES * len(plan.devices))))
-    with without_logs(), room, off:
+    with without_logs(), room, off, fewer_polls():
         world = SimulatedWorld(plan, log=log)
         # What a world leaves behind is one large circle, and goes with the next collection.
         gc.disable()

@@ -40,17 +40,22 @@ class SimulatedConnection:
         self.is_login_read = False  # whether the client has read that it is logged in
         self.sent_status: ShownStatus | None = None  # how the client last said that it is
         self.arrived_status: ShownStatus | None = None  # the last of that which has arrived
-        self.status_arrived_at = 0.0  # true time at which it has
+        self.status_arrived_at = 0.0  # true time of the last packet that sets something; ends auto-away
         self.lasting_status: Status = "online"  # the last without an end that has arrived
+        self.sent_rooms: frozenset[str] = frozenset()  # those that the client last sent
+        self.arrived_rooms: frozenset[str] = frozenset()  # the last of these that have arrived
         self._last_arrival = 0.0
         self._read_due = False
 
     # The client's end
 
-    def send(self, data: bytes, status: ShownStatus | None = None) -> None:
-        """Send one whole frame; `says`: the status that it sets."""
+    def send(
+        self, data: bytes, status: ShownStatus | None = None, rooms: frozenset[str] | None = None
+    ) -> None:
+        """Send one whole frame; `status`, `rooms`: those that it sets."""
         self.sent_status = status or self.sent_status
-        self._deliver_later(lambda: self._arrive(data, status))
+        self.sent_rooms = self.sent_rooms if rooms is None else rooms
+        self._deliver_later(lambda: self._arrive(data, status, rooms))
 
     def close(self) -> None:
         """Close the client's end; the FIN arrives after what was sent."""
@@ -71,7 +76,7 @@ class SimulatedConnection:
 
     # The server's kernel
 
-    def _arrive(self, data: bytes, status: ShownStatus | None) -> None:
+    def _arrive(self, data: bytes, status: ShownStatus | None, rooms: frozenset[str] | None) -> None:
         machine = self.host.machine
         if not machine.is_alive or self.is_disconnected:
             if not self.host.died_with_machine:
@@ -83,6 +88,8 @@ class SimulatedConnection:
             self.arrived_status, self.status_arrived_at = status, self.agenda.now
             if status.ends_at is None:
                 self.lasting_status = status.status
+        if rooms is not None:
+            self.arrived_rooms, self.status_arrived_at = rooms, self.agenda.now
         if self.life is not None:
             self.life.readable = self.agenda.now
             if data == LOGOUT_FRAME and self.life.logout_at is None:

@@ -16,6 +16,7 @@ from tests.simulation.machine import Agenda
 from tests.simulation.observed import ObservedRedis
 from tests.simulation.operator import Operator
 from tests.simulation.plan import SimulationPlan
+from tests.simulation.projector import SimulatedProjector
 from tests.simulation.truth import TrueSessions
 
 SLICE_S: Final = 10.0
@@ -29,7 +30,7 @@ class SimulatedWorld:
         tell: receives the story, line by line; None: it is not written.
 
     Attributes:
-        hosts: the process of each place, the one that ended until another replaces it.
+        hosts, projectors: the process of each place, the one that ended until another replaces it.
     """
 
     def __init__(self, plan: SimulationPlan, *, log: Callable[[str], None] | None = None) -> None:
@@ -42,8 +43,12 @@ class SimulatedWorld:
         self.judge = SimulationJudge(self)
         self.redis.on_entry = self.judge.entry_written
         self.redis.on_run = self.judge.script_ran
+        self.redis.on_room_entry = self.judge.rooms.entry_written
+        self.redis.on_room_run = self.judge.rooms.script_ran
         self.hosts: list[Host] = []
         self.all_hosts: list[Host] = []
+        self.projectors: list[SimulatedProjector] = []
+        self.all_projectors: list[SimulatedProjector] = []
         self.host_of_node: dict[str, Host] = {}  # the process that had a node id
         self.devices: list[SimulatedDevice] = []
         self.faults = FaultInjector(self)
@@ -62,13 +67,21 @@ class SimulatedWorld:
         self.all_hosts.append(host)
         self.hosts[place : place + 1] = [host]
 
+    def start_projector(self, place: int) -> None:
+        """Start a projector of rooms, unless one runs in its place."""
+        if place < len(self.projectors) and self.projectors[place].machine.is_alive:
+            return
+        projector = SimulatedProjector(self, place, len(self.all_projectors))
+        self.all_projectors.append(projector)
+        self.projectors[place : place + 1] = [projector]
+
     def pick_host(self, draw: Random) -> Host | None:
         """Return a process that a client may connect to; it may be one that does not answer."""
         able = [host for host in self.hosts if host.accepts()]
         return draw.choice(able) if able else None
 
     def _is_waiting(self) -> bool:
-        return any(
+        return self.judge.rooms.is_behind() or any(
             writer.is_settling(host.clock.monotonic()) or host.node.outbox.pending
             for host in self.hosts
             if host.machine.is_alive
@@ -80,6 +93,8 @@ class SimulatedWorld:
         random.seed(self.plan.seed)  # what nodes draw
         for place in range(self.plan.nodes):
             self.start_host(place)
+        for place in range(self.plan.projectors):
+            self.start_projector(place)
         self.devices = [SimulatedDevice(self, device) for device in self.plan.devices]
         self.faults.schedule()
         self.operator.schedule()
@@ -90,6 +105,8 @@ class SimulatedWorld:
             self.agenda.run(min(self.agenda.now + 1.0, latest))
         if not self.judge.violations:
             self.judge.judge_final_state()
-        for host in self.all_hosts:
-            host.machine.end()
+        for machine in [each.machine for each in self.all_hosts] + [
+            each.machine for each in self.all_projectors
+        ]:
+            machine.end()
         return self.judge.violations
