@@ -4,18 +4,21 @@ A new script gets a method that returns a call of it, and a place in `CALLS`.
 """
 
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
 import msgpack
 
+from presence.common.errors import StoreError
 from presence.core.changes import Change, Op, SessionName
 from presence.core.profiles import PLAIN, Profile
 from presence.outbox.overflow import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Reindex, Retirement, Sweep
+from presence.rooms.projector import RoomProjector
 from presence.store.keys import Keys
 from presence.store.script_arguments import MAX_FIELDS_PER_CALL, Shape
-from presence.store.script_runner import Call, source
+from presence.store.script_runner import Call, Command, source
 from tests.simulation.twins import Twins
 
 KEYS: Final = Keys()
@@ -39,16 +42,41 @@ PROFILES: Final = (
     Profile("away"),
     Profile(meta='{"v":"1 \\" é"}'),
     Profile("away", '{"$bin":"00"}'),
+    Profile(rooms="hall"),
+    Profile("invisible", rooms='a"b hall é'),
 )
+PROJECTOR_S: Final = 2.0  # between two runs of a projector, by its clock
 COMMAND: Final = "return redis.call(unpack(ARGV))"
 AT_MS: Final = 1_700_000_000_000
 NOW_S: Final = 1000.0  # monotonic
 
-# By the method that makes a call: how often it is made.
+# By the method that returns a call, or makes some itself: how often.
 CALLS: Final = {
     **{"apply": 40, "open": 12, "retire": 5, "fence": 2, "sweep": 5, "probe": 8},
     **{"kick": 4, "forget": 2, "compare": 5, "reindex": 3, "lease": 8, "claim": 4, "damage": 4},
+    **{"project": 12, "rebuild": 2},
 }
+
+
+class TwinScripting:
+    """Calls of a projector, made on both servers: what it uses of `Scripting`."""
+
+    def __init__(self, twins: Twins) -> None:
+        self._twins = twins
+
+    def evaluate(self, calls: Sequence[Call]) -> list[Any]:
+        return [self._answer(source(each.script), each.keys, each.arguments) for each in calls]
+
+    def commands(self, _key: str, commands: Sequence[Command]) -> list[Any]:
+        answers = [self._answer(COMMAND, [], [*words]) for words in commands]
+        for answer in answers:
+            if isinstance(answer, StoreError):
+                raise answer
+        return answers
+
+    def _answer(self, text: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        is_ok, answer = self._twins.attempt(text, keys, arguments)
+        return answer if is_ok else StoreError(str(answer))
 
 
 class ScriptPlay:
@@ -61,10 +89,15 @@ class ScriptPlay:
         retention_ms = random.choice((0, 10**13))
         max_sessions, policy = random.choice((1, 2, 8)), random.choice(("oldest", "newest"))
         self._shape = Shape(KEYS, 1_000_000, retention_ms, max_sessions, policy)
+        self._projector_s = 0.0
+        self._room_events = random.choice(("all", "occupancy"))
+        self._projector = self._make_projector()
 
     def step(self) -> None:
         (name,) = self._random.choices(list(CALLS), list(CALLS.values()))
-        call: Call = getattr(self, name)()
+        call: Call | None = getattr(self, name)()
+        if call is None:
+            return
         text = source(call.script) if call.script else COMMAND
         self._twins.run(text, call.keys, call.arguments)
 
@@ -200,6 +233,27 @@ class ScriptPlay:
         wanted = self._random.choice(("", f"7 {self._random.choice(NODES)} 1"))
         return Call("claim", KEYS.lease_keys, [node, seen, wanted, self._random.choice((0, 86_400_000))])
 
+    def project(self) -> None:
+        """Run the projector of rooms, or another of its name."""
+        if self._random.random() < 0.1:
+            self._projector = self._make_projector()
+        self._projector_s += PROJECTOR_S
+        self._projector.run_once()
+
+    def _make_projector(self) -> RoomProjector:
+        projector = RoomProjector(
+            "redis://twins",
+            shards=1,
+            events=self._room_events,
+            clock=lambda: self._projector_s,
+            name="projector",
+        )
+        projector._scripting = TwinScripting(self._twins)  # type: ignore[assignment]
+        return projector
+
+    def rebuild(self) -> Call:
+        return Call("", [], ["HSET", KEYS.rooms_state(0), "rebuild", f"token{self._random.randrange(99)}"])
+
     def damage(self) -> Call:
         """Do by hand what should not happen, or what another version may do."""
         chance, node = self._random, self._random.choice(NODES)
@@ -224,6 +278,11 @@ class ScriptPlay:
                 ["DEL", KEYS.online(0)],
                 ["DEL", KEYS.lease_keys[3]],
                 ["ZADD", KEYS.seen(0), "1", uid],
+                ["DEL", KEYS.room_sources(0)],
+                ["HSET", KEYS.room("hall"), uid, "1-1 -"],
+                ["SET", KEYS.room_sizes(0), "of another type"],
+                ["DEL", KEYS.room_sizes(0)],
+                ["DEL", KEYS.rooms_state(0)],
             ]
         )
         return Call("", [], words)

@@ -107,11 +107,15 @@ class Twins:
         self._listener.close()
 
     def run(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Reply:
-        """Run a script on both and compare their answers; return the fake's.
+        """Run a script on both and compare their answers; return the fake's, the text of an error too.
 
         Raises:
             Different: they differ.
         """
+        return self.attempt(text, keys, arguments)[1]
+
+    def attempt(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> tuple[bool, Reply]:
+        """As `run`; return whether it went well, too."""
         framed = WRAPPER.format(text=text)
         if text not in self._digests:
             self._digests[text] = str(self._real.script_load(framed))
@@ -128,7 +132,7 @@ class Twins:
             canonical(real),
             canonical(fake),
         )
-        return fake[2]
+        return bool(fake[1]), fake[2]
 
     def finish(self) -> None:
         """Compare all keys and all published messages.
