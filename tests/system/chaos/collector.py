@@ -16,6 +16,7 @@ from presence.store.redis_client import RedisError
 from presence.subscriber import Gap, Offline, Online, Snapshot, follow_sync, subscribe_sync
 from presence.subscriber.events import ZERO_ID, read_entry
 from tests.system.chaos.plan import Place
+from tests.system.chaos.rooms import room_entry
 from tests.system.chaos.truth import DATA_LOSSES, DataLoss, SavedState, StreamItem, Trouble
 
 POLL_INTERVAL_S = 0.05
@@ -44,6 +45,7 @@ class Collector:
         self._keys = keys
         self._client_of = client_of
         self._last = [ZERO_ID] * keys.shards
+        self._last_of_rooms = [ZERO_ID] * keys.shards
         self._items: list[StreamItem] = []
         self._lock = threading.RLock()
         self._is_closing = threading.Event()
@@ -98,11 +100,14 @@ class Collector:
             self._await_redis()
             for shard, last in enumerate(self._last):
                 pipe.xrange(self._keys.events(shard), f"({last}")
+            for shard, last in enumerate(self._last_of_rooms):
+                pipe.xrange(self._keys.room_events(shard), f"({last}")
             pipe.dbsize()
             pipe.flushall()
             *answers, count, _ = pipe.execute()
-            for shard, raw in enumerate(answers):
-                self._add(shard, raw)
+            for shard in range(self._keys.shards):
+                self._add(shard, answers[shard])
+                self._add_of_rooms(shard, answers[self._keys.shards + shard])
             self.data_lost()
         return int(count)
 
@@ -129,6 +134,16 @@ class Collector:
         for shard, last in enumerate(self._last):
             key = self._keys.events(shard)
             self._add(shard, self._client_of(key).xrange(key, f"({last}", count=COUNT))
+        for shard, last in enumerate(self._last_of_rooms):
+            key = self._keys.room_events(shard)
+            self._add_of_rooms(shard, self._client_of(key).xrange(key, f"({last}", count=COUNT))
+
+    def _add_of_rooms(self, shard: int, raw: Any) -> None:
+        for each in raw:
+            # The time of reading: items stay in the order in which Redis took them.
+            entry = room_entry(each, self._items[-1].written_at if self._items else time.monotonic())
+            self._last_of_rooms[shard] = entry.id
+            self._items.append(entry)
 
     def _add(self, shard: int, raw: Any) -> None:
         for each in raw:

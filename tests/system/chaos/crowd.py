@@ -38,6 +38,9 @@ BRIEF_SHARE = 0.05  # of the logins, that are followed by a logout at once
 BRIEF_S = 0.15
 ACTIONS = {"silence": 20, "fin": 15, "reset": 15, "move": 25, "logout": 25}
 REQUESTS = {"wish": 15, "status": 30}  # beside these, where clients make requests
+ROOM_REQUESTS = {"rooms": 40}
+CLIENTS_A_ROOM = 3  # on average, beside the lobby; so rooms become empty now and then
+MAX_ROOMS = 3
 STATUSES = ("online", "away", "busy", "dnd", "invisible")
 WISH_FACTOR = 2.0  # of the usual idle time-out, at most; not below it, as for the bounds of a node's death
 MAX_BAN_S = 20.0  # of a ban, and of what keeps it from the nodes
@@ -65,6 +68,7 @@ class Habits(NamedTuple):
     on_lost: Ended  # see `Ended`; called in their thread
     on_granted: Callable[[str, DeviceLogin], None]  # a login of a user was granted; the same
     makes_requests: bool  # whether they change their status and idle time-out
+    has_rooms: bool  # whether they are in rooms
 
 
 class Crowd:
@@ -87,6 +91,8 @@ class Crowd:
         self.abandoned: set[int] = set()
         self._action_interval_s = MEAN_ACTION_S / count
         self.weights = ACTIONS | (REQUESTS if habits.makes_requests else {})
+        self.weights |= ROOM_REQUESTS if habits.has_rooms else {}
+        self.rooms = ["lobby", *(f"room-{n}" for n in range(count // CLIENTS_A_ROOM))]
         self._loop = ClientLoop(addresses[0].address, sources=SOURCES)
         direct = [each for each in addresses if not each.is_proxied]
         self._actors = [
@@ -188,6 +194,8 @@ class _Actor(LoopClient):
         self._attempts = 0
         self._is_near = is_near
         self._ids = itertools.count(LOGIN_ID + 1)
+        has_lobby = crowd.habits.has_rooms and random.random() < 0.5
+        self._chosen: list[str] = [crowd.rooms[0]] if has_lobby else []
         self._setup = setup = crowd.habits.setup
         self._keepalive_s = setup.idle_timeout - LATE_KEEPALIVE_S if is_near else 0.4 * setup.idle_timeout
 
@@ -219,7 +227,7 @@ class _Actor(LoopClient):
         login = DeviceLogin(self._target.place, self._target.is_proxied, now)
         login.banned_at = now if now < self.user.banned_until else math.inf
         self.user.logins.append(login)
-        super().on_connected()
+        self.send(protocol.encode(protocol.login(self.uid, id=LOGIN_ID, rooms=self._chosen or None)))
         self._call_after(ANSWER_TIMEOUT_S, partial(self._check_answered, login))
 
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
@@ -337,6 +345,13 @@ class _Actor(LoopClient):
         """Set a status, some with an end."""
         status, seconds = random.choice(STATUSES), random.uniform(*STATUS_S)
         self._request(login, status=status, seconds=seconds if random.random() < 0.5 else math.inf)
+
+    def _rooms(self, login: DeviceLogin) -> None:
+        """Go to other rooms; a later login is in those of the last one."""
+        self._chosen = random.sample(self._crowd.rooms, random.randint(0, MAX_ROOMS))
+        moment = time.monotonic()
+        if self.try_send(protocol.encode(protocol.update(rooms=self._chosen, id=next(self._ids)))):
+            login.record_packet(moment)
 
     def _request(
         self, login: DeviceLogin, *, idle_timeout: float = 0.0, status: str = "", seconds: float = math.inf

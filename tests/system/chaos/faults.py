@@ -22,6 +22,7 @@ from tests.system.chaos.bounds import Troubles
 from tests.system.chaos.collector import Collector
 from tests.system.chaos.nodes import ANSWER_TIMEOUT_S, ChaosNode, Clustered, DurableRedis, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, CLUSTER_FAULTS, ChaosFault, ChaosFaultKind, Place
+from tests.system.chaos.rooms import ProjectorProcess
 from tests.system.chaos.truth import Trouble
 
 REPEAT_S: Final = 0.1  # between two blows of a fault that comes again and again
@@ -61,10 +62,12 @@ class Injector:
         subscribers: Proxy | None,
         collector: Collector,
         troubles: Troubles,
+        projector: ProjectorProcess | None = None,
     ) -> None:
         self._data, self._keys, self._nodes = data, keys, nodes
         self._paths = [path for path in (*(node.path for node in nodes), subscribers) if path]
         self._collector, self._troubles = collector, troubles
+        self._projector = projector
         self._locks: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
 
     def inject(self, fault: ChaosFault) -> str:
@@ -133,6 +136,14 @@ class Injector:
         pid, status = node.pid, node.kill()
         time.sleep(fault.seconds)
         node.restart()
+        return f"process {pid} ended by signal {-status}" if status < 0 else ""
+
+    def _projector_kill(self, fault: ChaosFault) -> str:
+        if self._projector is None:
+            return ""
+        pid, status = self._projector.pid, self._projector.kill()
+        time.sleep(fault.seconds)
+        self._projector.start()
         return f"process {pid} ended by signal {-status}" if status < 0 else ""
 
     def _rolling(self, fault: ChaosFault) -> str:

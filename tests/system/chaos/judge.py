@@ -11,6 +11,8 @@ exile      No goodbye for good to the only connection of a client.
 displaced  Nor one that allows a return, unless another login may have come later, or seems to have.
 admitted   Who is banned is let in by no node, from a second after the ban on.
 isolation  No connection ends without a word, unless its node or its path was in trouble.
+
+The rules on rooms are in `rooms`.
 """
 
 import math
@@ -33,6 +35,7 @@ from loadtest.stream_events import StreamEvent
 from presence.protocol import Code
 from tests.system.chaos.bounds import RECOVERY_S, Bounds, Troubles, is_order_unsure
 from tests.system.chaos.plan import Place
+from tests.system.chaos.rooms import RoomEntries, RoomEntry, ToldRooms
 from tests.system.chaos.truth import DataLoss, DeviceLogin, SavedState, StreamItem, User
 
 STORY_S = 25.0  # before a broken promise, of what was done
@@ -61,6 +64,7 @@ class ChaosJudge:
     def __init__(self, users: Mapping[str, User], troubles: Troubles, setup: Setup) -> None:
         self.findings: list[ChaosFinding] = []
         self.events: Counter[str] = Counter()
+        self.room_reasons: Counter[str] = Counter()  # of entries of the streams of rooms
         self.lost_by_rollback = 0
         self.expected: Counter[str] = Counter()
         self.periods = Periods()
@@ -68,7 +72,8 @@ class ChaosJudge:
         self._users = users
         self._troubles = troubles
         self._setup = setup
-        self._snapshots: dict[int, tuple[dict[str, str], ShownStates]] = {}
+        self.rooms = RoomEntries()
+        self._snapshots: dict[int, tuple[dict[str, str], ShownStates, ToldRooms]] = {}
         self._reported: dict[str, str] = {}  # by user, what was reported already, until it is right again
         self._bounds = Bounds(setup, [])
 
@@ -89,12 +94,21 @@ class ChaosJudge:
         for each in items:
             match each:
                 case SavedState():
-                    self._snapshots[each.number] = self.periods.snapshot(), self.showing.snapshot()
+                    snapshots = self.periods.snapshot(), self.showing.snapshot(), self.rooms.snapshot()
+                    self._snapshots[each.number] = snapshots
                 case DataLoss():
-                    nothing = None, None
-                    online, shown = nothing if each.number is None else self._snapshots.pop(each.number)
+                    nothing = None, None, None
+                    online, shown, rooms = (
+                        nothing if each.number is None else self._snapshots.pop(each.number)
+                    )
                     self.periods.data_lost(each.written_at, online)
                     self.showing.data_lost(shown)
+                    self.rooms.data_lost(rooms)
+                case RoomEntry():
+                    self.events[f"room {each.type}"] += 1
+                    self.room_reasons[each.reason] += 1
+                    for broken in self.rooms.check_entry(each):
+                        self.add_finding(each.written_at, *broken)
                 case StreamEvent():
                     self.events[each.type] += 1
                     self._judge_event(each)

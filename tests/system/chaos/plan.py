@@ -34,6 +34,7 @@ class Place(Enum):
     ALL_NODES = "every node, one after the other"
     PATH = "the path between a node, or the subscribers, and Redis"
     CLIENTS = "the path between a node and a part of its clients"
+    PROJECTOR = "the projector of rooms beside those of the nodes"
 
 
 class Spec(NamedTuple):
@@ -75,6 +76,7 @@ class ChaosFaultKind(Enum):
     CLIENTS_RESET = Spec(Place.CLIENTS, 0.0, 0.0, "half of the clients' connections reset")
     CLIENTS_LATENCY = Spec(Place.CLIENTS, 2.0, 6.0, "clients' path slow and jittery")
     CLIENTS_SLICES = Spec(Place.CLIENTS, 2.0, 6.0, "clients' bytes in small pieces")
+    PROJECTOR_KILL = Spec(Place.PROJECTOR, 0.2, 5.0, "projector of rooms killed (kill -9) and started again")
     PRIMARY_KILL = Spec(Place.REDIS, 1.0, 3.0, "cluster: a primary killed, its replica takes over")
     PRIMARY_STOP = Spec(Place.REDIS, 4.0, 8.0, "cluster: a primary without a replica stopped (SIGSTOP)")
     HANDOVER = Spec(Place.REDIS, 4.0, 8.0, "cluster: primaries hand over to their replicas, one by one")
@@ -169,7 +171,7 @@ def _storm(random: Random, kinds: Sequence[ChaosFaultKind], nodes: int, storm_s:
 def _targets(random: Random, place: Place, nodes: int) -> tuple[int, list[tuple[Place, int]]]:
     """Return a place's number, and what no other fault may be done to meanwhile."""
     match place:
-        case Place.REDIS:
+        case Place.REDIS | Place.PROJECTOR:
             return 0, [(place, 0)]
         case Place.ALL_NODES:
             return 0, [(Place.NODE, node) for node in range(nodes)]

@@ -137,6 +137,11 @@ class Options:
         """Whether clients make all requests and users are banned: versions and plans have less in common."""
         return self.plan is None and len(self.pythons) == 1
 
+    @property
+    def has_rooms(self) -> bool:
+        """Whether clients are in rooms: earlier versions have none."""
+        return len(self.pythons) == 1
+
     def storms(self) -> list[Storm]:
         if self.plan:
             return self.plan.storms(self.setup, self.longest_s)
@@ -163,6 +168,7 @@ class ChaosResult:
     converged_s: list[float] = field(default_factory=list)
     bans: int = 0  # of users, by an operator
     statuses_checked: int = 0  # of sessions, in the calms
+    members_checked: int = 0  # of rooms, in the calms
     measured: list[Measured] = field(default_factory=list)  # of a plan, what followed each fault
     metrics: dict[str, object] = field(default_factory=dict)  # what else there is to tell, by name
 

@@ -31,6 +31,7 @@ from tests.system.chaos.misreports import LATE_S, MISREPORTS, Misreporter
 from tests.system.chaos.nodes import ChaosNode, Clustered, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, MIN_ACTING_S, ChaosFault, Place, Storm
 from tests.system.chaos.report import SETTLE_TIMEOUT_S, ChaosResult, Options, measure
+from tests.system.chaos.rooms import ROOM_FLAGS, ProjectorProcess, recorded_members, stored_members
 from tests.system.chaos.truth import DeviceLogin, Trouble, UserBan
 
 JUDGE_INTERVAL_S = 1.0  # between two looks of the judge
@@ -43,6 +44,7 @@ BAN_INTERVAL_S = 1.0
 NO_SESSIONS: Mapping[str, Any] = {"sessions": ()}
 AGREEMENT_TIMEOUT_S = 3.0  # to find a moment without a change
 CONVERGED_POLL_S = 0.1
+ROOMS_TIMEOUT_S = 8.0  # beyond a lease of a projector, its back-off, and the lag of the judge
 LOGGED_PER_RULE = 5  # broken promises of a rule; the others are counted
 LATE_SHARE = 0.05
 GONE_S = 15.0  # in which those come back who stayed away for longer than a node's death takes
@@ -77,7 +79,7 @@ class ChaosRun:
         program = ("-P", "-m", "presence")
         if options.guard in GUARDS:
             program = ("-m", "loadtest.unguarded", options.guard)
-        flags = (*self._setup.flags, "--min-idle-timeout", "1")
+        flags = (*self._setup.flags, "--min-idle-timeout", "1", *(ROOM_FLAGS if options.has_rooms else ()))
         with ThreadPoolExecutor(options.nodes) as pool:
             futures = [
                 pool.submit(ChaosNode, redis, flags, program, options.pythons) for _ in range(options.nodes)
@@ -92,7 +94,13 @@ class ChaosRun:
         self._troubles = Troubles()
         self._crowd = stack.enter_context(self._make_crowd())
         self._judge = ChaosJudge(self._crowd.users, self._troubles, options.setup)
-        self._injector = Injector(self._data, self._keys, self._nodes, path, self._collector, self._troubles)
+        projector: ProjectorProcess | None = None
+        if options.has_rooms:
+            projector = ProjectorProcess(self._data.url)
+            stack.callback(projector.close)
+        self._injector = Injector(
+            self._data, self._keys, self._nodes, path, self._collector, self._troubles, projector
+        )
         self._misreporter: Misreporter | None = None
         if options.guard == MISREPORTS and not options.plan:
             self._misreporter = Misreporter(self._judge, self._crowd.users)
@@ -109,6 +117,7 @@ class ChaosRun:
             ),
             self._login_granted,
             makes_requests=options.acts_fully,
+            has_rooms=options.has_rooms,
         )
         addresses = [each for place, node in enumerate(self._nodes) for each in node.addresses(place)]
         return Crowd(addresses, options.clients, max(1, round(options.clients * LATE_SHARE)), habits)
@@ -257,6 +266,32 @@ class ChaosRun:
         if not wait_for(lambda: not self._view_difference(), AGREEMENT_TIMEOUT_S):
             self._add_broken(f"the subscriber's view is not equal to Redis: {self._view_difference()}")
 
+        if not wait_for(lambda: not self._room_differences(), ROOMS_TIMEOUT_S):
+            self._add_broken(f"rooms are not right: {self._room_differences()[:LOGGED_PER_RULE]}")
+        self.result.members_checked += sum(
+            map(len, stored_members(self._data.client_of, self._keys).values())
+        )
+
+    def _room_differences(self) -> list[object]:
+        """Return how the members of rooms differ from the records, and what the streams say from both."""
+        if not self._options.has_rooms:
+            return []
+        stored = stored_members(self._data.client_of, self._keys)
+        recorded = recorded_members(self._data.client_of, self._keys)
+        told, occupied = self._judge.rooms.snapshot().members, self._judge.rooms.snapshot().occupied
+        different: list[object] = [
+            (room, stored.get(room), recorded.get(room))
+            for room in sorted({*stored, *recorded})
+            if stored.get(room) != recorded.get(room)
+        ]
+        different += [
+            (room, told.get(room), stored.get(room))
+            for room in sorted({*stored, *told, *occupied})
+            if told.get(room, frozenset()) != frozenset(stored.get(room, ()))
+            or (room in occupied) != (room in stored)
+        ]
+        return different
+
     def _add_broken(self, text: str) -> None:
         self.result.broken.append(text)
         self._log(text)
@@ -319,6 +354,8 @@ class ChaosRun:
             "logins": self._crowd.logins,
             "bans": result.bans,
             "statuses compared": result.statuses_checked,
+            "members of rooms compared": result.members_checked,
+            "entries of rooms by reason": dict(judge.room_reasons),
             "beats": self._crowd.keepalives,
             "deeds": dict(self._crowd.actions),
             "events": dict(judge.events),

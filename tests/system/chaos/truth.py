@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from loadtest.stream_events import StreamEvent
 from tests.system.chaos.plan import ChaosFaultKind, Place
+from tests.system.chaos.rooms import RoomEntry
 
 PACKETS_KEPT = 48  # of a login; at a keepalive each 0.4 T as much as 19 T, far above any lag of an event
 LOGINS_KEPT = 16  # of a user
@@ -194,5 +195,5 @@ class DataLoss(NamedTuple):
     written_at: float
 
 
-StreamItem = StreamEvent | SavedState | DataLoss
+StreamItem = StreamEvent | RoomEntry | SavedState | DataLoss
 """What the streams say, in the order in which Redis took it, and what Redis forgot in between."""
