@@ -21,6 +21,8 @@ const STEPS_PER_WORLD = 250;
 const STEPS = Number(process.env["PRESENCE_MODEL_STEPS"] ?? 2500);
 const SEED = Number(process.env["PRESENCE_MODEL_SEED"] ?? 1);
 const SEEDS_TO_FIND_A_FAULT = 400; // the rarest faults show in one world of some hundreds
+// Seeds that have found one of the faults, which are tried first.
+const LIKELY_SEEDS = [1, 2, 10, 15, 24, 37, 42, 47, 53, 55, 368];
 
 /** Runs the world of a seed; returns what it has found, with the last steps before it. */
 async function problemOf(seed: number): Promise<string | null> {
@@ -56,8 +58,9 @@ function planted(
     methods[method] = make(original);
     try {
       let found: string | null = null;
-      for (let seed = 1; seed <= SEEDS_TO_FIND_A_FAULT && !found; seed += 1) {
-        found = await problemOf(seed);
+      const others = Array.from({ length: SEEDS_TO_FIND_A_FAULT }, (_, index) => index + 1);
+      for (const seed of [...LIKELY_SEEDS, ...others]) {
+        found ??= await problemOf(seed);
       }
       assert.match(found ?? "nothing", complaint);
     } finally {
