@@ -393,4 +393,4 @@ ROOM_GUARDS: Final = (
     Guard("rooms-difference-after-events", attributes={(comparison.MemberWalk, "_remove"): _removed_early}),
     Guard("rooms-later-events", attributes={(source_shard, "_later"): lambda items, _position: items}),
 )
-"""Guards against what the simulation hardly does: shards lose data or entries one by one. Tests of rooms do."""
+"""Against what the simulation hardly does: shards lose data or entries one by one. Tests of rooms do."""
