@@ -212,6 +212,8 @@ class Watching:
             self._roster_changes.follow(session, request)
         else:
             self.watch(session, request)
+        if isinstance(request, WatchRequest) and request.visibility_pass is not None:
+            self._rooms.rights_changed(session)  # it may show more members
 
     def watches(self, session: Session) -> int:
         """Return the number of users that a session watches."""

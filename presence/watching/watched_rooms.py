@@ -238,7 +238,10 @@ class WatchedRooms:
             self._end(session, name)
         if gone:
             send(session, rooms_packet([pack_room_row([name, None]) for name in gone]))
-        if session in self._by_session and (self._note_listed(session) or self._visibility is not None):
+        if session not in self._by_session:
+            return
+        sees_others = self._visibility is not None and session in self._listed
+        if self._note_listed(session) or sees_others:
             for room in self._rooms_of(session):
                 room.watchers[session] = NOTHING_SENT
             self._pushes.refresh(session)
