@@ -152,6 +152,13 @@ class Deployment:
         self.shown = {uid: each for uid, each in self.shown.items() if self.keys.shard(uid) != shard} | shown
         self.now += 1.0  # a failover takes longer than clocks differ
 
+    def trim(self, shard: int) -> None:
+        """Trim the stream of users' events down to nothing."""
+        stream = self.server.data.get(self.keys.events(shard).encode())
+        if isinstance(stream, Stream):
+            stream.ids.clear()
+            stream.entries.clear()
+
     # What there is
 
     def expected(self) -> Members:

@@ -1,12 +1,15 @@
 """Projectors against a plain model: lost, repeated and late calls, pauses, takeovers, loss of data."""
 
+import random
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from presence.rooms.projector import RoomProjector
 from tests.rooms.sources import Deployment
+from tests.simulation.guards import GUARDS, ROOM_GUARDS
 
 USERS: Final = ("ann", "bob", "cy", "dora")
 ROOMS: Final = ("hall", "lobby", "market", "yard")  # with two shards two in each, with three in all
@@ -48,6 +51,7 @@ class History:
         self.deployment = Deployment(shards)
         self.projectors: list[RoomProjector] = [self.deployment.projector() for _ in range(PROJECTORS)]
         self._all = list(self.projectors)
+        self._running: list[RoomProjector] = []
         self._kept: dict[int, Any] = {}
         self._next: list[Step] = []
         self.events: dict[str, list[tuple[str, str]]] = {}  # by user: joined and left, as it happened
@@ -79,9 +83,13 @@ class History:
 
         wire, projector = self.deployment.wire, self.projectors[which]
         self.deployment.now += POLL_S
+        if projector in self._running:  # it pauses: others go on
+            return
+        self._running.append(projector)
         wire.fates, wire.meanwhile = list(fates), meanwhile
         projector.run_once()
         wire.fates, wire.meanwhile = [], None
+        self._running.remove(projector)
 
     def _pass(self, seconds: float, *_: Any) -> None:
         self.deployment.now += seconds
@@ -99,6 +107,10 @@ class History:
     def _lose(self, shard: int, whole: bool, _: Any) -> None:
         if shard < self.deployment.keys.shards:
             self.deployment.lose(shard, *([self._kept[shard]] if not whole and shard in self._kept else []))
+
+    def _trim(self, shard: int, *_: Any) -> None:
+        if shard < self.deployment.keys.shards:
+            self.deployment.trim(shard)
 
     def rest(self) -> None:
         """Let one projector run until everything must be right."""
@@ -132,3 +144,59 @@ def test_rooms_are_right_again_after_any_shard_has_lost_data(shards: int, steps:
     history.carry_out(steps)
     history.rest()
     assert history.deployment.members() == history.deployment.expected()
+
+
+# Guards that are switched off, and a history that finds each: its seed, and whether shards lose data in it.
+PLANTED: Final = {
+    "rooms-occupied-goes": (1, True),
+    "rooms-read-again": (2, False),
+    "rooms-gap": (16, True),
+    "rooms-behind": (38, True),
+    "rooms-epoch": (7, True),
+}
+LOSS_SHARE: Final = 0.25  # of steps
+STEPS: Final = ("show", "show", "run", "run", "pass", "late", "replace")
+
+
+def drawn_steps(random: random.Random, *, loses: bool) -> list[Step]:
+    """Return steps as above, but the same for a seed in each release of Hypothesis."""
+    return [_drawn_step(random, loses=loses) for _ in range(random.randint(10, 60))]
+
+
+def _drawn_step(random: random.Random, *, loses: bool) -> Step:
+    if loses and random.random() < LOSS_SHARE:
+        shard, what = random.randrange(3), random.choice(("keep", "lose", "trim"))
+        return (what, shard, what == "lose" and random.random() < 0.5, 0)
+    match random.choice(STEPS):
+        case "show":
+            rooms = random.sample(ROOMS, random.randint(0, 3))
+            return ("show", random.choice(USERS), random.choice(STATUSES), rooms)
+        case "run":
+            fates = [random.choice(FATES) for _ in range(random.randint(0, 12))]
+            return ("run", random.randrange(PROJECTORS), fates, 0)
+        case "pass":
+            return ("pass", random.choice((0.2, 2.0, 6.0)), 0, 0)
+        case "late":
+            return ("late", random.randrange(10), 0, 0)
+        case _:
+            return ("replace", random.randrange(PROJECTORS), 0, 0)
+
+
+def play(seed: int, *, loses: bool) -> None:
+    """Carry out a history that is drawn from a seed; no difference may be left to the slow comparison."""
+    random.seed(seed)  # what projectors draw
+    draw = random.Random(seed)
+    history = History(draw.randint(1, 3))
+    history.carry_out(drawn_steps(draw, loses=loses))
+    history.rest()
+    assert history.deployment.members() == history.deployment.expected()
+    assert not history.count("differences")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_guard_that_is_off_is_noticed(name: str) -> None:
+    seed, loses = PLANTED[name]
+    (guard,) = (each for each in (*GUARDS, *ROOM_GUARDS) if each.name == name)
+    play(seed, loses=loses)
+    with guard.off(), pytest.raises((AssertionError, KeyError, ValueError)):
+        play(seed, loses=loses)

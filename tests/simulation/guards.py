@@ -340,12 +340,6 @@ GUARDS: Final = (
         is_of_rooms=True,
     ),
     Guard(
-        "rooms-epoch",
-        (SourceChange("rooms/read", "(cursor == 'reset' or state[3] == epoch)", "true"),),
-        {(source_shard.SourceShard, "_is_placed"): lambda _self, each: bool(each.position)},
-        is_of_rooms=True,
-    ),
-    Guard(
         "rooms-occupied-goes",
         (
             SourceChange(
@@ -378,6 +372,11 @@ GUARDS: Final = (
 )
 
 ROOM_GUARDS: Final = (
+    Guard(
+        "rooms-epoch",
+        (SourceChange("rooms/read", "(cursor == 'reset' or state[3] == epoch)", "true"),),
+        {(source_shard.SourceShard, "_is_placed"): lambda _self, each: bool(each.position)},
+    ),
     Guard(
         "rooms-gap",
         (
