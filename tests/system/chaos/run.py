@@ -194,9 +194,11 @@ class ChaosRun:
             futures: list[Future[None]] = [pool.submit(carry_out, fault) for fault in storm]
             if self._options.acts_fully:
                 pool.submit(self._ban_users, is_over)
-            for future in futures:
-                future.result()
-            is_over.set()
+            try:
+                for future in futures:
+                    future.result()
+            finally:
+                is_over.set()  # also if a fault could not be carried out: the bans would never end
         storm_s = min(MIN_ACTING_S, self._options.storm_s) if self._options.plan else self._options.storm_s
         wait_for(lambda: self.is_guard_missed, max(0.0, started + storm_s - time.monotonic()))
         self._crowd.set_acting(on=False)
