@@ -6,11 +6,11 @@
 -- false instead if they are more than may be listed, or if so many others are invisible that the room is not read.
 
 local INVISIBLE_READ = 1000  -- invisible members of a room that are read to list the others: below 1 ms
-local room_prefix, most = ARGV[1], tonumber(ARGV[2])
+local room_prefix, most, arguments = ARGV[1], tonumber(ARGV[2]), ARGV
 
 local found = {}
-for i = 3, #ARGV do
-  local key = room_prefix .. ARGV[i]
+for i = 3, #arguments do
+  local key = room_prefix .. arguments[i]
   local extras = redis.call('HMGET', key, ' o', ' i')
   local invisible = tonumber(extras[2] or '') or 0
   local count = redis.call('HLEN', key) - (extras[1] and 1 or 0) - (extras[2] and 1 or 0) - invisible
