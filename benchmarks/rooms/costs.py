@@ -115,6 +115,20 @@ class CostRun:
         if not wait_for(lambda: self._load.is_caught_up(self._client), CATCH_UP_TIMEOUT_S, poll_s=0.01):
             raise TimeoutError("the projector does not catch up")
 
+    def wait_until_settled(self) -> None:
+        """Wait until the projector has applied all, and compared all: the first time it begins with a rebuild."""
+        self.wait_until_caught_up()
+        if not wait_for(lambda: not self._is_comparing(), CATCH_UP_TIMEOUT_S, poll_s=0.05):
+            raise TimeoutError("the projector does not complete its first rebuild")
+
+    def _is_comparing(self) -> bool:
+        client, keys = self._client, self._keys
+        for shard in range(keys.shards):
+            rebuild, walked = client.hmget(keys.rooms_state(shard), "rebuild", "walked")
+            if rebuild is not None or walked != client.hget(keys.room_sources(shard), "walk"):
+                return True
+        return False
+
     def room_bytes(self) -> int:
         """Return the bytes that the members of rooms take, with the index of rooms."""
         client, keys, total = self._client, self._keys, 0
@@ -136,7 +150,7 @@ def measure_way(server: str, python: str, way: Movement, users: int, shards: int
         load.mark()
         with ProjectorProcess(redis.url, python=python) as projector:
             run = CostRun(redis, keys, projector, load)
-            run.wait_until_caught_up()
+            run.wait_until_settled()
 
             def join() -> None:
                 for number in range(users):

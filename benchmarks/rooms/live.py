@@ -68,7 +68,7 @@ def measure_live(
         load.mark()
         with ProjectorProcess(redis.url, "--room-events", "all", python=python) as projector:
             run = CostRun(redis, keys, projector, load)
-            run.wait_until_caught_up()
+            run.wait_until_settled()
             for number in range(users):
                 load.show(uid(number), WAY.rooms_of(number, 0, users))
             load.write(256)
