@@ -116,7 +116,7 @@ class CostRun:
             raise TimeoutError("the projector does not catch up")
 
     def wait_until_settled(self) -> None:
-        """Wait until the projector has applied all, and compared all: the first time it begins with a rebuild."""
+        """Wait until the projector has applied and compared all: the first time it begins with a rebuild."""
         self.wait_until_caught_up()
         if not wait_for(lambda: not self._is_comparing(), CATCH_UP_TIMEOUT_S, poll_s=0.05):
             raise TimeoutError("the projector does not complete its first rebuild")

@@ -152,7 +152,8 @@ async def test_a_handler_is_cancelled_when_the_lease_ends(
         async with handling(queue, hang):
             await until(lambda: logs)
     assert [type(line["exc_info"]) for line in logs] == [trio.TooSlowError]
-    assert summary(queue) == {"dead": 1}
+    # On a busy machine it may begin too late at first, and is returned then: that is no attempt.
+    assert {name: number for name, number in summary(queue).items() if name != "returned"} == {"dead": 1}
 
 
 async def test_what_has_not_begun_after_half_of_the_lease_is_returned(
