@@ -263,7 +263,7 @@ def test_each_metric_of_alerts_and_dashboard_is_in_a_real_scrape(tmp_path: Path)
     cert, key = certificates.write(tmp_path)
     (tmp_path / "presence.toml").write_text('[[followups]]\nname = "bye"\nafter = 60\n')
     flags = ["--token-keys", str(keys), "--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0"]
-    flags += ["--config", str(tmp_path / "presence.toml"), "--workers", "2"]
+    flags += ["--config", str(tmp_path / "presence.toml"), "--workers", "2", "--rooms", "open"]
     limited = ("--maxmemory", "4gb")  # as in redis.conf
     expressions = [*(alert.expression for alert in alerts()), *queries()]
     asked_for = {name for each in expressions for name in re.findall(r"\bpresence_[a-z_]+", each)}

@@ -57,5 +57,6 @@ def test_one_subscription_and_no_thread_serve_the_watches_of_all_shards(shards: 
             assert max(each.threads for each in (idle, watching, after, asking)) <= MOST_THREADS
             assert asking.clients <= ASKING_CONNECTIONS
             assert watching.clients <= WATCHING_CONNECTIONS
-            assert watching.descriptors <= idle.descriptors + 4
+            # An idle worker may not have opened all its connections yet when it is looked at.
+            assert watching.descriptors - watching.clients <= idle.descriptors - idle.clients + 2
             assert not server.failures()
