@@ -25,7 +25,7 @@ def run(*words: str) -> str:
 
 
 def test_three_thousand_visits_with_restarts_of_redis(tmp_path: Path) -> None:
-    size = ("--visits", "3000", "--rate", "300", "--users", "900", "--crowd", "40")
+    size = ("--visits", "3000", "--rate", "200", "--users", "900", "--crowd", "40")
     run("benchmarks.soak", *size, "--restart-every", "4", "--events-only", "--out", str(tmp_path))
     found = json.loads((tmp_path / "soak.json").read_text())
     assert found["visits"] == 3000
