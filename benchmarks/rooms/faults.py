@@ -169,7 +169,7 @@ async def _play(
         found.right_after_s = (right_at or time.monotonic()) - began
         await node.settled()
         give_up = time.monotonic() + REST_TIMEOUT_S
-        while (left := _differences(client(), keys, crowd)) and time.monotonic() < give_up:  # noqa: ASYNC110 - Redis tells nobody
+        while (left := _differences(client(), keys, crowd)) and time.monotonic() < give_up:  # noqa: ASYNC110 - Redis sends no event
             await trio.sleep(SAMPLE_S)
         found.broken += [f"{left:,} rooms have other members than the sessions say"] if left else []
         nursery.cancel_scope.cancel()

@@ -47,7 +47,7 @@ async def _play(redis: LocalRedis, keys: Keys, python: str, users: int) -> Silen
 
     async def wait_until_count(wanted: int) -> None:
         with trio.fail_after(TIMEOUT_S):
-            while count() != wanted:  # noqa: ASYNC110 - Redis tells nobody
+            while count() != wanted:  # noqa: ASYNC110 - Redis sends no event
                 await trio.sleep(POLL_S)
 
     node: Any = InProcessNode(redis.url, keys, users, IDLE_TIMEOUT_S, rooms="open")
@@ -61,7 +61,7 @@ async def _play(redis: LocalRedis, keys: Keys, python: str, users: int) -> Silen
             live.clear()
             nursery.start_soon(node.ticker.run)
             with trio.fail_after(IDLE_TIMEOUT_S + 3 * TICK_S + TIMEOUT_S):
-                while len(node.engine.registry) == users:  # noqa: ASYNC110 - it looks on and disturbs nothing
+                while len(node.engine.registry) == users:  # noqa: ASYNC110 - it only observes the node
                     await trio.sleep(0.001)
                 began = time.monotonic()
                 while node.engine.registry:  # noqa: ASYNC110 - as above

@@ -2,8 +2,8 @@
 
 What a slice of work has for one session goes out together, and is encoded once for all who are shown the
 same. A session that has not taken earlier bytes, or is quiet (`presence.core.quiet_sessions`), is *behind*:
-it is told nothing more until it can take it, and then the whole state of each room that it has missed
-something of. So nothing waits for a slow client, and a room has one telling at a time.
+it is sent nothing more until it can take it, and then the whole state of each room of which it has missed a
+change. So nothing waits for a slow client, and of each room one version at a time is on its way.
 
 Tests: `tests/watching/test_watched_rooms.py`.
 """
@@ -42,7 +42,7 @@ class RoomPushes:
         rooms_of: returns the rooms that a session watches.
         shown: returns what selects the members that a session is shown: `sorted` if it is shown all.
         told: called when all sessions that can take it were told a version of a room.
-        quiet: sessions that are told with their next packet; this class adds to its `holding`.
+        quiet: sessions that are sent changes after their next packet; this class adds to its `holding`.
         faults: contains errors.
 
     Attributes:
@@ -66,7 +66,7 @@ class RoomPushes:
         self._quiet = quiet
         self._faults = faults
         self._tellings: deque[RoomTelling] = deque()
-        self._ready: dict[Session, None] = {}  # those behind that are told next, in order
+        self._ready: dict[Session, None] = {}  # those that were behind and are next, in order
         self._filled = TrioWakeEvent()
         self.behind: set[Session] = set()
         self.sent = self.put_off = self.held = 0

@@ -1,8 +1,9 @@
 """When rooms that are watched have their turns: each is read then, and told to those who watch it.
 
 A room that has changed has its turn immediately, or, if it just had one, after a pause: a longer one if it is
-large. A turn waits until the room is told what its last turn has found. A room of which no change is known is
-read every `REREAD_S`, and all rooms are when hints of changes may have been lost, both at a pace.
+large. A turn waits until the sessions that watch the room have been sent what its last turn found. A room of
+which no change is known is read every `REREAD_S`, and all rooms are when hints of changes may have been lost,
+both at a pace.
 
 Tests: `tests/watching/test_watched_rooms.py`.
 """
