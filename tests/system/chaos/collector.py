@@ -16,7 +16,7 @@ from presence.store.redis_client import RedisError
 from presence.subscriber import Gap, Offline, Online, Snapshot, follow_sync, subscribe_sync
 from presence.subscriber.events import ZERO_ID, read_entry
 from tests.system.chaos.plan import Place
-from tests.system.chaos.rooms import room_entry
+from tests.system.chaos.rooms import RoomEntry, room_entry
 from tests.system.chaos.truth import DATA_LOSSES, DataLoss, SavedState, StreamItem, Trouble
 
 POLL_INTERVAL_S = 0.05
@@ -70,6 +70,12 @@ class Collector:
                 count += 1
             items, self._items = self._items[:count], self._items[count:]
         return items
+
+    def untaken_of_rooms(self) -> list[RoomEntry]:
+        """Read the streams, and return the entries of rooms that were not taken yet."""
+        with self._lock:
+            self._read()
+            return [each for each in self._items if isinstance(each, RoomEntry)]
 
     @contextlib.contextmanager
     def writes_paused(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from loadtest.checker import Broken
@@ -46,6 +46,23 @@ class ToldRooms(NamedTuple):
 
     occupied: frozenset[str]
     members: dict[str, frozenset[str]]
+
+
+def told_after(told: ToldRooms, entries: Iterable[RoomEntry]) -> ToldRooms:
+    """Return what the streams have said after these entries; `told` may have some of them already."""
+    occupied, members = {*told.occupied}, {room: {*uids} for room, uids in told.members.items()}
+    for each in entries:
+        uids = members.setdefault(each.room, set())
+        match each.type:
+            case "occupied":
+                occupied.add(each.room)
+            case "vacated":
+                occupied.discard(each.room)
+            case "joined":
+                uids.add(each.uid)
+            case _:
+                uids.discard(each.uid)
+    return ToldRooms(frozenset(occupied), {room: frozenset(uids) for room, uids in members.items() if uids})
 
 
 class RoomEntries:

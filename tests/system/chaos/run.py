@@ -31,7 +31,13 @@ from tests.system.chaos.misreports import LATE_S, MISREPORTS, Misreporter
 from tests.system.chaos.nodes import ChaosNode, Clustered, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, MIN_ACTING_S, ChaosFault, Place, Storm
 from tests.system.chaos.report import SETTLE_TIMEOUT_S, ChaosResult, Options, measure
-from tests.system.chaos.rooms import ROOM_FLAGS, ProjectorProcess, recorded_members, stored_members
+from tests.system.chaos.rooms import (
+    ROOM_FLAGS,
+    ProjectorProcess,
+    recorded_members,
+    stored_members,
+    told_after,
+)
 from tests.system.chaos.truth import DeviceLogin, Trouble, UserBan
 
 JUDGE_INTERVAL_S = 1.0  # between two looks of the judge
@@ -44,7 +50,7 @@ BAN_INTERVAL_S = 1.0
 NO_SESSIONS: Mapping[str, Any] = {"sessions": ()}
 AGREEMENT_TIMEOUT_S = 3.0  # to find a moment without a change
 CONVERGED_POLL_S = 0.1
-ROOMS_TIMEOUT_S = 8.0  # beyond a lease of a projector, its back-off, and the lag of the judge
+ROOMS_TIMEOUT_S = 8.0  # beyond a lease of a projector, and its back-off
 LOGGED_PER_RULE = 5  # broken promises of a rule; the others are counted
 LATE_SHARE = 0.05
 GONE_S = 15.0  # in which those come back who stayed away for longer than a node's death takes
@@ -280,7 +286,9 @@ class ChaosRun:
             return []
         stored = stored_members(self._data.client_of, self._keys)
         recorded = recorded_members(self._data.client_of, self._keys)
-        told, occupied = self._judge.rooms.snapshot().members, self._judge.rooms.snapshot().occupied
+        # Users still come back in a calm, and the judge is late on purpose.
+        untaken = self._collector.untaken_of_rooms()
+        occupied, told = told_after(self._judge.rooms.snapshot(), untaken)
         different: list[object] = [
             (room, stored.get(room), recorded.get(room))
             for room in sorted({*stored, *recorded})
