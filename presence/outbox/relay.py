@@ -64,6 +64,8 @@ class RelayCallbacks:
     # notices of other nodes and operators about sessions of this node, each at least once
     notices: Callable[[Sequence[NodeNotice]], None]
     new_node_id: Callable[[], str]  # returns a new id, after this node was fenced
+    # Redis has lost writes, or another server has taken its place: subscriptions may be left with the old one
+    gone_back: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -308,6 +310,7 @@ class Relay:
         superseded: list[Superseded] = []
         failures: Failures = []
         failed: list[ShardWriter] = []
+        has_gone_back = False
         for (writer, step), answer in zip(planned, answers, strict=True):
             if not isinstance(answer, Reply):
                 failures.append(answer)
@@ -315,7 +318,9 @@ class Relay:
                 writer.answer_lost()
                 continue
             if node == self.node:  # else the opening under the new id will tell what was applied
+                rollbacks = writer.rollbacks
                 superseded += writer.accept_reply(step, answer)
+                has_gone_back = has_gone_back or writer.rollbacks > rollbacks
                 if isinstance(step, Batch) and answer.status is ReplyStatus.OK:
                     self._counters.batches += 1
                     self._counters.items += len(step.items)
@@ -323,6 +328,8 @@ class Relay:
         self._failed(failed, sent_at)
         if superseded:
             self.callbacks.superseded(superseded)
+        if has_gone_back:
+            self.callbacks.gone_back()
         return failures
 
     async def _linger(self) -> None:

@@ -17,7 +17,7 @@ import trio
 
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.outage import Outage
-from presence.common.runtime import LoopCaller
+from presence.common.runtime import LoopCaller, WakeEvent
 from presence.messaging.message_bus import ConfirmationReport, Delivery
 from presence.outbox.replies import NodeNotice
 from presence.server.answer_queue import QUESTION_WORK
@@ -49,7 +49,7 @@ class ControlSubscription(Protocol):
 
 
 class ControlListener:
-    """Listens to the channel of a node, and follows changes of its id.
+    """Listens to the channel of a node, and follows changes of its id and failovers of Redis.
 
     Args:
         node: gets notices, erasures and news of bans.
@@ -103,7 +103,9 @@ class ControlListener:
         try:
             with self._running:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._follow_id)
+                    nursery.start_soon(self._listen_anew, self._node.renamed)
+                    # A primary that was replaced may keep the connection, and nothing is published there.
+                    nursery.start_soon(self._listen_anew, self._node.gone_back)
                     while True:
                         with trio.CancelScope() as self._listening:
                             await self._listen()
@@ -114,9 +116,9 @@ class ControlListener:
         """Stop listening, so that senders of messages get an error: no session is left to deliver to."""
         self._running.cancel()
 
-    async def _follow_id(self) -> None:
+    async def _listen_anew(self, reason: WakeEvent) -> None:
         while True:
-            await self._node.renamed.wait(math.inf)
+            await reason.wait(math.inf)
             self._listening.cancel()
 
     async def _listen(self) -> None:

@@ -436,6 +436,22 @@ async def test_a_node_that_slept_for_days_registers_under_a_new_id_as_after_a_fe
     assert relaying.relay.writers[0].rollbacks == 0
 
 
+async def test_it_is_told_when_redis_has_gone_back_and_not_at_the_first_opening(clock: MockClock) -> None:
+    told: list[float] = []
+    callbacks = RelayCallbacks(
+        lambda _: None, lambda _: None, lambda: "second", lambda: told.append(trio.current_time())
+    )
+    relaying = Relaying(callbacks=callbacks)
+    async with trio.open_nursery() as nursery:
+        await relaying.run(nursery)
+        await trio.sleep(2 * PROBE_INTERVAL_S)
+        assert not told
+        relaying.fake.counters.clear()  # Redis lost all
+        await until(lambda: len(relaying.fake.counters) == 3)
+        assert told
+        nursery.cancel_scope.cancel()
+
+
 # Outages, of one shard or of all
 
 

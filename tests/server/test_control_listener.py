@@ -113,11 +113,24 @@ async def test_a_login_elsewhere_ends_the_old_connection_after_the_channel_was_c
         assert await pair.displace(first) < AT_ONCE_S
 
 
+async def test_the_channel_is_subscribed_anew_after_redis_has_gone_back(redis_server: EmbeddedRedis) -> None:
+    def listener(pair: Pair) -> int:
+        found: Any = pair.client.client_list(_type="pubsub")
+        return max((int(each["id"]) for each in found), default=0)
+
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.is_subscribed(0) and pair.is_subscribed(1))
+        before = listener(pair)
+        pair.client.flushall()
+        await until(lambda: listener(pair) > before and pair.is_subscribed(0) and pair.is_subscribed(1))
+
+
 class FakeNode:
     """The parts of a node that `ControlListener` uses."""
 
     def __init__(self) -> None:
         self.renamed = TrioRuntime().wake_event()
+        self.gone_back = TrioRuntime().wake_event()
         self.relay = SimpleNamespace(node="n1")
         self.notices: list[NodeNotice] = []
         self.faults = Faults()

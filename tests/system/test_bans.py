@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from loadtest.redis_sentinel import SentinelSetup
-from loadtest.servers import PRESENCE, PresenceServer
+from loadtest.servers import PRESENCE, LocalRedis, PresenceServer
 from presence.ops import ban
 from presence.protocol import Code, Kind
 from presence.reader import PresenceReader
 from presence.store.embedded import find_binary
 from presence.store.redis_client import RedisError
 from tests.store.servers import Server as Redis
+from tests.support.proxy import Proxy
 from tests.support.redis_cluster import Cluster
 from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
@@ -27,6 +28,7 @@ from tests.support.waiting import wait_for
 
 FLAGS = ("--workers", "2", "--idle-timeout", "8")
 AT_ONCE_S = 1.0
+RECOVERED_S = 5.0  # after a failover; the table is read each minute in any case
 LOGINS = 40  # over several periods of the accept rotation: each worker gets some
 
 
@@ -39,7 +41,7 @@ def redis() -> Iterator[Redis]:
         yield redis
 
 
-def command(redis: Redis, *words: str) -> Any:
+def command(redis: Redis | LocalRedis, *words: str) -> Any:
     done = subprocess.run(
         [sys.executable, *PRESENCE, *words, "--json", "--redis", redis.url],
         capture_output=True,
@@ -56,6 +58,30 @@ def refused_everywhere(server: PresenceServer, uid: str) -> bool:
         swarm.run(5, until=lambda: all(client.received for client in swarm.clients))
         answers = [client.received[0] for client in swarm.clients]
     return all(each.kind == Kind.ERROR and each.payload["code"] == Code.BANNED for each in answers)
+
+
+def test_a_ban_takes_effect_after_a_failover_that_left_the_old_primary_running() -> None:
+    """Nobody closes the connections to it, and nothing that the new one publishes arrives there."""
+    with (
+        LocalRedis() as old,
+        LocalRedis() as new,
+        Proxy(old.path) as path,
+        Proxy(old.path) as way,
+    ):
+        new.client.replicaof(*way.address)
+        assert wait_for(lambda: new.client.info("replication")["master_link_status"] == "up")
+        with running_server("--redis", path.url, *FLAGS) as server, Swarm(server.address, beat_s=2) as swarm:
+            clients = swarm.log_in(["ann", "bob"])
+            swarm.run(5, until=swarm.logged_in)
+            new.client.replicaof("NO", "ONE")
+            path.retarget(new.path)
+            way.blackhole()
+            old.client.replicaof(*way.address)
+            swarm.run(RECOVERED_S)
+            command(new, "ban", "ann")
+            swarm.run(AT_ONCE_S, until=lambda: clients[0].is_closed)
+            assert clients[0].is_closed
+            assert not clients[1].is_closed
 
 
 def test_bans_count_at_all_workers_and_outlive_restarts_and_outages(redis: Redis) -> None:
