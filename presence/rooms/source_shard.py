@@ -125,7 +125,6 @@ class SourceShard:
     def __init__(self, shard: int, shards: int, counters: RoomCounters) -> None:
         self.shard = shard
         self.due = 0.0
-        self.walk = b""
         self.rooms = self.members = 0
         self.lag_s = self.passed_on_at = 0.0
         self.news: list[tuple[bool, dict[str, Any]]] = []
@@ -151,6 +150,7 @@ class SourceShard:
         self._page_at = self._checkpoint_at = 0.0
         self._since_checkpoint = 0
         self._walk_due = False
+        self.walk = b""
         self._walked = b""  # the last `walk` that is complete
         self._sent: set[str] = set()  # what this run has sent to all room shards
         self._failed = False  # whether one did not get it

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from presence.rooms import script_calls
+from presence.rooms.counters import RoomCounters
 from presence.rooms.script_calls import ITEM, project_call
+from presence.rooms.source_shard import SourceShard
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
@@ -328,6 +330,14 @@ def test_6_a_rebuild_may_be_wanted_and_goes_on_after_a_crash(world: World) -> No
         assert b"rebuild" not in state
         assert state[b"rebuilds"] == b"1"
         assert state[b"walked"] == world.client.hget(world.keys.room_sources(shard), "walk")
+
+
+def test_6_a_comparison_that_was_wanted_is_forgotten_with_the_rest() -> None:
+    """Or it would be noted as complete in a Redis that has lost its data, and the wish."""
+    source = SourceShard(0, 1, RoomCounters())
+    source.walk = b"please"
+    source.process([b"lost"], 0.0, {})
+    assert not source.walk
 
 
 def test_6_members_are_compared_for_each_rebuild_by_itself(world: World) -> None:
