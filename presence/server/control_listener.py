@@ -4,6 +4,8 @@ Notices only arrive faster this way: they are also in the node's inbox, which th
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
 lost is not delivered, and its sender gets an error. Changes of bans, rosters and rooms may be missed, too, so
 the table of bans, and the rosters and rooms that sessions watch, are read again after each subscription.
+When Redis has gone back or was replaced it is subscribed anew: a former primary may keep the connection, and
+nothing that the new one publishes arrives there.
 Under load the channel is read in batches, because a turn costs as much as a dozen deliveries. Questions of
 operators also arrive here; `presence.server.answer_queue` answers them.
 """
@@ -104,7 +106,6 @@ class ControlListener:
             with self._running:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._listen_anew, self._node.renamed)
-                    # A primary that was replaced may keep the connection, and nothing is published there.
                     nursery.start_soon(self._listen_anew, self._node.gone_back)
                     while True:
                         with trio.CancelScope() as self._listening:
