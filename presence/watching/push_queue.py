@@ -133,9 +133,9 @@ class PushQueue:
         self._last: dict[str, _Change] = {}  # the queued change of each user
         self._turn: _Turn | None = None
         self._number = 0  # of the latest change
-        # Of users with queued changes, the sessions that were told a state later than one of these, and the
+        # Of users with queued changes, the sessions that were sent a state later than one of these, and the
         # number of the latest change then: it and those before it are no news for them.
-        self._told: dict[str, dict[Session, int]] = {}
+        self._sent_later: dict[str, dict[Session, int]] = {}
         self._deferred: dict[Session, dict[str, bytes]] = {}
         self._released: dict[Session, None] = {}  # sessions whose deferred changes go out next, in order
         self._filled = trio.Event()
@@ -217,12 +217,12 @@ class PushQueue:
             due = sessions[-left:]
             del sessions[-left:]
             left -= max(1, len(due))
-            told = self._told.get(change.uid)
+            sent_later = self._sent_later.get(change.uid)
             for session in due:
                 # The session may have ended, or its watch been answered anew, since it was listed.
                 if turn is listed_before and not self._watches.has(session, change.uid):
                     continue
-                if told is None or told.get(session, 0) < change.number:
+                if sent_later is None or sent_later.get(session, 0) < change.number:
                     form = _ROWS * session.features.batch + _DEVICES * (session in with_devices)
                     packet = packets[form]
                     if packet is None:
@@ -237,7 +237,7 @@ class PushQueue:
     def _next(self) -> _Turn | None:
         if self._turn is None or not self._turn.sessions:
             if self._turn is not None and self._turn.change.uid not in self._last:
-                self._told.pop(self._turn.change.uid, None)
+                self._sent_later.pop(self._turn.change.uid, None)
             self._turn = None
             if self._queue:
                 change = self._queue.popleft()
@@ -252,7 +252,7 @@ class PushQueue:
     def _send_to(self, session: Session, frames: _Frames) -> None:
         deferred = self._deferred.get(session)
         is_held = session in self._quiet.sessions
-        taken = 0 if deferred is not None or is_held else self._offer(session, frames)
+        taken = 0 if deferred is not None or is_held else self._offer_frames(session, frames)
         if taken == len(frames) or session.transport is None:
             return
         if deferred is None:
@@ -274,13 +274,13 @@ class PushQueue:
         self._deferred_bytes += len(frame) - len(deferred.get(uid, b""))
         deferred[uid] = frame
 
-    def tell(self, session: Session, changes: Iterable[tuple[str, WatchedState, Code]]) -> int:
+    def offer(self, session: Session, changes: Iterable[tuple[str, WatchedState, Code]]) -> int:
         """Offer a session changes that concern no other; return how many it took: they are not deferred."""
         frames: _Frames = []
         for uid, state, code in changes:
             shown = state if session in self.with_devices else state.without_devices()
             frames.append((uid, self._encoded(uid, shown, code.reason, rows=session.features.batch)))
-        return self._offer(session, frames)
+        return self._offer_frames(session, frames)
 
     def all_sent(self, session: Session) -> None:
         """Send deferred changes to a connection that has taken everything sent before."""
@@ -289,7 +289,7 @@ class PushQueue:
         if deferred is None:
             return
         frames = list(deferred.items())
-        taken = self._offer(session, frames)
+        taken = self._offer_frames(session, frames)
         is_left = taken < len(frames) and session.transport is not None
         gone = frames[:taken] if is_left else frames
         self._deferred_bytes -= sum(len(frame) for _, frame in gone)
@@ -312,7 +312,7 @@ class PushQueue:
             with self._faults.contained("push", partial(self._faults.disconnect, session)):
                 self.all_sent(session)
 
-    def _offer(self, session: Session, frames: _Frames) -> int:
+    def _offer_frames(self, session: Session, frames: _Frames) -> int:
         """Offer packets to a connection, several per write; return how many it took."""
         if len(frames) == 1 and frames[0][1] and session.transport is not None:
             taken = int(session.transport.try_send(session.handle, frames[0][1]))
@@ -343,21 +343,21 @@ class PushQueue:
         state = self._latest(uid)
         if state is None:
             return b""
-        self._note_told(session, uid)  # or a change that is still queued would follow it
+        self._note_sent(session, uid)  # or a change that is still queued would follow it
         if session not in self.with_devices:
             state = state.without_devices()
         reason = state.reason or reason_for(state)
         return self._encoded(uid, state, reason, rows=session.features.batch)
 
     def answered(self, session: Session, uids: Collection[str]) -> None:
-        """Note that a session is told the states of users now: changes until now are no news for it."""
+        """Note that a session is sent the states of users now: changes until now are no news for it."""
         self.discard(session, uids)
         for uid in uids:
-            self._note_told(session, uid)
+            self._note_sent(session, uid)
 
-    def _note_told(self, session: Session, uid: str) -> None:
+    def _note_sent(self, session: Session, uid: str) -> None:
         if uid in self._last or (self._turn is not None and self._turn.change.uid == uid):
-            self._told.setdefault(uid, {})[session] = self._number
+            self._sent_later.setdefault(uid, {})[session] = self._number
 
     def discard(self, session: Session, uids: Iterable[str] | None = None) -> None:
         """Discard deferred changes of these users; None for all users."""

@@ -1,4 +1,4 @@
-"""When rooms that are watched have their turns: each is read then, and told to those who watch it.
+"""When rooms that are watched have their turns: each is read then, and pushed to the sessions that watch it.
 
 A room that has changed has its turn immediately, or, if it just had one, after a pause: a longer one if it is
 large. A turn waits until the sessions that watch the room have been sent what its last turn found. A room of
@@ -87,7 +87,7 @@ class RoomTurns:
             name = next(iter(self._due))
             del self._due[name]
             room = self.rooms[name]
-            if room.is_told:
+            if room.is_pushing:
                 room.is_put_off = True
             else:
                 room.is_scheduled = False
@@ -106,9 +106,9 @@ class RoomTurns:
         room.next_turn_at = trio.current_time() + jittered(RETRY_S)
         self.schedule(room)
 
-    def told(self, room: WatchedRoom) -> None:
-        """Note that a room was told what its last turn has found."""
-        room.is_told = False
+    def pushed(self, room: WatchedRoom) -> None:
+        """Note that what the last turn of a room has found was sent to all sessions that could take it."""
+        room.is_pushing = False
         if room.is_put_off and self.rooms.get(room.name) is room:
             self._make_due(room)
         room.is_put_off = False

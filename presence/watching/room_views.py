@@ -1,9 +1,9 @@
-"""What a worker knows of a room that clients watch, and the rows that tell them. Pure.
+"""What a worker knows of a room that clients watch, and the rows that clients are sent. Pure.
 
 A room has a version, which rises with each change that a read finds. Of each session that watches it, the
-version that it was sent last is known. Versions are *told* to all sessions together, at the pace of the room:
-a session that has the version told before gets the difference to it, any other that is behind gets the whole
-state. So no session needs a queue of its own: whatever it has missed, one row is enough.
+version that it was sent last is known. Versions are *pushed* to all sessions together, at the pace of the
+room: a session that has the version pushed before gets the difference to it, any other that is behind gets
+the whole state. So no session needs a queue of its own: whatever it has missed, one row is enough.
 
 Tests: `tests/watching/test_room_views.py`.
 """
@@ -46,13 +46,13 @@ class WatchedRoom:
     look: RoomLook = NOBODY
     version: int = NOTHING_SENT
     packed: bytes = b""  # the row of the whole `look`, once it was needed
-    told: RoomLook = NOBODY
-    told_version: int = NOTHING_SENT
+    pushed: RoomLook = NOBODY
+    pushed_version: int = NOTHING_SENT
     watchers: dict[Session, int] = field(default_factory=dict)  # with the version that each was sent last
     waiting: int = 0  # requests that wait for it
-    next_turn_at: float = 0.0  # when it may be told again
+    next_turn_at: float = 0.0  # when it may be read again
     is_scheduled: bool = False  # a turn is due, or will be
-    is_told: bool = False  # a telling is under way,
+    is_pushing: bool = False  # a push is under way,
     is_put_off: bool = False  # and the turn that is due waits for its end
 
     def update(self, look: RoomLook) -> bool:
@@ -62,21 +62,21 @@ class WatchedRoom:
         self.look, self.packed = look, b""
         self.version += 1
         if not self.watchers:
-            self.told, self.told_version = look, self.version
+            self.pushed, self.pushed_version = look, self.version
         return True
 
-    def telling(self) -> "RoomTelling | None":
-        """Let the present version be the one that is told; return how, or None if it is told already."""
-        if self.version == self.told_version:
+    def next_push(self) -> "RoomPush | None":
+        """Return the push of the present version, which counts as pushed then; None if it does already."""
+        if self.version == self.pushed_version:
             return None
-        before, before_version = self.told, self.told_version
-        telling = RoomTelling(self, self.look, self.version, before, before_version, [*self.watchers])
-        self.told, self.told_version = self.look, self.version
-        return telling
+        before, before_version = self.pushed, self.pushed_version
+        push = RoomPush(self, self.look, self.version, before, before_version, [*self.watchers])
+        self.pushed, self.pushed_version = self.look, self.version
+        return push
 
 
 @dataclass(eq=False, slots=True)
-class RoomTelling:
+class RoomPush:
     """One version of a room on its way to all sessions that watch it."""
 
     room: WatchedRoom
@@ -84,11 +84,11 @@ class RoomTelling:
     version: int
     before: RoomLook
     before_version: int
-    left: list[Session] = field(default_factory=list)  # those still to be told
+    remaining: list[Session] = field(default_factory=list)  # those that were not sent it yet
     packed: dict[tuple[bool, bool], bytes] = field(default_factory=dict)  # rows by form; b"": no news
 
     def row(self, *, is_next: bool, shown: Shown) -> RoomRow | None:
-        """Return the row for a session, None if it is no news; `is_next`: it has the version told before."""
+        """Return the row for a session, None if it is no news; `is_next`: it has the version before."""
         name, count, members, before = self.room.name, self.look.count, self.look.members, self.before
         if not is_next:
             return whole_row(name, self.look, shown)

@@ -135,8 +135,8 @@ class RosterChanges:
         wanted = [uid for uid in watch.wanted if uid not in set(hidden)]
         latest = [(uid, self._shards.latest(uid)) for uid in wanted]
         states = [(uid, state, Code.WATCHED) for uid, state in latest if state is not None]
-        told = self._tell(follower, states)
-        wanted = [uid for uid, _, _ in states[:told]]
+        taken = self._offer(follower, states)
+        wanted = [uid for uid, _, _ in states[:taken]]
         with self._faults.contained("watch", partial(self._faults.disconnect, session)):
             self._pushes.answered(session, wanted)
             self._watches.add(session, wanted)
@@ -193,7 +193,7 @@ class RosterChanges:
     def _remove(self, follower: RosterFollower, uids: Sequence[str]) -> bool:
         """End watches of users that the roster has lost; return whether all ended."""
         session, some = follower.session, uids[:MAX_ROSTER_CHANGES_PER_TURN]
-        gone = some[: self._tell(follower, [(uid, WatchedState(REMOVED), Code.REMOVED) for uid in some])]
+        gone = some[: self._offer(follower, [(uid, WatchedState(REMOVED), Code.REMOVED) for uid in some])]
         self._pushes.discard(session, gone)
         self._users.hold_again(session)
         self._users.drop_unwanted(self._watches.remove(session, gone))
@@ -207,7 +207,7 @@ class RosterChanges:
         session, some = follower.session, [*uids[:MAX_ROSTER_CHANGES_PER_TURN]]
         if self._visibility is not None and (hidden := self._visibility.hidden(session, some)):
             hidden = hidden[
-                : self._tell(follower, [(uid, WatchedState(HIDDEN), Code.NOT_ALLOWED) for uid in hidden])
+                : self._offer(follower, [(uid, WatchedState(HIDDEN), Code.NOT_ALLOWED) for uid in hidden])
             ]
             self.followed.keep(follower, skipped=follower.skipped.union(hidden))
             if follower.is_put_off:
@@ -229,14 +229,14 @@ class RosterChanges:
         else:
             self.followed.again(session)
 
-    def _tell(self, follower: RosterFollower, changes: Sequence[tuple[str, WatchedState, Code]]) -> int:
-        """Send a session changes of its roster; return how many it took. The others are put off."""
+    def _offer(self, follower: RosterFollower, changes: Sequence[tuple[str, WatchedState, Code]]) -> int:
+        """Offer a session changes of its roster; return how many it took. The others are put off."""
         session = follower.session
         if session in self._quiet.sessions:
-            told = 0
+            taken = 0
             self._quiet.holding.add(session)
         else:
-            told = self._pushes.tell(session, changes)
-        if told < len(changes):
+            taken = self._pushes.offer(session, changes)
+        if taken < len(changes):
             follower.is_put_off = True
-        return told
+        return taken

@@ -234,12 +234,12 @@ class Watching:
     def all_sent(self, session: Session) -> None:
         self._pushes.all_sent(session)
         self._rosters.again(session)
-        self._rooms.again(session)
+        self._rooms.catch_up(session)
 
     def release_held(self, session: Session) -> None:
         self._pushes.release(session)
         self._rosters.again(session)
-        self._rooms.again(session)
+        self._rooms.catch_up(session)
 
     def rosters_changed(self, uids: Iterable[str] | None) -> None:
         """Compare the rosters of users with what their sessions watch; None: all, because some may differ."""

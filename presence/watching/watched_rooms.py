@@ -5,7 +5,7 @@ no harm: a room is read again when hints may have been lost, and now and then in
 Each request reads its rooms, together with those of others, so an answer is never older than its request. A
 watch holds its rooms from the moment that it is taken, so no hint is missed between the read and the answer.
 
-`room_views` has what sessions are told, and `room_pushes` how. Memory: see `WatchedRooms.memory_bytes`.
+`room_views` has what sessions are sent, and `room_pushes` how. Memory: see `WatchedRooms.memory_bytes`.
 
 Tests: `tests/watching/test_watched_rooms.py`.
 """
@@ -88,7 +88,7 @@ class RoomWatchStatistics:
     sessions: int = 0  # that watch rooms
     rooms: int = 0  # that are watched
     watches: int = 0
-    behind: int = 0  # sessions that are told when they can take it
+    behind: int = 0  # sessions that are sent changes when they can take them
     answered: int = 0  # requests that were granted,
     refused: int = 0  # or not,
     full: int = 0  # the latter for lack of memory
@@ -112,13 +112,13 @@ class _Request:
 
 
 class WatchedRooms:
-    """Answers requests about rooms, and tells sessions what changes in those that they watch.
+    """Answers requests about rooms, and pushes changes to the sessions that watch them.
 
     Args:
         source: None: the server has no rooms.
         allows: whether memory is left for a session with so many watches, if all take so many bytes more.
         visibility: whom each client may see; None: all users.
-        quiet: sessions that are told with their next packet.
+        quiet: sessions that are sent changes after their next packet.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class WatchedRooms:
         self._faults = faults
         self._redis = runtime.loop_caller()
         self._turns = RoomTurns()
-        self._pushes = RoomPushes(self._rooms_of, self._shown, self._turns.told, quiet, faults)
+        self._pushes = RoomPushes(self._rooms_of, self._shown, self._turns.pushed, quiet, faults)
         self._by_session: dict[Session, dict[str, WatchedRoom]] = {}
         self._listed: set[Session] = set()  # of these, those that are shown members
         self._pending: dict[Session, list[_Request]] = {}
@@ -290,12 +290,12 @@ class WatchedRooms:
             if (room := self._turns.rooms.get(name)) is not None:
                 self._turns.schedule(room)
 
-    def again(self, session: Session) -> None:
-        """Tell a session soon what it has missed, if it is behind."""
-        self._pushes.again(session)
+    def catch_up(self, session: Session) -> None:
+        """Send a session soon what it has missed, if it is behind."""
+        self._pushes.catch_up(session)
 
     def is_behind(self, session: Session) -> bool:
-        """Whether a session is told of changes when it can take them."""
+        """Whether a session is sent changes when it can take them."""
         return session in self._pushes.behind
 
     def _shown(self, session: Session) -> Shown:
@@ -350,11 +350,11 @@ class WatchedRooms:
                 continue
             if isinstance(found[room.name], RoomLook):
                 self._turns.pause(room)
-                self._pushes.tell(room)
+                self._pushes.push(room)
             else:
                 self._turns.retry(room)
         for room in watched:
-            if room.version != room.told_version:
+            if room.version != room.pushed_version:
                 self._turns.schedule(room)
         for request in requests:
             if not request.is_settled:

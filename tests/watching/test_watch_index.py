@@ -140,4 +140,4 @@ def test_a_watch_gets_each_change_after_its_answer_once_and_none_before(
         for _ in range(100):
             play.step()
         play.drain()
-    assert not play.pushes._told, "forgotten with the changes that it is about"
+    assert not play.pushes._sent_later, "forgotten with the changes that it is about"

@@ -115,8 +115,8 @@ async def hall(*args: Any, **options: Any) -> AsyncIterator[Hall]:
         yield hall
 
 
-def told(line: Line) -> list[list[Any]]:
-    """Return the rows that a client was pushed."""
+def pushed(line: Line) -> list[list[Any]]:
+    """Return the rows that were pushed to a client."""
     packets = line.packets()
     assert {packet.kind for packet in packets} <= {Kind.ROOMS}
     return [row for packet in packets for row in packet.payload["rooms"]]
@@ -138,7 +138,7 @@ async def test_a_watch_is_answered_with_the_rooms_and_changes_follow(autojump_cl
         await at.put_and_wait("lobby", "bob", "cy")
         await at.put_and_wait("empty", "dee")
         await at.put_and_wait("other", "eve")
-        assert told(line) == [["lobby", 2, ["cy"], ["ann"]], ["empty", 1, ["dee"], []]]
+        assert pushed(line) == [["lobby", 2, ["cy"], ["ann"]], ["empty", 1, ["dee"], []]]
         assert at.figure("rooms") == 2
 
 
@@ -149,7 +149,7 @@ async def test_a_query_is_answered_once(autojump_clock: MockClock) -> None:
         answer = await at.ask(asker, line, "lobby", is_query=True)
         assert answer.payload == {"rooms": [["lobby", 1, ["ann"]]]}
         await at.put_and_wait("lobby", "ann", "bob")
-        assert told(line) == []
+        assert pushed(line) == []
         assert (at.figure("rooms"), at.figure("sessions")) == (0, 0)
 
 
@@ -159,9 +159,9 @@ async def test_without_members_clients_get_counts(autojump_clock: MockClock) -> 
         watcher, line = session()
         assert (await at.ask(watcher, line, "lobby")).payload == {"rooms": [["lobby", 1]]}
         await at.put_and_wait("lobby", "bob")
-        assert told(line) == [], "the count is the same"
+        assert pushed(line) == [], "the count is the same"
         await at.put_and_wait("lobby", "bob", "cy")
-        assert told(line) == [["lobby", 2]]
+        assert pushed(line) == [["lobby", 2]]
 
 
 async def test_a_room_over_the_limit_has_a_count_and_its_members_again_when_it_shrinks(
@@ -171,7 +171,7 @@ async def test_a_room_over_the_limit_has_a_count_and_its_members_again_when_it_s
         _, line = await at.watcher("lobby")
         for members in (["ann", "bob"], ["ann", "bob", "cy"], ["ann", "bob", "cy", "dee"], ["ann", "dee"]):
             await at.put_and_wait("lobby", *members)
-        assert told(line) == [
+        assert pushed(line) == [
             ["lobby", 2, ["ann", "bob"], []],
             ["lobby", 3],
             ["lobby", 4],
@@ -222,7 +222,7 @@ async def test_many_rooms_are_read_in_parts_while_hinted_ones_have_their_turn(
         await trio.sleep(SOON_S)
         assert max(map(len, at.rooms.reads)) <= MAX_ROOMS_PER_READ
         assert "lobby" in at.rooms.reads[0]
-        assert told(line) == [["lobby", 1, ["ann"], []]]
+        assert pushed(line) == [["lobby", 1, ["ann"], []]]
 
 
 async def test_an_answer_that_is_too_long_is_completed_by_pushes(
@@ -249,7 +249,7 @@ async def test_an_answer_that_is_too_long_is_completed_by_pushes(
         assert len(pushes) > 2
         await at.put_and_wait("room0", *users(99))
         await at.put_and_wait("room8", *users(99))
-        assert told(line) == [["room0", 99, [], ["u99"]], ["room8", 99, [], ["u99"]]]
+        assert pushed(line) == [["room0", 99, [], ["u99"]], ["room8", 99, [], ["u99"]]]
 
 
 async def test_a_query_that_does_not_fit_is_refused(autojump_clock: MockClock) -> None:
@@ -379,14 +379,14 @@ async def test_without_memory_only_a_few_rooms_are_watched_and_members_are_not_k
         assert answer.payload == {"rooms": [["game", 1]]}
         await at.put_and_wait("lobby", "ann", "cy")
         await at.put_and_wait("game", "bob", "cy")
-        assert told(line) == [["lobby", 2, ["cy"], []], ["game", 2]]
+        assert pushed(line) == [["lobby", 2, ["cy"], []], ["game", 2]]
         answer = await at.ask(watcher, line, *users(OWN_WATCHES - 1, "room"))
         assert answer.payload["code"] == Code.BUSY
         assert answer.payload["retry_after"] > 0
         assert (at.figure("full"), at.figure("unlisted")) == (1, 2)
         at.watching._quota.limit_bytes = PLENTY_BYTES
         await at.put_and_wait("game", "bob")
-        assert told(line) == [["game", 1, ["bob"]]]
+        assert pushed(line) == [["game", 1, ["bob"]]]
 
 
 async def test_watches_of_rooms_count_for_those_of_users_and_all_is_given_back(
@@ -406,14 +406,14 @@ async def test_watches_of_rooms_count_for_those_of_users_and_all_is_given_back(
 # The end of watches
 
 
-async def test_an_unwatched_room_is_told_no_more(autojump_clock: MockClock) -> None:
+async def test_an_unwatched_room_is_pushed_no_more(autojump_clock: MockClock) -> None:
     async with hall() as at:
         watcher, line = await at.watcher("a", "b", "c")
         at.watching.take(watcher, RoomUnwatchRequest(2, ["a", "none"]))
         assert [packet.payload for packet in line.packets()] == [{}]
         for room in "abc":
             await at.put_and_wait(room, "ann")
-        assert [row[0] for row in told(line)] == ["b", "c"]
+        assert [row[0] for row in pushed(line)] == ["b", "c"]
         at.watching.take(watcher, UnwatchRequest(3, ["b"]))
         at.watching.take(watcher, RoomUnwatchRequest(4, []))
         assert at.figure("watches") == 2
@@ -479,12 +479,12 @@ async def test_a_change_during_the_first_read_is_not_missed(
         assert push.payload["rooms"] == [["lobby", 1, ["ann"], []]]
 
 
-async def test_a_hint_without_a_change_tells_nothing(autojump_clock: MockClock) -> None:
+async def test_a_hint_without_a_change_pushes_nothing(autojump_clock: MockClock) -> None:
     async with hall() as at:
         _, line = await at.watcher("lobby")
         at.watching.rooms_changed(["lobby", "lobby", "", "\ufffd"])
         await trio.sleep(SOON_S)
-        assert (told(line), len(at.rooms.reads)) == ([], 2)
+        assert (pushed(line), len(at.rooms.reads)) == ([], 2)
 
 
 async def test_changes_of_a_small_room_are_gathered_shortly(autojump_clock: MockClock) -> None:
@@ -495,18 +495,18 @@ async def test_changes_of_a_small_room_are_gathered_shortly(autojump_clock: Mock
             at.put("lobby", f"u{number}")
             await trio.sleep(0.01)
         await trio.sleep(SOON_S)
-        rows = told(line)
+        rows = pushed(line)
         assert 8 <= len(rows) <= 12
         assert rows[0] == ["lobby", 1, ["u0"], []]
         assert rows[-1][2] == ["u99"]
         assert trio.current_time() - began < 2
 
 
-async def test_a_large_room_is_told_once_a_second(autojump_clock: MockClock) -> None:
+async def test_a_large_room_is_pushed_once_a_second(autojump_clock: MockClock) -> None:
     async with hall() as at:
         _, line = await at.watcher("lobby")
         await at.put_and_wait("lobby", *users(LARGE_ROOM + 1))
-        told(line)
+        pushed(line)
         await trio.sleep(2)
         before = len(at.rooms.reads)
         for number in range(500):
@@ -516,7 +516,7 @@ async def test_a_large_room_is_told_once_a_second(autojump_clock: MockClock) -> 
                 asker, _ = session(f"asker{number}")
                 at.watching.take(asker, RoomQueryRequest(1, ["lobby"]))
         await trio.sleep(1.5)
-        rows = told(line)
+        rows = pushed(line)
         assert 5 <= len(rows) <= 7
         assert rows[-1][2] == ["v499"]
         assert len(at.rooms.reads) - before <= 50 + 7
@@ -529,9 +529,9 @@ async def test_a_room_that_has_grown_large_waits_from_then_on(autojump_clock: Mo
         await trio.sleep(0.005)
         at.put("lobby", *users(LARGE_ROOM + 2))
         await trio.sleep(0.9)
-        assert [row[1] for row in told(line)] == [LARGE_ROOM + 1]
+        assert [row[1] for row in pushed(line)] == [LARGE_ROOM + 1]
         await trio.sleep(0.3)
-        assert [row[1] for row in told(line)] == [LARGE_ROOM + 2]
+        assert [row[1] for row in pushed(line)] == [LARGE_ROOM + 2]
 
 
 async def test_without_hints_rooms_are_read_now_and_then(autojump_clock: MockClock) -> None:
@@ -539,9 +539,9 @@ async def test_without_hints_rooms_are_read_now_and_then(autojump_clock: MockClo
         _, line = await at.watcher("lobby")
         at.rooms.of["lobby"] = {"ann"}
         await trio.sleep(REREAD_S - 2)
-        assert told(line) == []
+        assert pushed(line) == []
         await trio.sleep(4)
-        assert told(line) == [["lobby", 1, ["ann"], []]]
+        assert pushed(line) == [["lobby", 1, ["ann"], []]]
         await trio.sleep(3 * REREAD_S)
         assert 4 <= at.figure("rereads") <= 5
 
@@ -559,7 +559,7 @@ async def test_after_a_loss_of_the_channel_all_rooms_are_read_at_a_pace(autojump
         assert REREADS_PER_S / 2 < at.figure("rereads") - before <= REREADS_PER_S
         await trio.sleep(2 * 2000 / REREADS_PER_S)
         assert at.figure("rereads") - before == 2000
-        assert [told(line) for line in lines] == [[[f"room{number}-49", 1]] for number in range(40)]
+        assert [pushed(line) for line in lines] == [[[f"room{number}-49", 1]] for number in range(40)]
 
 
 async def test_a_room_that_could_not_be_read_is_read_again(autojump_clock: MockClock) -> None:
@@ -569,7 +569,7 @@ async def test_a_room_that_could_not_be_read_is_read_again(autojump_clock: MockC
         await at.put_and_wait("lobby", "ann")
         at.rooms.failure = None
         await trio.sleep(2 * RETRY_S)
-        assert told(line) == [["lobby", 1, ["ann"], []]]
+        assert pushed(line) == [["lobby", 1, ["ann"], []]]
 
 
 # Slow and quiet sessions
@@ -587,9 +587,9 @@ async def test_a_slow_client_gets_the_present_state_when_it_can_take_it(autojump
         line.slow = False
         at.watching.all_sent(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [["lobby", 2, ["cy", "dee"]]]
+        assert pushed(line) == [["lobby", 2, ["cy", "dee"]]]
         await at.put_and_wait("lobby", "dee")
-        assert told(line) == [["lobby", 1, [], ["cy"]]]
+        assert pushed(line) == [["lobby", 1, [], ["cy"]]]
         assert (at.figure("behind"), at.figure("put_off")) == (0, 1)
 
 
@@ -604,7 +604,7 @@ async def test_a_client_that_stays_slow_is_behind_again(autojump_clock: MockCloc
         line.slow = False
         at.watching.all_sent(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [["lobby", 1, ["ann"]]]
+        assert pushed(line) == [["lobby", 1, ["ann"]]]
 
 
 async def test_a_slow_client_holds_up_no_other(autojump_clock: MockClock) -> None:
@@ -614,7 +614,7 @@ async def test_a_slow_client_holds_up_no_other(autojump_clock: MockClock) -> Non
         slow.slow = True
         for number in range(3):
             await at.put_and_wait("lobby", f"u{number}")
-        assert len(told(fast)) == 3
+        assert len(pushed(fast)) == 3
 
 
 async def test_a_quiet_client_gets_the_present_state_with_its_next_packet(autojump_clock: MockClock) -> None:
@@ -627,7 +627,7 @@ async def test_a_quiet_client_gets_the_present_state_with_its_next_packet(autoju
         assert watcher in at.quiet.holding
         at.watching.release_held(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [["lobby", 2, ["ann", "bob"]]]
+        assert pushed(line) == [["lobby", 2, ["ann", "bob"]]]
         assert watcher not in at.quiet.holding
 
 
@@ -663,18 +663,18 @@ async def test_a_client_is_shown_members_whom_it_may_see(autojump_clock: MockClo
         assert answer.payload == {"rooms": [["lobby", 3, ["ann", "watcher"]]]}
         blind, other = await at.watcher("lobby", uid="blind")
         await at.put_and_wait("lobby", "cy", "dee", "ed", "watcher")
-        assert told(line) == [["lobby", 4, ["cy"], ["ann"]]]
-        assert told(other) == [["lobby", 4, [], []]]
+        assert pushed(line) == [["lobby", 4, ["cy"], ["ann"]]]
+        assert pushed(other) == [["lobby", 4, [], []]]
         visibility.set_sight(watcher, seeing("dee"))
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [["lobby", 4, ["dee", "watcher"]]]
+        assert pushed(line) == [["lobby", 4, ["dee", "watcher"]]]
         visibility.set_sight(watcher, seeing("dee", "ed"))  # as the engine does with a pass
         at.watching.take(watcher, WatchRequest(2, [], visibility_pass="a pass"))
         await trio.sleep(SOON_S)
         answer, push = sorted(line.packets(), key=lambda packet: packet.kind)  # both were due
         assert (answer.id, push.payload["rooms"]) == (2, [["lobby", 4, ["dee", "ed", "watcher"]]])
-        assert (blind in at.watching.askers, told(other)) == (True, [])
+        assert (blind in at.watching.askers, pushed(other)) == (True, [])
 
 
 async def test_a_new_token_ends_watches_and_changes_what_is_shown(autojump_clock: MockClock) -> None:
@@ -686,20 +686,20 @@ async def test_a_new_token_ends_watches_and_changes_what_is_shown(autojump_clock
         at.claims[watcher] = RoomClaim(watch=Sight(frozenset({"lobby"})), members=True)
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [["game", None], ["lobby", 1, ["ann"]]]
+        assert pushed(line) == [["game", None], ["lobby", 1, ["ann"]]]
         await at.put_and_wait("game", "cy")
         await at.put_and_wait("lobby", "cy")
-        assert told(line) == [["lobby", 1, ["cy"], ["ann"]]]
+        assert pushed(line) == [["lobby", 1, ["cy"], ["ann"]]]
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [], "nothing is new"
+        assert pushed(line) == [], "nothing is new"
         at.claims[watcher] = RoomClaim(watch=Sight(frozenset({"lobby"})))
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [["lobby", 1]]
+        assert pushed(line) == [["lobby", 1]]
         del at.claims[watcher]
         at.watching.sight_changed(watcher)
-        assert told(line) == [["lobby", None]]
+        assert pushed(line) == [["lobby", None]]
         assert at.figure("rooms") == at.figure("sessions") == 0
 
 
@@ -725,10 +725,10 @@ async def test_a_quiet_client_learns_immediately_what_it_may_not_watch(autojump_
         at.claims[watcher] = RoomClaim("game", members=True)
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [["lobby", None]]
+        assert pushed(line) == [["lobby", None]]
         at.watching.release_held(watcher)
         await trio.sleep(SOON_S)
-        assert told(line) == [["game", 0, []]]
+        assert pushed(line) == [["game", 0, []]]
 
 
 # Many
@@ -756,7 +756,7 @@ async def test_what_many_are_shown_is_encoded_once(
         monkeypatch.setattr(room_pushes, "pack_room_row", pack)
         await at.put_and_wait("lobby", *users(49))
         assert packed == [["lobby", 49, [], ["u49"]]]
-        assert all(told(line) == packed for line in lines)
+        assert all(pushed(line) == packed for line in lines)
 
 
 async def test_rooms_that_change_together_come_in_one_packet(autojump_clock: MockClock) -> None:
@@ -770,7 +770,7 @@ async def test_rooms_that_change_together_come_in_one_packet(autojump_clock: Moc
         assert [row[0] for row in packet.payload["rooms"]] == names
 
 
-async def test_a_session_that_watches_while_a_change_is_told_is_not_told_it_again(
+async def test_a_session_that_watches_while_a_change_is_pushed_is_not_sent_it_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room_pushes, "MAX_PACKETS_PER_SLICE", 1)
@@ -786,4 +786,4 @@ async def test_a_session_that_watches_while_a_change_is_told_is_not_told_it_agai
         assert [packet.id for packet in watchers[0][1].packets()][-1] == 2
         await at.put_and_wait("lobby", "bob")
         for line in (late_line, watchers[0][1], watchers[4][1]):
-            assert told(line)[-1] == ["lobby", 1, ["bob"], ["ann"]]
+            assert pushed(line)[-1] == ["lobby", 1, ["bob"], ["ann"]]

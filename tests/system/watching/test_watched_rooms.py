@@ -28,7 +28,7 @@ ROOMS = [f"room-{number}" for number in range(6)]
 
 
 class Watcher:
-    """A connection that watches rooms, and what it was told of them."""
+    """A connection that watches rooms, and what it was sent of them."""
 
     def __init__(self, address: tuple[str, int], *rooms: str, uid: str = "watcher") -> None:
         self.line = Line(address, protocol.login(uid))
@@ -81,7 +81,7 @@ def test_clients_see_who_joins_and_leaves_and_how_many_there_are(server: Presenc
         bob = Line(server.address, protocol.login("bob", status="invisible", rooms=["lobby"]))
         stack.callback(bob.close)
         ann.ask(protocol.update(status="away"))
-        assert watcher.read(1.0) == [], "who is away, and who is invisible, is not told"
+        assert watcher.read(1.0) == [], "who is away, and who is invisible, is not pushed"
         bob.ask(protocol.update(status="online"))
         watcher.sees("lobby", 2, "ann", "bob")
         bob.ask(protocol.update(status="invisible"))
@@ -237,24 +237,24 @@ def put(rooms: HandMadeRooms, members: dict[str, list[str]]) -> None:
         pipe.execute()
 
 
-def test_a_large_room_is_told_at_most_once_a_second() -> None:
+def test_a_large_room_is_pushed_at_most_once_a_second() -> None:
     with LocalRedis() as redis, PresenceServer(*FLAGS, "--redis", redis.url, "--shards", "1") as server:
         with hand_made(redis) as rooms, ExitStack() as stack:
             put(rooms, {"lobby": [f"u{number}" for number in range(101)]})
             watcher = Watcher(server.address, "lobby")
             stack.callback(watcher.line.close)
-            told: list[float] = []
+            pushed_at: list[float] = []
             began = time.monotonic()
             number = 0
             while time.monotonic() < began + 5.0:
                 number += 1
                 put(rooms, {"lobby": [f"u{each}" for each in range(101 + number)]})
                 if watcher.read():
-                    told.append(time.monotonic())
+                    pushed_at.append(time.monotonic())
             watcher.read(1.5)
-            pauses = [later - earlier for earlier, later in pairwise(told)]
+            pauses = [later - earlier for earlier, later in pairwise(pushed_at)]
             assert watcher.rooms == {"lobby": (101 + number, None)}
-            assert 3 <= len(told) <= 6
+            assert 3 <= len(pushed_at) <= 6
             assert min(pauses) > 0.8
 
 

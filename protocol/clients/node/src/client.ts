@@ -825,7 +825,7 @@ export abstract class BaseClient {
     const apply = (answer: ValueMap): Map<string, UserState> => {
       const states = parseUserStates(answer);
       const since = new Map([...states].filter(([uid]) => isSince(uid)));
-      return this.tell(states, this.watchedUsers.applySnapshot(since, isOwn), sight);
+      return this.reportChanges(states, this.watchedUsers.applySnapshot(since, isOwn), sight);
     };
     return this.request(Kind.WATCH, this.restoration.watchPayload(uids), apply, { signal });
   }
@@ -842,7 +842,7 @@ export abstract class BaseClient {
       }
       const states = parseUserStates(answer);
       const changes = this.watchedUsers.applyRoster(request, states, isOwn);
-      return this.tell(states, changes, sight);
+      return this.reportChanges(states, changes, sight);
     };
     const payload = { ...this.restoration.watchPayload([]), roster: true };
     try {
@@ -883,7 +883,7 @@ export abstract class BaseClient {
   }
 
   /** Emits the changes of an answer that was requested at this `sight`; returns the newest states of its users. */
-  private tell(
+  private reportChanges(
     states: ReadonlyMap<string, UserState>,
     changes: readonly PresenceChanged[],
     sight: number,
