@@ -25,8 +25,8 @@ from presence.store.roster_table import StoredRosters
 from presence.store.script_arguments import Shape
 from presence.store.watch_connection import WatchServers
 from presence.store.watch_reads import StoredStates
+from presence.watching.room_watch_service import RoomSource
 from presence.watching.watch_service import Watching
-from presence.watching.watched_rooms import RoomSource
 
 REDIS_TIMEOUT_S: Final = 5.0  # while Redis loads its data; a server has to be ready or fail within 10 s
 RETRY_INTERVAL_S: Final = 0.25

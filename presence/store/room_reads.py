@@ -24,7 +24,7 @@ _STATUSES: Final = {b"-": "online", b"a": "away", b"b": "busy", b"d": "dnd", b"i
 
 
 class StoredRooms(Scripting):
-    """The rooms in Redis as clients are shown them: see `presence.watching.watched_rooms.RoomReads`."""
+    """The rooms in Redis as clients are shown them: see `presence.watching.room_watch_service.RoomReads`."""
 
     def __init__(self, url: str, keys: Keys) -> None:
         super().__init__(url)

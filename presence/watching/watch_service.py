@@ -7,7 +7,7 @@
 | unwatch | immediately |
 | query | from Redis, see `queries.py` |
 | watch of the roster | when it was read, see `rosters.py`; then like any watch |
-| … and query of rooms | from Redis, see `watched_rooms.py` |
+| … and query of rooms | from Redis, see `room_watch_service.py` |
 
 A watch begins with its answer: what the answer contains is not pushed again, what comes after it is pushed,
 and nothing gets lost in between, because both are decided in the same step. A refused watch watches nothing.
@@ -53,6 +53,7 @@ from presence.watching.pending_watches import (
 )
 from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries, States
+from presence.watching.room_watch_service import RoomSource, RoomWatchService
 from presence.watching.roster_changes import RosterChanges
 from presence.watching.rosters import NoRosters, Rosters
 from presence.watching.shard_placement import WatchedShards
@@ -62,7 +63,6 @@ from presence.watching.user_states import WatchedState
 from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from presence.watching.watch_quota import WatchQuota, bytes_of_watches
-from presence.watching.watched_rooms import RoomSource, WatchedRooms
 
 WATCH_TIMEOUT_S: Final = 5.0
 PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
@@ -155,7 +155,7 @@ class Watching:
             USERS_PER_S, BURST_FACTOR * max(max_watches, UIDS_MAX)
         )
         self._quota = WatchQuota(OWN_WATCHES, memory_bytes)
-        self._rooms = WatchedRooms(
+        self._rooms = RoomWatchService(
             rooms,
             self._has_room_for_rooms,
             visibility=visibility,

@@ -23,11 +23,11 @@ from presence.core.visibility import Visibility
 from presence.protocol import WATCHED_ROOMS_MAX, Code, Kind, Packet
 from presence.protocol.prepacked import pack_room_row
 from presence.protocol.rows import RoomRow
-from presence.watching import room_pushes, watched_rooms
+from presence.watching import room_pushes, room_watch_service
 from presence.watching.room_turns import LARGE_ROOM, REREAD_S, REREADS_PER_S, RETRY_S
 from presence.watching.room_views import RoomLook
+from presence.watching.room_watch_service import MAX_ROOMS_PER_READ, REQUEST_TIMEOUT_S, RoomSource
 from presence.watching.watch_service import OWN_WATCHES
-from presence.watching.watched_rooms import MAX_ROOMS_PER_READ, REQUEST_TIMEOUT_S, RoomSource
 from tests.auth.gates import WordAuthenticator
 from tests.watching.fakes import Line, session
 from tests.watching.test_watch_service import Node, running
@@ -228,7 +228,7 @@ async def test_many_rooms_are_read_in_parts_while_hinted_ones_have_their_turn(
 async def test_an_answer_that_is_too_long_is_completed_by_pushes(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_rooms, "MAX_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr(room_watch_service, "MAX_ANSWER_BYTES", 1_000)
     monkeypatch.setattr(room_pushes, "MAX_PACKET_BYTES", 1_000)
     monkeypatch.setattr(room_pushes, "MAX_ROWS_PER_SESSION", 2)
     async with hall() as at:
@@ -344,7 +344,7 @@ async def test_a_read_that_hangs_is_refused_in_time(
 async def test_requests_that_wait_are_bounded(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_rooms, "MAX_PENDING_ROOMS", 5)
+    monkeypatch.setattr(room_watch_service, "MAX_PENDING_ROOMS", 5)
     async with hall() as at:
         lines = []
         for number in range(3):
@@ -396,7 +396,7 @@ async def test_watches_of_rooms_count_for_those_of_users_and_all_is_given_back(
         empty = at.watching._memory_bytes()
         at.rooms.of["lobby"] = {*users(100)}
         watchers = [await at.watcher("lobby", f"room{number}", uid=f"user{number}") for number in range(5)]
-        assert at.watching._memory_bytes() > empty + 5 * watched_rooms.ROOM_BYTES
+        assert at.watching._memory_bytes() > empty + 5 * room_watch_service.ROOM_BYTES
         for watcher, _ in watchers:
             at.watching.left(watcher)
         assert at.watching._memory_bytes() == empty

@@ -67,13 +67,13 @@ from presence.watching.pending_watches import (
 from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries
 from presence.watching.room_views import RoomLook
+from presence.watching.room_watch_service import MAX_PENDING_ROOMS, RoomSource, RoomWatchService
 from presence.watching.rosters import FollowedRosters, NoRosters
 from presence.watching.shard_view import ShardView
 from presence.watching.user_states import ShardSnapshot, WatchedDevice, WatchedState
 from presence.watching.user_table import UserTable
 from presence.watching.watch_index import Watches
 from presence.watching.watch_service import OWN_WATCHES
-from presence.watching.watched_rooms import MAX_PENDING_ROOMS, RoomSource, WatchedRooms
 from tests.docs.pages import pages
 from tests.store.driving import Hand, end, login
 from tests.support.worlds import World
@@ -220,10 +220,10 @@ def pending_room_requests() -> float:
 
 
 @asynccontextmanager
-async def _hall(allows: Callable[[float, int], bool]) -> AsyncIterator[WatchedRooms]:
+async def _hall(allows: Callable[[float, int], bool]) -> AsyncIterator[RoomWatchService]:
     """Give a worker's watched rooms, each of which has a member."""
     reads: Any = SimpleNamespace(read=lambda names, _: {name: RoomLook(1) for name in names})
-    rooms = WatchedRooms(
+    rooms = RoomWatchService(
         RoomSource(reads, 0, "open", {}),
         allows,
         visibility=None,

@@ -5,7 +5,7 @@ no harm: a room is read again when hints may have been lost, and now and then in
 Each request reads its rooms, together with those of others, so an answer is never older than its request. A
 watch holds its rooms from the moment that it is taken, so no hint is missed between the read and the answer.
 
-`room_views` has what sessions are sent, and `room_pushes` how. Memory: see `WatchedRooms.memory_bytes`.
+`room_views` has what sessions are sent, and `room_pushes` how. Memory: see `RoomWatchService.memory_bytes`.
 
 Tests: `tests/watching/test_watched_rooms.py`.
 """
@@ -68,7 +68,7 @@ class RoomReads(Protocol):
 class RoomSource:
     """Where rooms are, and what clients are shown of them."""
 
-    reads: RoomReads  # used by one `WatchedRooms` only
+    reads: RoomReads  # used by one `RoomWatchService` only
     most_members: int  # of a room that clients are shown; 0: only how many there are
     mode: RoomMode
     claims: Mapping[Session, RoomClaim]  # of the tokens of sessions that have one
@@ -111,7 +111,7 @@ class _Request:
     is_settled: bool = False  # answered, refused or dropped
 
 
-class WatchedRooms:
+class RoomWatchService:
     """Answers requests about rooms, and pushes changes to the sessions that watch them.
 
     Args:
