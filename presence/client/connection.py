@@ -139,13 +139,13 @@ class _Rest(NamedTuple):
         return [], []
 
 
-class _Rooms(NamedTuple):
+class _RoomsLeftOut(NamedTuple):
     """Rooms that the login had to leave out, in parts if the server refuses one of them."""
 
     state: PersistentState
     rooms: list[str]
 
-    def current(self) -> "_Rooms | None":
+    def current(self) -> "_RoomsLeftOut | None":
         wanted = self.state.rooms_to_join()
         rooms = [room for room in self.rooms if room in wanted]
         return self._replace(rooms=rooms) if rooms else None
@@ -161,7 +161,7 @@ class _Rooms(NamedTuple):
         return [], [self._replace(rooms=part) for part in parts]
 
 
-_OwnRequest = _Watches | _WatchedRooms | _Roster | _Pass | _Rest | _Rooms
+_OwnRequest = _Watches | _WatchedRooms | _Roster | _Pass | _Rest | _RoomsLeftOut
 
 
 class OwnRequests:
@@ -329,11 +329,11 @@ class ClientConnection(ClientSession):
         for request in self._left_out():
             self.own_requests.add(request, now)
 
-    def _left_out(self) -> list[_Rest | _Rooms]:
+    def _left_out(self) -> list[_Rest | _RoomsLeftOut]:
         """Return the requests that complete the login; rooms first, because leaving them is seen."""
         state = self.persistent_state
         rooms, rest = state.rooms_to_join(), [_Rest(state)] if state.rest() else []
-        return [_Rooms(state, rooms), *rest] if rooms else [*rest]
+        return [_RoomsLeftOut(state, rooms), *rest] if rooms else [*rest]
 
     def handle_answer(self, packet: Packet, now: float) -> Effects:
         """Handle an answer, and send what has waited for it."""

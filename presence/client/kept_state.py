@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from presence import protocol
 from presence.client.pushes import PresenceChanged, RoomChanged, user_states
-from presence.client.watched_rooms import KnownRooms
+from presence.client.watched_rooms import WatchedRooms
 from presence.client.watched_users import WatchedUsers
 from presence.protocol import HEADER_BYTES, EncodeError, Kind, Packet
 
@@ -43,7 +43,7 @@ class PersistentState:
         self._superseded: dict[int, tuple[set[str], set[str]]] = {}
         self.joined: list[str] | None = None
         self.watches = WatchedUsers()
-        self.watched_rooms = KnownRooms()
+        self.watched_rooms = WatchedRooms()
         self.passes: dict[str, None] = {}  # the newest that the server has taken, in order
 
     @property

@@ -14,7 +14,7 @@ from presence.client.pushes import RoomChanged, RoomState, room_state
 from presence.protocol import WATCHED_ROOMS_MAX, Packet, RoomRow
 
 
-class KnownRooms:
+class WatchedRooms:
     """The watched rooms and their newest known state; pending watch requests are kept by id."""
 
     def __init__(self) -> None:

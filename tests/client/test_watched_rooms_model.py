@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from presence import protocol
 from presence.client import RoomChanged, RoomState, State
 from presence.client.pending import RequestResult
-from presence.client.watched_rooms import KnownRooms
+from presence.client.watched_rooms import WatchedRooms
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import Driven
 
@@ -238,7 +238,7 @@ Method = Callable[..., Any]
 def test_a_planted_fault_is_noticed(
     monkeypatch: pytest.MonkeyPatch, method: str, plant: Callable[[Method], Method]
 ) -> None:
-    monkeypatch.setattr(KnownRooms, method, plant(getattr(KnownRooms, method)))
+    monkeypatch.setattr(WatchedRooms, method, plant(getattr(WatchedRooms, method)))
     enough = settings(
         max_examples=300,
         stateful_step_count=50,
