@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from presence.auth.signing_keys import Key, Keyring, SignatureRefused
-from presence.core.authenticator import NO_ROOM_CLAIM, NO_SIGHT, RoomClaim, Sight
+from presence.core.authenticator import NO_PATTERNS, NO_ROOM_CLAIM, NamePatterns, RoomClaim
 from presence.protocol.constants import ROOMS_MAX, TOKEN_MAX_BYTES, UIDS_MAX
 from presence.protocol.schema import room_complaint, uid_complaint
 
@@ -85,7 +85,7 @@ class Claims(NamedTuple):
 
     uid: str
     expires: float  # Unix seconds, with the leeway added
-    sight: Sight = NO_SIGHT  # whom the user may see, where it counts
+    sight: NamePatterns = NO_PATTERNS  # whom the user may see, where it counts
     roster: str = ""  # uids with a space between two
     rooms: RoomClaim = NO_ROOM_CLAIM  # where it counts
 
@@ -158,21 +158,21 @@ def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
         raise TokenRefused(Reason.EXPIRED, f"it has expired (exp) {wall - expires:.0f} s ago")
     if "nbf" in claims and _moment(claims, "nbf") - rules.leeway_s > wall:
         raise TokenRefused(Reason.NOT_YET, "it is of the future (nbf)")
-    sight = _sight(claims.get("see", [])) if rules.reads_sight else NO_SIGHT
+    sight = _sight(claims.get("see", [])) if rules.reads_sight else NO_PATTERNS
     rooms = _rooms(claims.get("rooms")) if rules.reads_rooms else NO_ROOM_CLAIM
     return Claims(uid, expires, sight, _roster(claims.get("roster")), rooms)
 
 
-def _sight(value: object) -> Sight:
+def _sight(value: object) -> NamePatterns:
     """Return whom a token lets its user see: a list of uids, and of beginnings of uids with a ``*``."""
     if not isinstance(value, list) or not is_sight(value):
         raise TokenRefused(Reason.CLAIMS, "its see is no list of uids, and of beginnings of uids with a *")
     return _names_and_prefixes(value)
 
 
-def _names_and_prefixes(value: list[str]) -> Sight:
+def _names_and_prefixes(value: list[str]) -> NamePatterns:
     prefixes = {each.removesuffix("*") for each in value if each.endswith("*")}
-    return Sight(frozenset(each for each in value if not each.endswith("*")), tuple(sorted(prefixes)))
+    return NamePatterns(frozenset(each for each in value if not each.endswith("*")), tuple(sorted(prefixes)))
 
 
 def _roster(value: object) -> str:

@@ -8,23 +8,23 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from presence.protocol import Code
 
 
-class Sight(NamedTuple):
-    """The users whom a token or a pass lets its user see, or the rooms that it lets its client join or watch.
+class NamePatterns(NamedTuple):
+    """Which users a token or a pass lets its user see, or which rooms it lets its client join or watch.
 
     Attributes:
-        uids: exact ones; the names of rooms.
-        prefixes: beginnings of uids or names; an empty one: all.
+        names: uids, or names of rooms.
+        prefixes: beginnings of these; an empty one: all.
     """
 
-    uids: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
 
-    def includes(self, uid: str) -> bool:
-        """Whether it lets its user see another, or its client join or watch a room."""
-        return uid in self.uids or uid.startswith(self.prefixes)
+    def includes(self, name: str) -> bool:
+        """Whether a name is one of these, or begins with a prefix."""
+        return name in self.names or name.startswith(self.prefixes)
 
 
-NO_SIGHT: Final = Sight()
+NO_PATTERNS: Final = NamePatterns()
 
 
 class RoomClaim(NamedTuple):
@@ -38,8 +38,8 @@ class RoomClaim(NamedTuple):
     """
 
     inside: str = ""
-    join: Sight = NO_SIGHT
-    watch: Sight = NO_SIGHT
+    join: NamePatterns = NO_PATTERNS
+    watch: NamePatterns = NO_PATTERNS
     members: bool | None = None
 
 
@@ -59,7 +59,7 @@ class Granted(NamedTuple):
 
     uid: str
     expires_at: float
-    sight: Sight = NO_SIGHT
+    sight: NamePatterns = NO_PATTERNS
     roster: str = ""
     rooms: RoomClaim = NO_ROOM_CLAIM
 

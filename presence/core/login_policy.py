@@ -17,9 +17,9 @@ from presence.core.authenticator import (
     AuthResult,
     CertificateAuthenticator,
     Granted,
+    NamePatterns,
     Refusal,
     RoomClaim,
-    Sight,
 )
 from presence.core.ban_list import BanList
 from presence.core.registry import Client, Guest, NewSession, Registry, Session, SessionKey
@@ -45,7 +45,7 @@ class LoginGrant(NamedTuple):
     """What an admitted client gets."""
 
     session: NewSession
-    sight: Sight  # whom its user may see
+    sight: NamePatterns  # whom its user may see
     roster: str  # that its token claims, see `Granted`
     rooms: RoomClaim  # of its token
     superseded_code: Code  # for the goodbye to the client of an older session of the same device

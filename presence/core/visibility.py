@@ -14,7 +14,7 @@ from sys import getsizeof
 from typing import Final, NamedTuple
 
 from presence.common.rate_limit import KeyedRateLimiter, spread_over
-from presence.core.authenticator import NO_SIGHT, Authenticator, Granted, Refusal, Sight
+from presence.core.authenticator import NO_PATTERNS, Authenticator, Granted, NamePatterns, Refusal
 from presence.core.deadline_wheel import DeadlineWheel
 from presence.core.registry import Session
 from presence.protocol import Code
@@ -38,14 +38,14 @@ class Pass(NamedTuple):
     """
 
     text: str
-    sight: Sight
+    sight: NamePatterns
     expires_at: float
     size_bytes: int
 
 
-def _bytes_of(text: str, sight: Sight) -> int:
-    names = sum(map(getsizeof, sight.uids)) + sum(map(getsizeof, sight.prefixes))
-    return PASS_BYTES + getsizeof(text) + getsizeof(sight.uids) + getsizeof(sight.prefixes) + names
+def _bytes_of(text: str, sight: NamePatterns) -> int:
+    names = sum(map(getsizeof, sight.names)) + sum(map(getsizeof, sight.prefixes))
+    return PASS_BYTES + getsizeof(text) + getsizeof(sight.names) + getsizeof(sight.prefixes) + names
 
 
 class Visibility:
@@ -63,7 +63,7 @@ class Visibility:
     def __init__(self, authenticator: Authenticator, now: Callable[[], float]) -> None:
         self._authenticator = authenticator
         self._now = now
-        self._sights: dict[Session, Sight] = {}  # those of tokens
+        self._sights: dict[Session, NamePatterns] = {}  # those of tokens
         self._passes: dict[Session, list[Pass]] = {}
         self.pass_bytes = self.passes_full = 0
         self._checks: KeyedRateLimiter[str] = KeyedRateLimiter(PASS_CHECKS_PER_S, PASS_CHECKS_BURST)
@@ -74,7 +74,7 @@ class Visibility:
         """The number of connections that have given a pass."""
         return len(self._passes)
 
-    def set_sight(self, session: Session, sight: Sight) -> None:
+    def set_sight(self, session: Session, sight: NamePatterns) -> None:
         """Set what a new or renewed token says; passes stay."""
         self._sights[session] = sight
 
@@ -87,7 +87,7 @@ class Visibility:
             self._keep(session, [])
 
     def allows(self, session: Session, uid: str) -> bool:
-        if uid == session.uid or self._sights.get(session, NO_SIGHT).includes(uid):
+        if uid == session.uid or self._sights.get(session, NO_PATTERNS).includes(uid):
             return True
         return any(each.sight.includes(uid) for each in self._passes.get(session, ()))
 

@@ -10,7 +10,7 @@ from presence.auth.token_authenticator import TokenAuthenticator, budget_of
 from presence.auth.token_signer import Signer, key_set, make_key
 from presence.auth.tokens import TokenRules
 from presence.common.rate_limit import TokenBucket
-from presence.core.authenticator import NO_ROOM_CLAIM, AuthResult, Granted, Refusal, RoomClaim, Sight
+from presence.core.authenticator import NO_ROOM_CLAIM, AuthResult, Granted, NamePatterns, Refusal, RoomClaim
 from presence.protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
@@ -130,8 +130,8 @@ class WordAuthenticator:
         name, seconds, see, roster, inside, join, watch, *_ = *str(token).split(":"), *[""] * 6
         if not seconds.isdigit() or uid not in (None, name):
             return Refusal(Code.AUTH_FAILED, "no")
-        sight = Sight(frozenset(see.split(",")))
-        may_join, may_watch = (Sight(frozenset(each.split(",")) - {""}) for each in (join, watch))
+        sight = NamePatterns(frozenset(see.split(",")))
+        may_join, may_watch = (NamePatterns(frozenset(each.split(",")) - {""}) for each in (join, watch))
         rooms = RoomClaim(inside.replace(",", " "), may_join, may_watch)
         rooms = NO_ROOM_CLAIM if rooms == NO_ROOM_CLAIM else rooms
         return Granted(name, now + int(seconds), sight, roster.replace(",", " "), rooms)

@@ -14,7 +14,7 @@ from presence.auth.token_signer import CannotSign, key_set
 from presence.auth.tokens import Reason, TokenRefused, TokenRules
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.core.authenticator import NO_ROOM_CLAIM, Granted, RoomClaim, Sight
+from presence.core.authenticator import NO_ROOM_CLAIM, Granted, NamePatterns, RoomClaim
 from presence.protocol.constants import TOKEN_MAX_BYTES, UIDS_MAX
 from presence.server import credentials
 from tests.auth.gates import ALGORITHMS, AUDIENCE, BEGUN, WALL, entry, every_key, keyring, signer, token
@@ -243,15 +243,15 @@ def with_sight(see: object) -> str:
 @pytest.mark.parametrize(
     ("see", "sight"),
     [
-        ([], Sight()),
-        (["bob", "team-*", "eve"], Sight(frozenset({"bob", "eve"}), ("team-",))),
-        (["*"], Sight(prefixes=("",))),
+        ([], NamePatterns()),
+        (["bob", "team-*", "eve"], NamePatterns(frozenset({"bob", "eve"}), ("team-",))),
+        (["*"], NamePatterns(prefixes=("",))),
     ],
 )
-def test_the_claim_see_names_uids_and_prefixes(see: list[str], sight: Sight) -> None:
+def test_the_claim_see_names_uids_and_prefixes(see: list[str], sight: NamePatterns) -> None:
     parsed = tokens.parse(with_sight(see), every_key())
     assert tokens.check(parsed, SEEING, WALL).sight == sight
-    assert tokens.check(parsed, TokenRules((AUDIENCE,)), WALL).sight == Sight()
+    assert tokens.check(parsed, TokenRules((AUDIENCE,)), WALL).sight == NamePatterns()
 
 
 @pytest.mark.parametrize("see", ["bob", None, {}, [7], [""], ["a b"], [["bob"]], ["a{*"], ["x" * 200]])
@@ -327,10 +327,10 @@ def claimed_rooms(claim: object, rules: TokenRules = WITH_ROOMS) -> RoomClaim:
         ({"in": ["lobby", "hall", "lobby"]}, RoomClaim("hall lobby")),
         (
             {"join": ["hall", "game:*", "game*"]},
-            RoomClaim(join=Sight(frozenset({"hall"}), ("game", "game:"))),
+            RoomClaim(join=NamePatterns(frozenset({"hall"}), ("game", "game:"))),
         ),
-        ({"join": ["*"], "other": 7}, RoomClaim(join=Sight(prefixes=("",)))),
-        ({"watch": ["hall", "game:*"]}, RoomClaim(watch=Sight(frozenset({"hall"}), ("game:",)))),
+        ({"join": ["*"], "other": 7}, RoomClaim(join=NamePatterns(prefixes=("",)))),
+        ({"watch": ["hall", "game:*"]}, RoomClaim(watch=NamePatterns(frozenset({"hall"}), ("game:",)))),
         ({"members": True}, RoomClaim(members=True)),
         ({"members": False}, RoomClaim(members=False)),
         ({"in": ["a*"]}, RoomClaim("a*")),

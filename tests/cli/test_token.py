@@ -20,7 +20,7 @@ from presence.auth.operator_tokens import load as load_tokens
 from presence.auth.token_signer import Signer
 from presence.auth.tokens import TokenRules
 from presence.cli.main import main
-from presence.core.authenticator import RoomClaim, Sight
+from presence.core.authenticator import NamePatterns, RoomClaim
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -241,7 +241,7 @@ def test_a_token_names_the_rooms_that_it_was_asked_for(keys: Path, run_token: Ru
         tokens.parse(text, keyring), TokenRules(("presence",), reads_rooms=True), time.time()
     )
     assert claims.rooms == RoomClaim(
-        "hall lobby", Sight(prefixes=("game:",)), Sight(frozenset({"bar"})), members=True
+        "hall lobby", NamePatterns(prefixes=("game:",)), NamePatterns(frozenset({"bar"})), members=True
     )
     assert "members" not in claims_of(run_token(*sign, "--rooms-in", "lobby"))["rooms"]
     assert claims_of(run_token(*sign, "--no-rooms-members"))["rooms"] == {"members": False}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from presence import protocol
-from presence.core.authenticator import NO_ROOM_CLAIM, Refusal, RoomClaim, Sight
+from presence.core.authenticator import NO_ROOM_CLAIM, NamePatterns, Refusal, RoomClaim
 from presence.core.changes import Op
 from presence.core.profiles import PLAIN, Profile
 from presence.core.rooms import RoomChange, may_watch, renewed, rooms_after, rooms_at_login, shows_members
@@ -16,7 +16,7 @@ from tests.support.worlds import World
 
 AWAY_AFTER = 100.0
 MANY = [f"r{n:02}" for n in range(ROOMS_MAX)]
-CLAIM = RoomClaim("hall lobby", Sight(frozenset({"bar"}), ("game:",)))
+CLAIM = RoomClaim("hall lobby", NamePatterns(frozenset({"bar"}), ("game:",)))
 MODES = ["claimed", "open"]
 
 
@@ -105,10 +105,10 @@ def test_rooms_beyond_the_most_are_refused_claimed_ones_included() -> None:
     [
         (CLAIM, "bar hall lobby", "bar hall lobby zoo"),
         (NO_ROOM_CLAIM, "", "bar zoo"),
-        (RoomClaim("lobby", Sight(prefixes=("",))), "bar lobby zoo", "bar lobby zoo"),
-        (RoomClaim("roof", Sight(frozenset({"hall"}))), "roof", "bar roof zoo"),
+        (RoomClaim("lobby", NamePatterns(prefixes=("",))), "bar lobby zoo", "bar lobby zoo"),
+        (RoomClaim("roof", NamePatterns(frozenset({"hall"}))), "roof", "bar roof zoo"),
         (RoomClaim(text(*MANY)), text(*MANY), text(*MANY)),
-        (RoomClaim(text(*MANY[:15]), Sight(prefixes=("",))), *[text("bar", *MANY[:15])] * 2),
+        (RoomClaim(text(*MANY[:15]), NamePatterns(prefixes=("",))), *[text("bar", *MANY[:15])] * 2),
     ],
 )
 def test_a_new_token_takes_the_claimed_rooms_of_the_old_one_away(
@@ -118,7 +118,9 @@ def test_a_new_token_takes_the_claimed_rooms_of_the_old_one_away(
     assert renewed("bar hall lobby zoo", CLAIM, new, "open") == opened
 
 
-WATCHES = RoomClaim("hall lobby", Sight(frozenset({"bar"})), Sight(frozenset({"zoo"}), ("game:",)))
+WATCHES = RoomClaim(
+    "hall lobby", NamePatterns(frozenset({"bar"})), NamePatterns(frozenset({"zoo"}), ("game:",))
+)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from presence import protocol
 from presence.core import visibility as module
-from presence.core.authenticator import Refusal, Sight
+from presence.core.authenticator import NamePatterns, Refusal
 from presence.core.registry import Session
 from presence.core.visibility import MAX_PASSES, PASS_CHECKS_BURST, Visibility
 from presence.protocol import Code, Kind, Packet
@@ -43,14 +43,14 @@ def ann() -> Session:
 @pytest.mark.parametrize(
     ("sight", "seen", "hidden"),
     [
-        (Sight(), ["ann"], ["bob", "an", "annie", ""]),
-        (Sight(frozenset({"bob"})), ["ann", "bob"], ["bo", "bobby", "Bob"]),
-        (Sight(prefixes=("team-",)), ["ann", "team-", "team-1"], ["team", "a-team-1"]),
-        (Sight(prefixes=("",)), ["ann", "bob"], []),
+        (NamePatterns(), ["ann"], ["bob", "an", "annie", ""]),
+        (NamePatterns(frozenset({"bob"})), ["ann", "bob"], ["bo", "bobby", "Bob"]),
+        (NamePatterns(prefixes=("team-",)), ["ann", "team-", "team-1"], ["team", "a-team-1"]),
+        (NamePatterns(prefixes=("",)), ["ann", "bob"], []),
     ],
 )
 def test_a_user_sees_itself_and_whom_the_token_names(
-    visibility: Visibility, ann: Session, sight: Sight, seen: list[str], hidden: list[str]
+    visibility: Visibility, ann: Session, sight: NamePatterns, seen: list[str], hidden: list[str]
 ) -> None:
     visibility.set_sight(ann, sight)
     assert visibility.hidden(ann, [*seen, *hidden]) == hidden
@@ -62,7 +62,7 @@ def test_a_pass_adds_users_until_it_expires_or_the_connection_ends(
     assert visibility.take_pass(ann, "ann:60:bob", NOW) is None
     assert visibility.take_pass(ann, "ann:90:eve", NOW) is None
     assert visibility.hidden(ann, ["bob", "eve", "ted"]) == ["ted"]
-    visibility.set_sight(ann, Sight(frozenset({"ted"})))  # a renewed token leaves passes
+    visibility.set_sight(ann, NamePatterns(frozenset({"ted"})))  # a renewed token leaves passes
     assert visibility.hidden(ann, ["bob", "eve", "ted"]) == []
     clock.now = NOW + 59.9
     assert visibility.pop_expired(10) is None

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.common.errors import StoreUnavailable
-from presence.core.authenticator import Sight
+from presence.core.authenticator import NamePatterns
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import ClientFeatures, Session
 from presence.core.service_requests import UnwatchRequest, WatchRequest
@@ -450,7 +450,7 @@ async def test_users_of_the_roster_who_may_not_be_seen_are_not_watched(autojump_
     async with desk(visibility) as at:
         at.lists.of["watcher"] = ["ann", "bob"]
         watcher, line = session()
-        visibility.set_sight(watcher, Sight(frozenset({"ann"})))
+        visibility.set_sight(watcher, NamePatterns(frozenset({"ann"})))
         answer = await at.follow(watcher, line)
         assert {uid: state["status"] for uid, state in answer.payload["presence"].items()} == {
             "ann": "offline",
@@ -460,7 +460,7 @@ async def test_users_of_the_roster_who_may_not_be_seen_are_not_watched(autojump_
         assert told(line) == [("cy", "not_allowed", "not_allowed")]
         await at.put("ann", "bob", "cy")
         assert (told(line), at.watching.watches(watcher)) == ([], 1), "it is said once"
-        visibility.set_sight(watcher, Sight(frozenset({"bob"})))
+        visibility.set_sight(watcher, NamePatterns(frozenset({"bob"})))
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
         assert told(line) == [("ann", "not_allowed", "not_allowed")]

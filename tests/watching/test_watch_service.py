@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Caller, Linger, TrioWakeEvent
-from presence.core.authenticator import Sight
+from presence.core.authenticator import NamePatterns
 from presence.core.registry import Session
 from presence.core.service_requests import QueryRequest, UnwatchRequest, WatchRequest
 from presence.core.visibility import Visibility
@@ -356,12 +356,12 @@ async def test_a_user_who_was_hidden_while_a_watch_waited_is_hidden_in_its_answe
     async with running(node):
         node.channel.is_up = False
         watcher, line = session()
-        visibility.set_sight(watcher, Sight(frozenset({"ann", "bob"})))
+        visibility.set_sight(watcher, NamePatterns(frozenset({"ann", "bob"})))
         node.watching.take(watcher, WatchRequest(1, ["ann", "bob"]))
         if is_unwatched:
             node.watching.take(watcher, UnwatchRequest(None, ["ann"]))
             line.packets()
-        for sight in (Sight(frozenset({"bob"})), Sight(frozenset({"ann", "bob"}))):
+        for sight in (NamePatterns(frozenset({"bob"})), NamePatterns(frozenset({"ann", "bob"}))):
             visibility.set_sight(watcher, sight)
             node.watching.sight_changed(watcher)
         node.channel.is_up = True

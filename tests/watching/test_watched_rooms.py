@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.core.authenticator import RoomClaim, Sight
+from presence.core.authenticator import NamePatterns, RoomClaim
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
 from presence.core.service_requests import (
@@ -286,7 +286,9 @@ async def test_rooms_that_may_not_be_watched_are_refused_as_a_whole(autojump_clo
         watcher, line = session()
         answer = await at.ask(watcher, line, "lobby")
         assert answer.payload["code"] == Code.NOT_ALLOWED
-        at.claims[watcher] = RoomClaim("home", Sight(prefixes=("game:",)), Sight(frozenset({"lobby"})))
+        at.claims[watcher] = RoomClaim(
+            "home", NamePatterns(prefixes=("game:",)), NamePatterns(frozenset({"lobby"}))
+        )
         answer = await at.ask(watcher, line, "lobby", "home", "game:1")
         assert answer.payload == {"rooms": [["lobby", 0], ["home", 0], ["game:1", 0]]}
         for is_query in (False, True):
@@ -649,8 +651,8 @@ async def test_an_unwatch_of_users_leaves_what_is_held_of_rooms(autojump_clock: 
 # Who is shown
 
 
-def seeing(*uids: str) -> Sight:
-    return Sight(frozenset(uids))
+def seeing(*uids: str) -> NamePatterns:
+    return NamePatterns(frozenset(uids))
 
 
 async def test_a_client_is_shown_members_whom_it_may_see(autojump_clock: MockClock) -> None:
@@ -681,9 +683,9 @@ async def test_a_new_token_ends_watches_and_changes_what_is_shown(autojump_clock
     async with hall(mode="claimed") as at:
         at.rooms.of = {"lobby": {"ann"}, "game": {"bob"}}
         watcher, line = session()
-        at.claims[watcher] = RoomClaim(watch=Sight(frozenset({"lobby", "game"})))
+        at.claims[watcher] = RoomClaim(watch=NamePatterns(frozenset({"lobby", "game"})))
         await at.ask(watcher, line, "lobby", "game")
-        at.claims[watcher] = RoomClaim(watch=Sight(frozenset({"lobby"})), members=True)
+        at.claims[watcher] = RoomClaim(watch=NamePatterns(frozenset({"lobby"})), members=True)
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
         assert pushed(line) == [["game", None], ["lobby", 1, ["ann"]]]
@@ -693,7 +695,7 @@ async def test_a_new_token_ends_watches_and_changes_what_is_shown(autojump_clock
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
         assert pushed(line) == [], "nothing is new"
-        at.claims[watcher] = RoomClaim(watch=Sight(frozenset({"lobby"})))
+        at.claims[watcher] = RoomClaim(watch=NamePatterns(frozenset({"lobby"})))
         at.watching.sight_changed(watcher)
         await trio.sleep(SOON_S)
         assert pushed(line) == [["lobby", 1]]
@@ -706,7 +708,7 @@ async def test_a_new_token_ends_watches_and_changes_what_is_shown(autojump_clock
 async def test_a_room_taken_away_before_the_answer_refuses_the_watch(autojump_clock: MockClock) -> None:
     async with hall(mode="claimed") as at:
         watcher, line = session()
-        at.claims[watcher] = RoomClaim(watch=Sight(prefixes=("",)))
+        at.claims[watcher] = RoomClaim(watch=NamePatterns(prefixes=("",)))
         at.watching.take(watcher, RoomWatchRequest(1, ["lobby", "game"]))
         at.claims[watcher] = RoomClaim("lobby")
         at.watching.sight_changed(watcher)

@@ -25,7 +25,7 @@ from presence.common.faults import Faults
 from presence.common.rate_limit import TABLE_SIZE, KeyedRateLimiter
 from presence.common.runtime import TrioRuntime
 from presence.core import visibility
-from presence.core.authenticator import Granted, RoomClaim, Sight
+from presence.core.authenticator import Granted, NamePatterns, RoomClaim
 from presence.core.ban_list import Ban, BanList
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import ClientFeatures
@@ -306,7 +306,7 @@ def sights_of_tokens() -> float:
     with grown() as bytes_kept:
         for number in range(ENTRIES):
             uids = frozenset("".join(pair) for pair in islice(product(letters, letters), names))
-            seen.set_sight(session(f"w{number}")[0], Sight(uids))
+            seen.set_sight(session(f"w{number}")[0], NamePatterns(uids))
         return bytes_kept() / ENTRIES
 
 
@@ -335,7 +335,7 @@ def claims_on_rooms() -> float:
     with grown() as bytes_kept:
         for number in range(ENTRIES):
             rooms = frozenset("".join(pair) for pair in islice(product(letters, letters), names))
-            claims[number] = RoomClaim("", Sight(rooms))
+            claims[number] = RoomClaim("", NamePatterns(rooms))
         return bytes_kept() / ENTRIES
 
 
@@ -347,7 +347,9 @@ def passes() -> float:
 
     class Grants:
         def check_pass(self, _text: str, _uid: str, _now: float) -> Granted:
-            return Granted("ann", 1e6, Sight(frozenset("".join(pair) for pair in islice(pairs(), names))))
+            return Granted(
+                "ann", 1e6, NamePatterns(frozenset("".join(pair) for pair in islice(pairs(), names)))
+            )
 
     def pairs() -> Iterator[tuple[str, str]]:
         return product(letters, letters)
