@@ -1,6 +1,6 @@
 """The rooms in Redis, as readers and clients see them; `rooms/prelude.lua` has the form of their keys.
 
-Tests: `tests/rooms/test_reader.py`, `tests/rooms/test_look.py`.
+Tests: `tests/rooms/test_reader.py`, `tests/rooms/test_occupancy.py`.
 """
 
 import re
@@ -15,7 +15,7 @@ from presence.store.keys import Keys
 from presence.store.roster_table import uids_in
 from presence.store.script_runner import Call, Scripting
 from presence.store.shard_clients import ShardClients
-from presence.watching.room_views import RoomLook
+from presence.watching.room_views import RoomOccupancy
 
 _OCCUPIED: Final = b" o"  # fields of a room that are no members: a uid has no space
 _INVISIBLE: Final = b" i"
@@ -32,7 +32,7 @@ class StoredRooms(Scripting):
 
     def read(
         self, rooms: Sequence[str], most_members: int
-    ) -> dict[str, RoomLook | StoreUnavailable | StoreError]:
+    ) -> dict[str, RoomOccupancy | StoreUnavailable | StoreError]:
         """Return each room, or why it could not be read, in one round trip to each server.
 
         A room of more than `most_members`, or of a thousand invisible ones, is without a list of them.
@@ -40,8 +40,8 @@ class StoredRooms(Scripting):
         by_shard: dict[int, list[str]] = {}
         for room in rooms:
             by_shard.setdefault(self._keys.shard(room), []).append(room)
-        calls = [look_call(self._keys, shard, names, most_members) for shard, names in by_shard.items()]
-        found: dict[str, RoomLook | StoreUnavailable | StoreError] = {}
+        calls = [occupancy_call(self._keys, shard, names, most_members) for shard, names in by_shard.items()]
+        found: dict[str, RoomOccupancy | StoreUnavailable | StoreError] = {}
         pacer = Pacer()
         for names, answer in zip(by_shard.values(), self.evaluate(calls), strict=True):
             if isinstance(answer, StoreUnavailable | StoreError):
@@ -51,14 +51,14 @@ class StoredRooms(Scripting):
             for name, count, uids in zip(names, counts_and_uids, counts_and_uids, strict=True):
                 pacer.note(len(uids or b""))
                 members = None if uids is False else uids_in(uids)
-                found[name] = RoomLook(count, None if members is None else frozenset(members))
+                found[name] = RoomOccupancy(count, None if members is None else frozenset(members))
         return found
 
 
-def look_call(keys: Keys, shard: int, rooms: Sequence[str], most_members: int) -> Call:
-    """Return a call of look.lua for rooms of a shard."""
+def occupancy_call(keys: Keys, shard: int, rooms: Sequence[str], most_members: int) -> Call:
+    """Return a call of occupancy.lua for rooms of a shard."""
     names = [keys.room_sizes(shard), keys.room_events(shard), keys.absent(shard)]
-    return Call("rooms/look", names, [keys.room_prefix(shard), most_members, *rooms])
+    return Call("rooms/occupancy", names, [keys.room_prefix(shard), most_members, *rooms])
 
 
 def read_largest(clients: ShardClients, keys: Keys, count: int) -> dict[str, int]:

@@ -103,9 +103,9 @@ class RoomPushes:
         """Return the row of the whole state, packed once for all who are shown the same."""
         shown = self._shown(session)
         if shown is not sorted:
-            return pack_room_row(whole_row(room.name, room.look, shown))
+            return pack_room_row(whole_row(room.name, room.occupancy, shown))
         if not room.packed:
-            room.packed = pack_room_row(whole_row(room.name, room.look, shown))
+            room.packed = pack_room_row(whole_row(room.name, room.occupancy, shown))
         return room.packed
 
     async def run(self) -> None:

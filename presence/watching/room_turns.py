@@ -98,7 +98,7 @@ class RoomTurns:
 
     def pause(self, room: WatchedRoom) -> None:
         """Let the pause until the next turn begin, as long as the room is large."""
-        pause_s = LARGE_PAUSE_S if room.look.count > LARGE_ROOM else SMALL_PAUSE_S
+        pause_s = LARGE_PAUSE_S if room.occupancy.count > LARGE_ROOM else SMALL_PAUSE_S
         room.next_turn_at = trio.current_time() + pause_s
 
     def retry(self, room: WatchedRoom) -> None:

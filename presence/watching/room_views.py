@@ -22,8 +22,8 @@ Shown: TypeAlias = Callable[[Iterable[str]], list[str]] | None
 
 
 @dataclass(frozen=True, slots=True)
-class RoomLook:
-    """A room as one read found it.
+class RoomOccupancy:
+    """How many members a room has and who they are, as one read found it.
 
     Attributes:
         count: of the members who are not invisible.
@@ -34,7 +34,7 @@ class RoomLook:
     members: frozenset[str] | None = None
 
 
-NOBODY: Final = RoomLook(0)
+NOBODY: Final = RoomOccupancy(0)
 
 
 @dataclass(eq=False, slots=True)
@@ -43,10 +43,10 @@ class WatchedRoom:
 
     name: str
     asked_at: float  # when it was last taken for a read
-    look: RoomLook = NOBODY
+    occupancy: RoomOccupancy = NOBODY
     version: int = NOTHING_SENT
-    packed: bytes = b""  # the row of the whole `look`, once it was needed
-    pushed: RoomLook = NOBODY
+    packed: bytes = b""  # the row of the whole `occupancy`, once it was needed
+    pushed: RoomOccupancy = NOBODY
     pushed_version: int = NOTHING_SENT
     watchers: dict[Session, int] = field(default_factory=dict)  # with the version that each was sent last
     waiting: int = 0  # requests that wait for it
@@ -55,14 +55,14 @@ class WatchedRoom:
     is_pushing: bool = False  # a push is under way,
     is_put_off: bool = False  # and the turn that is due waits for its end
 
-    def update(self, look: RoomLook) -> bool:
+    def update(self, occupancy: RoomOccupancy) -> bool:
         """Note what a read has found; return whether it is new."""
-        if self.version != NOTHING_SENT and look == self.look:
+        if self.version != NOTHING_SENT and occupancy == self.occupancy:
             return False
-        self.look, self.packed = look, b""
+        self.occupancy, self.packed = occupancy, b""
         self.version += 1
         if not self.watchers:
-            self.pushed, self.pushed_version = look, self.version
+            self.pushed, self.pushed_version = occupancy, self.version
         return True
 
     def next_push(self) -> "RoomPush | None":
@@ -70,8 +70,8 @@ class WatchedRoom:
         if self.version == self.pushed_version:
             return None
         before, before_version = self.pushed, self.pushed_version
-        push = RoomPush(self, self.look, self.version, before, before_version, [*self.watchers])
-        self.pushed, self.pushed_version = self.look, self.version
+        push = RoomPush(self, self.occupancy, self.version, before, before_version, [*self.watchers])
+        self.pushed, self.pushed_version = self.occupancy, self.version
         return push
 
 
@@ -80,29 +80,30 @@ class RoomPush:
     """One version of a room on its way to all sessions that watch it."""
 
     room: WatchedRoom
-    look: RoomLook
+    occupancy: RoomOccupancy
     version: int
-    before: RoomLook
+    before: RoomOccupancy
     before_version: int
     remaining: list[Session] = field(default_factory=list)  # those that were not sent it yet
     packed: dict[tuple[bool, bool], bytes] = field(default_factory=dict)  # rows by form; b"": no news
 
     def row(self, *, is_next: bool, shown: Shown) -> RoomRow | None:
         """Return the row for a session, None if it is no news; `is_next`: it has the version before."""
-        name, count, members, before = self.room.name, self.look.count, self.look.members, self.before
+        name, before = self.room.name, self.before
+        count, members = self.occupancy.count, self.occupancy.members
         if not is_next:
-            return whole_row(name, self.look, shown)
+            return whole_row(name, self.occupancy, shown)
         if shown is None or (members is None and before.members is None):
             return None if count == before.count else [name, count]
         if members is None or before.members is None:
-            return whole_row(name, self.look, shown)
+            return whole_row(name, self.occupancy, shown)
         joined, left = shown(members - before.members), shown(before.members - members)
         is_news = joined or left or count != before.count
         return [name, count, joined, left] if is_news else None
 
 
-def whole_row(room: str, look: RoomLook, shown: Shown) -> RoomRow:
+def whole_row(room: str, occupancy: RoomOccupancy, shown: Shown) -> RoomRow:
     """Return the row of the whole state."""
-    if shown is None or look.members is None:
-        return [room, look.count]
-    return [room, look.count, shown(look.members)]
+    if shown is None or occupancy.members is None:
+        return [room, occupancy.count]
+    return [room, occupancy.count, shown(occupancy.members)]

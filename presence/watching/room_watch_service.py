@@ -35,7 +35,7 @@ from presence.watching.client_answers import RETRY_S, refuse_busy, refuse_failed
 from presence.watching.pending_watches import RequestTimeouts, memory_of
 from presence.watching.room_pushes import RoomPushes
 from presence.watching.room_turns import RoomTurns
-from presence.watching.room_views import NOTHING_SENT, RoomLook, Shown, WatchedRoom, whole_row
+from presence.watching.room_views import NOTHING_SENT, RoomOccupancy, Shown, WatchedRoom, whole_row
 
 GATHER_S: Final = 0.003
 MAX_ROOMS_PER_READ: Final = 128  # of 200 members each: some milliseconds of Redis and of this process
@@ -52,7 +52,7 @@ WATCH_BYTES: Final = 80
 SESSION_BYTES: Final = 400  # of a session that watches rooms
 NOT_ALLOWED: Final = "this room may not be watched"
 
-_Found: TypeAlias = Mapping[str, RoomLook | StoreUnavailable | StoreError]
+_Found: TypeAlias = Mapping[str, RoomOccupancy | StoreUnavailable | StoreError]
 
 
 class RoomReads(Protocol):
@@ -60,7 +60,7 @@ class RoomReads(Protocol):
 
     def read(
         self, rooms: Sequence[str], most_members: int
-    ) -> Mapping[str, RoomLook | StoreUnavailable | StoreError]:
+    ) -> Mapping[str, RoomOccupancy | StoreUnavailable | StoreError]:
         """Return each room as it is, or why it could not be read; with members if they are not more."""
 
 
@@ -77,7 +77,7 @@ class RoomSource:
 class _NoRooms:
     """Rooms where there are none."""
 
-    def read(self, rooms: Sequence[str], most_members: int) -> Mapping[str, RoomLook]:
+    def read(self, rooms: Sequence[str], most_members: int) -> Mapping[str, RoomOccupancy]:
         return {}
 
 
@@ -277,7 +277,7 @@ class RoomWatchService:
         if not (room.watchers or room.waiting):
             self._turns.remove(room)
             self._name_bytes -= getsizeof(room.name)
-            self._list_bytes -= bytes_of_list(room.look)
+            self._list_bytes -= bytes_of_list(room.occupancy)
 
     # Changes
 
@@ -343,12 +343,12 @@ class RoomWatchService:
         found = await self._find(names)
         watched = [room for name in names if (room := self._turns.rooms.get(name)) is not None]
         for room in watched:
-            if isinstance(look := found[room.name], RoomLook):
-                self._update(room, look)
+            if isinstance(occupancy := found[room.name], RoomOccupancy):
+                self._update(room, occupancy)
         for room in turns:
             if self._turns.rooms.get(room.name) is not room:
                 continue
-            if isinstance(found[room.name], RoomLook):
+            if isinstance(found[room.name], RoomOccupancy):
                 self._turns.pause(room)
                 self._pushes.push(room)
             else:
@@ -379,18 +379,22 @@ class RoomWatchService:
         self._statistics.reads += len(names) - failures
         return found
 
-    def _update(self, room: WatchedRoom, look: RoomLook) -> None:
-        if look.members and room.look.members is None and not self._allows(math.inf, bytes_of_list(look)):
+    def _update(self, room: WatchedRoom, found: RoomOccupancy) -> None:
+        if (
+            found.members
+            and room.occupancy.members is None
+            and not self._allows(math.inf, bytes_of_list(found))
+        ):
             self._statistics.unlisted += 1
-            look = replace(look, members=None)
-        before = room.look
-        if room.update(look):
-            self._list_bytes += bytes_of_list(look) - bytes_of_list(before)
+            found = replace(found, members=None)
+        before = room.occupancy
+        if room.update(found):
+            self._list_bytes += bytes_of_list(found) - bytes_of_list(before)
 
     # Answers
 
     def _answer(self, request: _Request, found: _Found) -> None:
-        failure = next((look for name in request.rooms if isinstance(look := found[name], Exception)), None)
+        failure = next((each for name in request.rooms if isinstance(each := found[name], Exception)), None)
         if failure is not None:
             is_away = isinstance(failure, StoreUnavailable)
             self._refuse_busy(request, "Redis is away" if is_away else "Redis refuses")
@@ -400,8 +404,14 @@ class RoomWatchService:
             self._begin(request)
         else:
             shown = self._shown(request.session)
-            looks = {name: look for name in request.rooms if isinstance(look := found[name], RoomLook)}
-            rows = [pack_room_row(whole_row(name, look, shown)) for name, look in looks.items()]
+            occupancies = {
+                name: occupancy
+                for name in request.rooms
+                if isinstance(occupancy := found[name], RoomOccupancy)
+            }
+            rows = [
+                pack_room_row(whole_row(name, occupancy, shown)) for name, occupancy in occupancies.items()
+            ]
             try:
                 packet = rooms_answer(request.id, rows)
             except EncodeError:
@@ -417,8 +427,8 @@ class RoomWatchService:
         for name in request.rooms:
             room = self._turns.rooms[name]
             row, version = self._pushes.whole(room, session), room.version
-            if room.look.members and size + len(row) > MAX_ANSWER_BYTES:
-                row, version = pack_room_row(whole_row(name, room.look, None)), NOTHING_SENT
+            if room.occupancy.members and size + len(row) > MAX_ANSWER_BYTES:
+                row, version = pack_room_row(whole_row(name, room.occupancy, None)), NOTHING_SENT
             rows.append(row)
             size += len(row)
             if name not in request.unwatched:
@@ -487,7 +497,7 @@ class RoomWatchService:
         return found
 
 
-def bytes_of_list(look: RoomLook) -> int:
+def bytes_of_list(occupancy: RoomOccupancy) -> int:
     """Return the memory of the members of a room, with its packed row, and their names in UTF-8."""
-    members = look.members or ()
+    members = occupancy.members or ()
     return MEMBER_BYTES * len(members) + memory_of(members) + 2 * sum(map(len, members))

@@ -171,7 +171,7 @@ def commands_of(*scripts: str) -> set[str]:
 @pytest.mark.parametrize(
     ("scripts", "roles"),
     [
-        (("*", "lib/*", "rooms/look"), ["server"]),
+        (("*", "lib/*", "rooms/occupancy"), ["server"]),
         (("followups/*",), ["server", "followups"]),
         (("rooms/pr*", "rooms/re*"), ["rooms"]),
         (("timers/*",), ["timers", "expiry"]),

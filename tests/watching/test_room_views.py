@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from presence.watching.room_views import RoomLook, RoomPush, WatchedRoom, whole_row
+from presence.watching.room_views import RoomOccupancy, RoomPush, WatchedRoom, whole_row
 from tests.watching.fakes import session
 
-ANN_BOB = RoomLook(2, frozenset({"ann", "bob"}))
-BOB_CY_DEE = RoomLook(3, frozenset({"bob", "cy", "dee"}))
+ANN_BOB = RoomOccupancy(2, frozenset({"ann", "bob"}))
+BOB_CY_DEE = RoomOccupancy(3, frozenset({"bob", "cy", "dee"}))
 
 
-def push_of(before: RoomLook, after: RoomLook) -> RoomPush:
+def push_of(before: RoomOccupancy, after: RoomOccupancy) -> RoomPush:
     """Return the push of a room that has changed."""
     room = WatchedRoom("lobby", 0.0)
     room.update(before)
@@ -40,17 +40,21 @@ def test_a_session_that_is_further_behind_gets_the_whole_room() -> None:
 
 
 def test_a_room_that_grows_or_shrinks_over_the_limit_is_pushed_as_a_whole() -> None:
-    assert push_of(ANN_BOB, RoomLook(201)).row(is_next=True, shown=sorted) == ["lobby", 201]
-    assert push_of(RoomLook(201), ANN_BOB).row(is_next=True, shown=sorted) == ["lobby", 2, ["ann", "bob"]]
-    assert push_of(RoomLook(2), ANN_BOB).row(is_next=True, shown=None) is None
+    assert push_of(ANN_BOB, RoomOccupancy(201)).row(is_next=True, shown=sorted) == ["lobby", 201]
+    assert push_of(RoomOccupancy(201), ANN_BOB).row(is_next=True, shown=sorted) == [
+        "lobby",
+        2,
+        ["ann", "bob"],
+    ]
+    assert push_of(RoomOccupancy(2), ANN_BOB).row(is_next=True, shown=None) is None
 
 
 def test_what_a_session_does_not_see_is_no_news_for_it() -> None:
-    push = push_of(ANN_BOB, RoomLook(2, frozenset({"bob", "dee"})))
+    push = push_of(ANN_BOB, RoomOccupancy(2, frozenset({"bob", "dee"})))
     assert push.row(is_next=True, shown=None) is None
     assert push.row(is_next=True, shown=sorted) == ["lobby", 2, ["dee"], ["ann"]]
-    assert push_of(RoomLook(1), RoomLook(2)).row(is_next=True, shown=sorted) == ["lobby", 2]
-    unseen = push_of(RoomLook(1, frozenset({"ann"})), RoomLook(2, frozenset({"ann", "cy"})))
+    assert push_of(RoomOccupancy(1), RoomOccupancy(2)).row(is_next=True, shown=sorted) == ["lobby", 2]
+    unseen = push_of(RoomOccupancy(1, frozenset({"ann"})), RoomOccupancy(2, frozenset({"ann", "cy"})))
     assert unseen.row(is_next=True, shown=without_cy) == ["lobby", 2, [], []]
 
 
@@ -60,8 +64,8 @@ def test_a_version_rises_with_each_change_and_is_pushed_once() -> None:
     assert not room.update(ANN_BOB)
     assert room.next_push() is None, "nobody watched it"
     room.watchers[session()[0]] = room.version
-    for look in (RoomLook(9), BOB_CY_DEE):
-        room.update(look)
+    for occupancy in (RoomOccupancy(9), BOB_CY_DEE):
+        room.update(occupancy)
     push = room.next_push()
     assert push is not None
     assert (push.before_version, push.version, push.before) == (1, 3, ANN_BOB)
@@ -70,13 +74,13 @@ def test_a_version_rises_with_each_change_and_is_pushed_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("look", "row"),
+    ("occupancy", "row"),
     [
-        (RoomLook(0), ["lobby", 0]),
-        (RoomLook(0, frozenset()), ["lobby", 0, []]),
+        (RoomOccupancy(0), ["lobby", 0]),
+        (RoomOccupancy(0, frozenset()), ["lobby", 0, []]),
         (ANN_BOB, ["lobby", 2, ["ann", "bob"]]),
     ],
 )
-def test_a_whole_row_has_the_members_if_they_are_listed(look: RoomLook, row: list[object]) -> None:
-    assert whole_row("lobby", look, sorted) == row
-    assert whole_row("lobby", look, None) == row[:2]
+def test_a_whole_row_has_the_members_if_they_are_listed(occupancy: RoomOccupancy, row: list[object]) -> None:
+    assert whole_row("lobby", occupancy, sorted) == row
+    assert whole_row("lobby", occupancy, None) == row[:2]

@@ -25,7 +25,7 @@ from presence.protocol.prepacked import pack_room_row
 from presence.protocol.rows import RoomRow
 from presence.watching import room_pushes, room_watch_service
 from presence.watching.room_turns import LARGE_ROOM, REREAD_S, REREADS_PER_S, RETRY_S
-from presence.watching.room_views import RoomLook
+from presence.watching.room_views import RoomOccupancy
 from presence.watching.room_watch_service import MAX_ROOMS_PER_READ, REQUEST_TIMEOUT_S, RoomSource
 from presence.watching.watch_service import OWN_WATCHES
 from tests.auth.gates import WordAuthenticator
@@ -47,17 +47,19 @@ class Rooms:
 
     def read(
         self, rooms: Sequence[str], most_members: int
-    ) -> Mapping[str, RoomLook | StoreUnavailable | StoreError]:
+    ) -> Mapping[str, RoomOccupancy | StoreUnavailable | StoreError]:
         self.reads.append([*rooms])
         if self.failure:
             raise self.failure
         if not self.broken.isdisjoint(rooms):
             raise LookupError("a mistake")
-        looks = {}
+        occupancies = {}
         for room in rooms:
             members = frozenset(self.of.get(room, ()))
-            looks[room] = RoomLook(len(members), members if 0 < most_members >= len(members) else None)
-        return looks
+            occupancies[room] = RoomOccupancy(
+                len(members), members if 0 < most_members >= len(members) else None
+            )
+        return occupancies
 
 
 class Hall:

@@ -66,7 +66,7 @@ from presence.watching.pending_watches import (
 )
 from presence.watching.push_queue import PushQueue
 from presence.watching.queries import Queries
-from presence.watching.room_views import RoomLook
+from presence.watching.room_views import RoomOccupancy
 from presence.watching.room_watch_service import MAX_PENDING_ROOMS, RoomSource, RoomWatchService
 from presence.watching.rosters import FollowedRosters, NoRosters
 from presence.watching.shard_view import ShardView
@@ -222,7 +222,7 @@ def pending_room_requests() -> float:
 @asynccontextmanager
 async def _hall(allows: Callable[[float, int], bool]) -> AsyncIterator[RoomWatchService]:
     """Give a worker's watched rooms, each of which has a member."""
-    reads: Any = SimpleNamespace(read=lambda names, _: {name: RoomLook(1) for name in names})
+    reads: Any = SimpleNamespace(read=lambda names, _: {name: RoomOccupancy(1) for name in names})
     rooms = RoomWatchService(
         RoomSource(reads, 0, "open", {}),
         allows,

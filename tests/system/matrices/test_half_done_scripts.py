@@ -29,7 +29,7 @@ from presence.store.ban_table import BanTable
 from presence.store.keys import Keys
 from presence.store.redis_client import ResponseError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
-from presence.store.room_reads import look_call
+from presence.store.room_reads import occupancy_call
 from presence.store.roster_table import RosterChange, RosterTable
 from presence.store.script_arguments import Shape
 from presence.store.script_runner import Call, Scripting
@@ -308,7 +308,7 @@ def _room_records(a: Hand, b: Hand) -> Call:
 
 def _look_at_rooms(a: Hand, b: Hand) -> Call:
     a.store.evaluate([_project(a, b)])
-    return look_call(SHAPE.keys, 0, ["lobby", "game", "new", "nobody"], 1)
+    return occupancy_call(SHAPE.keys, 0, ["lobby", "game", "new", "nobody"], 1)
 
 
 # Timers of each kind. Nothing is due later than now, because the clock stands.
