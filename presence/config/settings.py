@@ -106,7 +106,7 @@ _SHARED = (
     "seen_retention_days",
     "visibility",
     "rooms",
-    "room_members",
+    "max_listed_members",
     "room_events",
     "max_rooms",
 )
@@ -361,7 +361,7 @@ class Settings:
         "which rooms clients may be in: off: none; claimed: those that their tokens name; open: any",
         choices=("off", "claimed", "open"),
     )
-    room_members: int = _presence(
+    max_listed_members: int = _presence(
         0,
         "largest room of which clients that watch it are shown the members; 0: only how many there are",
         bounds=(0, 200),

@@ -102,7 +102,7 @@ def watching(
 ) -> Watching:
     """Return the service for queries and watches."""
     settings, keys = node.settings, node.keys
-    source = RoomSource(rooms, settings.room_members, settings.rooms, node.engine.room_claims)
+    source = RoomSource(rooms, settings.max_listed_members, settings.rooms, node.engine.room_claims)
     return Watching(
         keys.shard,
         WatchServers(url, keys, detail=settings.device_events, retention_ms=retention_ms(settings)),

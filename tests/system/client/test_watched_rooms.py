@@ -16,7 +16,7 @@ from tests.support.backends import on_both_backends
 from tests.support.credentials import AUDIENCE, SECRET, write_keys
 from tests.support.server_process import running_server
 
-FLAGS = ("--idle-timeout", "5", "--disconnect-grace", "0", "--room-members", "2", "--rooms")
+FLAGS = ("--idle-timeout", "5", "--disconnect-grace", "0", "--max-listed-members", "2", "--rooms")
 DEADLINE_S = 30.0
 RUNS = itertools.count()  # each with rooms of its own
 

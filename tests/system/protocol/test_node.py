@@ -251,7 +251,7 @@ def test_what_a_user_hides_is_hidden_from_it(node_client: Path, redis_server: Em
 
 
 def test_it_watches_rooms_again_after_a_restart(node_client: Path, redis_server: EmbeddedRedis) -> None:
-    flags = ("--redis", redis_server.url, *FLAGS, "--rooms", "open", "--room-members", "2")
+    flags = ("--redis", redis_server.url, *FLAGS, "--rooms", "open", "--max-listed-members", "2")
     server = PresenceServer(*flags, port=free_port())
     with (
         NodeDevice(node_client, server.address, "ann") as ann,

@@ -21,7 +21,7 @@ from presence.store.keys import Keys
 from tests.rooms.keys_by_hand import HandMadeRooms
 from tests.support.line import Line
 
-FLAGS = "--rooms", "open", "--room-members", "50", "--idle-timeout", "300", "--packet-rate", "1000"
+FLAGS = "--rooms", "open", "--max-listed-members", "50", "--idle-timeout", "300", "--packet-rate", "1000"
 TOLD_S = 5.0  # after a change, on a busy machine
 RETURNED_S = 20.0  # after a trouble: without hints it would be 30 s
 ROOMS = [f"room-{number}" for number in range(6)]
@@ -259,7 +259,7 @@ def test_a_large_room_is_pushed_at_most_once_a_second() -> None:
 
 
 def test_a_slow_reader_gets_the_state_of_its_rooms_in_the_end() -> None:
-    flags = *FLAGS, "--room-members", "200", "--shards", "1"
+    flags = *FLAGS, "--max-listed-members", "200", "--shards", "1"
     with LocalRedis() as redis, PresenceServer(*flags, "--redis", redis.url) as server:
         with hand_made(redis) as rooms, ExitStack() as stack:
             names = [f"room-{number}" for number in range(60)]
