@@ -16,7 +16,7 @@ recipient with messages in flight:
 So the messages that arrive do so in the order of the calls, and a burst to one user costs one round trip
 more. O(log n) for a message, where n is the number of those in flight to its recipient.
 
-Tests: `tests/client/test_state_machine.py`, `tests/client/test_client_model.py`.
+Tests: `tests/client/test_message_lines.py`, `tests/client/test_client_model.py`.
 """
 
 from bisect import insort

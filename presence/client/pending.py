@@ -2,7 +2,7 @@
 
 Each step costs O(log n), where n is their number.
 
-Tests: `tests/client/test_state_machine.py`.
+Tests: `tests/client/test_requests.py`.
 """
 
 import heapq

@@ -1,6 +1,7 @@
 """One logged-in connection of a client: keepalives, requests and pushes.
 
-Tests: `tests/client/test_state_machine.py`.
+Tests: `tests/client/test_keepalives.py`, `tests/client/test_requests.py`,
+`tests/client/test_message_lines.py`.
 """
 
 import math

@@ -133,3 +133,12 @@ class Driven:
         """Return the changes of presence that the program got: uid, status, id, reason."""
         changed = [push for push in self.pushes if isinstance(push, PresenceChanged)]
         return [(push.uid, push.state.status, push.state.id, push.reason) for push in changed]
+
+
+def keepalives(driven: Driven) -> list[Packet]:
+    return [packet for packet in driven.sent if packet.kind == Kind.KEEPALIVE]
+
+
+def most(_: object = None) -> float:
+    """Return the highest number that chance can be."""
+    return 1.0

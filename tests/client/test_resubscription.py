@@ -29,13 +29,6 @@ def push(uid: str, status: str, id: str | None, reason: str = "login", **rest: o
     return protocol.presence(uid, state(status, id, **rest), reason)
 
 
-@pytest.fixture
-def online() -> Driven:
-    driven = Driven()
-    driven.log_in()
-    return driven
-
-
 def known(driven: Driven) -> dict[str, str]:
     return {uid: each.status for uid, each in driven.machine.persistent_state.watches.states().items()}
 
