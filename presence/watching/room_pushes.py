@@ -4,8 +4,6 @@ What a slice of work has for one session goes out together, and is encoded once 
 same. A session that has not taken earlier bytes, or is quiet (`presence.core.quiet_sessions`), is *behind*:
 it is sent nothing more until it can take it, and then the whole state of each room of which it has missed a
 change. So nothing waits for a slow client, and of each room one version at a time is on its way.
-
-Tests: `tests/watching/test_watched_rooms.py`.
 """
 
 import math

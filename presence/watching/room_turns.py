@@ -4,8 +4,6 @@ A room that has changed has its turn immediately, or, if it just had one, after 
 large. A turn waits until the sessions that watch the room have been sent what its last turn found. A room of
 which no change is known is read every `REREAD_S`, and all rooms are when hints of changes may have been lost,
 both at a pace.
-
-Tests: `tests/watching/test_watched_rooms.py`.
 """
 
 import heapq

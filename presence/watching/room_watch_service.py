@@ -6,8 +6,6 @@ Each request reads its rooms, together with those of others, so an answer is nev
 watch holds its rooms from the moment that it is taken, so no hint is missed between the read and the answer.
 
 `room_views` has what sessions are sent, and `room_pushes` how. Memory: see `RoomWatchService.memory_bytes`.
-
-Tests: `tests/watching/test_watched_rooms.py`.
 """
 
 import math
