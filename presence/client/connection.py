@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from presence import protocol
 from presence.client.errors import CodedError, PresenceError, RequestFailed
@@ -45,13 +45,11 @@ class _Watches(NamedTuple):
     def packet(self) -> Packet:
         return self.state.watch(self.uids)
 
-    def refused(
-        self, error: RequestFailed, others: list["_OwnRequest"]
-    ) -> tuple[Effects, list["_OwnRequest"]]:
-        """Return what a refusal for good leads to, and what to request instead; `others` are pending."""
+    def refused(self, error: RequestFailed, others: list["_OwnRequest"]) -> "_Outcome":
+        """Return the outcome of a refusal for good; `others` are pending."""
         if error.code == Code.TOO_LARGE and self.state.watch_devices and len(self.uids) > USERS_THAT_FIT:
-            half = len(self.uids) // 2  # the answer, with all devices, would not fit into a frame
-            return [], [self._replace(uids=self.uids[:half]), self._replace(uids=self.uids[half:])]
+            # The answer, with all devices, would not fit into a frame.
+            return [], [self._replace(uids=half) for half in _halves(self.uids)]
         asked = {uid for each in others if isinstance(each, _Watches) for uid in each.uids}
         ended = tuple(uid for uid in self.uids if uid not in asked)
         self.state.watches.end(ended)
@@ -71,12 +69,9 @@ class _WatchedRooms(NamedTuple):
     def packet(self) -> Packet:
         return protocol.watch(rooms=self.rooms)
 
-    def refused(
-        self, error: RequestFailed, _others: list["_OwnRequest"]
-    ) -> tuple[Effects, list["_OwnRequest"]]:
-        half = len(self.rooms) // 2
-        if half and error.code in (Code.NOT_ALLOWED, Code.TOO_LARGE):
-            return [], [self._replace(rooms=part) for part in (self.rooms[:half], self.rooms[half:])]
+    def refused(self, error: RequestFailed, _others: list["_OwnRequest"]) -> "_Outcome":
+        if len(self.rooms) > 1 and error.code in (Code.NOT_ALLOWED, Code.TOO_LARGE):
+            return [], [self._replace(rooms=half) for half in _halves(self.rooms)]
         return [*self.state.watched_rooms.end(self.rooms)], []
 
 
@@ -91,9 +86,7 @@ class _Roster(NamedTuple):
     def packet(self) -> Packet:
         return self.state.watch([], roster=True)
 
-    def refused(
-        self, error: RequestFailed, _others: list["_OwnRequest"]
-    ) -> tuple[Effects, list["_OwnRequest"]]:
+    def refused(self, error: RequestFailed, _others: list["_OwnRequest"]) -> "_Outcome":
         watches = self.state.watches
         if not watches.follows_roster:  # the program has unwatched it since
             return [], []
@@ -115,9 +108,7 @@ class _Pass(NamedTuple):
     def packet(self) -> Packet:
         return protocol.watch([], visibility_pass=self.text)
 
-    def refused(
-        self, _error: RequestFailed, _others: list["_OwnRequest"]
-    ) -> tuple[Effects, list["_OwnRequest"]]:
+    def refused(self, _error: RequestFailed, _others: list["_OwnRequest"]) -> "_Outcome":
         self.state.passes.pop(self.text, None)
         return [], []
 
@@ -133,9 +124,7 @@ class _Rest(NamedTuple):
     def packet(self) -> Packet:
         return self.state.rest() or protocol.update()
 
-    def refused(
-        self, _error: RequestFailed, _others: list["_OwnRequest"]
-    ) -> tuple[Effects, list["_OwnRequest"]]:
+    def refused(self, _error: RequestFailed, _others: list["_OwnRequest"]) -> "_Outcome":
         return [], []
 
 
@@ -153,15 +142,19 @@ class _RoomsLeftOut(NamedTuple):
     def packet(self) -> Packet:
         return protocol.update(join=self.rooms)
 
-    def refused(
-        self, _error: RequestFailed, _others: list["_OwnRequest"]
-    ) -> tuple[Effects, list["_OwnRequest"]]:
-        half = len(self.rooms) // 2
-        parts = (self.rooms[:half], self.rooms[half:]) if half else ()
-        return [], [self._replace(rooms=part) for part in parts]
+    def refused(self, _error: RequestFailed, _others: list["_OwnRequest"]) -> "_Outcome":
+        return [], [self._replace(rooms=half) for half in _halves(self.rooms)]
 
 
-_OwnRequest = _Watches | _WatchedRooms | _Roster | _Pass | _Rest | _RoomsLeftOut
+_OwnRequest: TypeAlias = _Watches | _WatchedRooms | _Roster | _Pass | _Rest | _RoomsLeftOut
+_Outcome: TypeAlias = tuple[Effects, list[_OwnRequest]]
+"""What a refusal leads to, and what to request instead."""
+
+
+def _halves(names: list[str]) -> list[list[str]]:
+    """Split a list in two; none if it has one element."""
+    half = len(names) // 2
+    return [names[:half], names[half:]] if half else []
 
 
 class OwnRequests:
