@@ -36,21 +36,15 @@ def host_name(host: str) -> str:
     return host
 
 
-def user_ids(uids: Iterable[str]) -> list[str]:
-    """Return several uids as a list."""
-    return several("uids", uids)
-
-
-def several(name: str, values: Iterable[str]) -> list[str]:
-    """Return several names as a list; a single string would be taken for its letters."""
+def names(name: str, values: Iterable[str]) -> list[str]:
+    """Return uids or rooms as a list; a single string would be taken for its letters."""
     if isinstance(values, str | bytes):
         raise TypeError(f'{name} must be several, as in ["bob"], not one string')
     return list(values)
 
 
-def room_names(name: str, rooms: Iterable[str] | None) -> list[str] | None:
-    """Return several rooms as a list, None for None."""
-    return None if rooms is None else several(name, rooms)
+def optional_names(name: str, values: Iterable[str] | None) -> list[str] | None:
+    return None if values is None else names(name, values)
 
 
 def visibility_pass(text: str) -> str:

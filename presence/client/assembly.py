@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from presence import protocol
-from presence.client.argument_checks import MAX_PORT, host_name, room_names, seconds, whole
+from presence.client.argument_checks import MAX_PORT, host_name, optional_names, seconds, whole
 from presence.client.async_client import Client
 from presence.client.inbox import Inbox
 from presence.client.link import Link
@@ -96,7 +96,7 @@ def connect(
         private=private,
         status=status,
         quiet=quiet or None,
-        rooms=room_names("rooms", rooms) or None,
+        rooms=optional_names("rooms", rooms) or None,
     )
     machine = ClientMachine(
         login,

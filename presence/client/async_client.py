@@ -14,7 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from presence import protocol
-from presence.client.argument_checks import room_names, seconds, several, unix_ms, user_ids
+from presence.client.argument_checks import names, optional_names, seconds, unix_ms
 from presence.client.argument_checks import visibility_pass as checked_pass
 from presence.client.errors import (
     ConnectionLost,
@@ -138,7 +138,7 @@ class Client:
 
         Raises as `send_message`; `LimitReached`: with their devices, so many users do not fit into an answer.
         """
-        return user_states(await self._request(protocol.query(user_ids(uids), detail=detail or None)))
+        return user_states(await self._request(protocol.query(names("uids", uids), detail=detail or None)))
 
     async def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users; `PresenceChanged` follows for each change.
@@ -151,7 +151,7 @@ class Client:
         a connection.
         """
         state = self._link.machine.persistent_state
-        answer = await self._request(state.watch(user_ids(uids)), undo=True)
+        answer = await self._request(state.watch(names("uids", uids)), undo=True)
         return state.watches.newest(user_states(answer))
 
     async def watch_roster(self) -> dict[str, UserState]:
@@ -190,7 +190,7 @@ class Client:
         in `watched`. A busy server is asked again; `WatchEnded` reports a refusal. Raises `Ended`, or
         `EncodeError` for invalid or too many uids.
         """
-        self._link.machine.watch_nowait(user_ids(uids), self._link.now())
+        self._link.machine.watch_nowait(names("uids", uids), self._link.now())
         self._link.perform([])
 
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
@@ -200,7 +200,7 @@ class Client:
         Raises `RequestFailed`, `ServerFailed` or `RequestTimeout` if the server did not confirm it; `Ended`;
         or `EncodeError`, and then nothing changed.
         """
-        given = None if uids is None else user_ids(uids)
+        given = optional_names("uids", uids)
         await self._unwatched(self._link.machine.unwatch(given, self._request_timeout_s, self._link.now()))
 
     async def unwatch_roster(self) -> None:
@@ -216,7 +216,7 @@ class Client:
 
         Raises as `watch_rooms`; `LimitReached`: the answer with all members would be too large.
         """
-        return room_states(await self._request(protocol.query(rooms=several("rooms", rooms))))
+        return room_states(await self._request(protocol.query(rooms=names("rooms", rooms))))
 
     async def watch_rooms(self, rooms: Iterable[str]) -> dict[str, RoomState]:
         """Return the state of at most 64 rooms; `RoomChanged` follows for each change.
@@ -228,12 +228,12 @@ class Client:
         the rooms; `LimitReached`: more than 64 on a connection; `Unsupported`: the server is older, or has no
         rooms.
         """
-        answer = await self._request(protocol.watch(rooms=several("rooms", rooms)), undo=True)
+        answer = await self._request(protocol.watch(rooms=names("rooms", rooms)), undo=True)
         return self._link.machine.persistent_state.watched_rooms.newest(room_states(answer))
 
     async def unwatch_rooms(self, rooms: Iterable[str] | None = None) -> None:
         """Stop watching some rooms, or all. As `unwatch`, it takes effect immediately, whatever is raised."""
-        given, machine = room_names("rooms", rooms), self._link.machine
+        given, machine = optional_names("rooms", rooms), self._link.machine
         await self._unwatched(machine.unwatch_rooms(given, self._request_timeout_s, self._link.now()))
 
     async def _unwatched(self, id: int | None) -> None:
@@ -290,7 +290,9 @@ class Client:
         wanted = None if hide is None else list(hide)
         shown = protocol.update(status=status, until_ms=until_ms, scope=scope, hide=wanted).payload
         places = protocol.update(
-            rooms=room_names("rooms", rooms), join=room_names("join", join), leave=room_names("leave", leave)
+            rooms=optional_names("rooms", rooms),
+            join=optional_names("join", join),
+            leave=optional_names("leave", leave),
         ).payload
         answer = await self._request(
             protocol.update(meta=meta, private=private, token=token, quiet=quiet, **shown, **places)
@@ -340,9 +342,14 @@ class Client:
         RuntimeError for a duration before the first login, when the server's clock is unknown.
         """
         until_ms = unix_ms(until, status, self.server_time)
-        change = partial(self._link.machine.persistent_state.log_in_with, token=token, meta=meta)
-        change(
-            private=private, status=status, until_ms=until_ms, quiet=quiet, rooms=room_names("rooms", rooms)
+        self._link.machine.persistent_state.log_in_with(
+            token=token,
+            meta=meta,
+            private=private,
+            status=status,
+            until_ms=until_ms,
+            quiet=quiet,
+            rooms=optional_names("rooms", rooms),
         )
 
     async def logout(self, reason: str | None = None) -> None:
