@@ -5,22 +5,12 @@ Tests: `tests/cli/test_followups.py`, `tests/cli/test_rooms.py`.
 
 import contextlib
 import threading
-from typing import Protocol
 
 from presence.common.outage import Outage
-from presence.store.shard_worker import RETRY_MAX_S
+from presence.store.shard_worker import RETRY_MAX_S, ShardWorker
 
 
-class LoopedWorker(Protocol):
-    """Does what is due, in calls that block."""
-
-    failure: Exception | None  # of the last run
-
-    def run_once(self) -> float:
-        """Do what is due; return the seconds until more is."""
-
-
-def run_worker(worker: LoopedWorker, outage: Outage, stop: threading.Event) -> None:
+def run_worker(worker: ShardWorker, outage: Outage, stop: threading.Event) -> None:
     """Run a worker until `stop` is set; an error of any kind is logged, and it goes on after a pause."""
     wait_s = 0.0
     failure: Exception | None
