@@ -279,7 +279,7 @@ class Engine:
             if not update.is_renewal:
                 timing = self._change_session(session, update, rooms, now)
             elif rooms is not None and session in self.registry:
-                self._report_update(self.sessions.set_rooms(session, rooms, now))
+                self._report_update(self.registry.set_rooms(session, rooms, now))
             answer = protocol.ok(update.id, **timing, **_joined(rooms), **update.granted)
         outcome.reply += protocol.encode(answer)
 

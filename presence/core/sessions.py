@@ -109,10 +109,6 @@ class Sessions:
             self.packet_received(session, now)
         return updated
 
-    def set_rooms(self, session: Session, rooms: str, now: float) -> Change | None:
-        """Set a live session's rooms, which is no activity of its user; None: no change."""
-        return self.registry.set_rooms(session, rooms, now)
-
     def packet_received(self, session: Session, now: float) -> None:
         """Extend a live session that sent a packet."""
         session.last_seen = now
