@@ -7,7 +7,7 @@ trimmed.
 Tests: `tests/cli/test_forget.py`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -80,21 +80,8 @@ class Eraser(Scripting):
         delivered ones.
         """
         keys, followup_keys = self._keys, FollowupKeys(self._keys.prefix, self._keys.shards)
-        streams = [each.events(shard) for each in (keys, followup_keys)] + [
-            each.dead(shard) for each in (keys, followup_keys)
-        ]
-        total, scanned = sum(self._lengths(*streams)), 0
-
-        def erase(key: str, end: str = "+", errors: Callable[[int, str], str] | None = None) -> int:
-            nonlocal scanned
-            noted = [(group, errors(shard, group)) for group in self._groups(key)] if errors else []
-            removed = 0
-            for ids, entries in self._pages(key, end, {uid.encode() for uid in uids}):
-                removed += self._remove(key, ids, noted) if ids else 0
-                scanned += entries
-                progress(scanned, total)
-            return removed
-
+        streams = [name for each in (keys, followup_keys) for name in (each.events(shard), each.dead(shard))]
+        erase = self._eraser(shard, uids, streams, progress)
         done.events += erase(keys.events(shard), last_id, keys.errors)
         done.dead_letters += erase(keys.dead(shard))
         done.followups += unpacked(self.one(cancel_call(keys, shard, uids)))[1]
@@ -104,20 +91,29 @@ class Eraser(Scripting):
     def _erase_from_rooms(self, uids: set[str], done: Forgotten, progress: Progress) -> None:
         """Erase the entries of users in the streams of rooms, of all shards. Offline users are no members."""
         keys = RoomKeys(self._keys.prefix, self._keys.shards)
-        wanted = {uid.encode() for uid in uids}
         for shard in range(keys.shards):
-            streams = keys.events(shard), keys.dead(shard)
-            total, scanned = sum(self._lengths(*streams)), 0
-            groups = [(group, keys.errors(shard, group)) for group in self._groups(streams[0])]
-            for key, noted in zip(streams, (groups, []), strict=True):
-                for ids, entries in self._pages(key, "+", wanted):
-                    removed = self._remove(key, ids, noted) if ids else 0
-                    if key == streams[0]:
-                        done.room_events += removed
-                    else:
-                        done.dead_letters += removed
-                    scanned += entries
-                    progress(scanned, total)
+            erase = self._eraser(shard, uids, [keys.events(shard), keys.dead(shard)], progress)
+            done.room_events += erase(keys.events(shard), errors=keys.errors)
+            done.dead_letters += erase(keys.dead(shard))
+
+    def _eraser(
+        self, shard: int, uids: set[str], streams: Sequence[str], progress: Progress
+    ) -> Callable[..., int]:
+        """Return a function that erases the entries of users in one of these streams."""
+        total, scanned = sum(self._lengths(*streams)), 0
+        wanted = {uid.encode() for uid in uids}
+
+        def erase(key: str, end: str = "+", errors: Callable[[int, str], str] | None = None) -> int:
+            nonlocal scanned
+            noted = [(group, errors(shard, group)) for group in self._groups(key)] if errors else []
+            removed = 0
+            for ids, entries in self._pages(key, end, wanted):
+                removed += self._remove(key, ids, noted) if ids else 0
+                scanned += entries
+                progress(scanned, total)
+            return removed
+
+        return erase
 
     def note_erasure(self, nodes: Iterable[str], erasure: Erasure) -> None:
         """Ask the first of these nodes that listens to log that users were forgotten."""
