@@ -37,7 +37,7 @@ from presence.client import (
     connect,
 )
 from presence.client.errors import error_text
-from presence.common.text import printable
+from presence.common.text import counted, printable
 from presence.config.loader import DEFAULT_SOURCE, TOKEN_VARIABLE
 from presence.protocol.constants import STATUSES
 
@@ -337,7 +337,7 @@ def room_line(room: str, state: RoomState | None) -> str:
     if state is None:
         return f"watch of {room} ended"
     members = f": {' '.join(sorted(state.members))}" if state.members else ""
-    return f"{room} has {state.count} member{'' if state.count == 1 else 's'}{members}"
+    return f"{room} has {counted(state.count, 'member')}{members}"
 
 
 def _meta(meta: Mapping[str, Any]) -> str:
