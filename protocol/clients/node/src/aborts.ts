@@ -46,3 +46,9 @@ export function checkSignal(signal: unknown): void {
     throw new TypeError("signal must be an AbortSignal");
   }
 }
+
+/** @throws TypeError it is no signal; or what it was aborted with. */
+export function throwIfAborted(signal: AbortSignal | undefined): void {
+  checkSignal(signal);
+  signal?.throwIfAborted();
+}

@@ -1,6 +1,6 @@
 /** The client, apart from what its platform gives it. */
 
-import { checkSignal, onAbort } from "./aborts.js";
+import { checkSignal, onAbort, throwIfAborted } from "./aborts.js";
 import { Code, Kind, WATCHED_ROOMS_MAX } from "./constants.js";
 import type { Environment } from "./environment.js";
 import {
@@ -322,8 +322,7 @@ export abstract class BaseClient {
    */
   async watch(uids: Iterable<string>, { signal }: Abortable = {}): Promise<Map<string, UserState>> {
     const list = checkedNames("uids", uids);
-    checkSignal(signal);
-    signal?.throwIfAborted();
+    throwIfAborted(signal);
     const request = this.watchedUsers.requestSent(list);
     try {
       return await this.requestWatch(list, false, signal);
@@ -387,8 +386,7 @@ export abstract class BaseClient {
   async unwatch(uids?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
     const list = optionalNames("uids", uids);
     this.machine.check(Kind.UNWATCH, { uids: list });
-    checkSignal(signal);
-    signal?.throwIfAborted(); // a server that is not told would go on
+    throwIfAborted(signal); // a server that is not told would go on
     if (list === undefined) {
       this.roomWatches.remove();
     }
@@ -400,8 +398,7 @@ export abstract class BaseClient {
    * also watches by name stay watched. No events of the others follow the call.
    */
   async unwatchRoster({ signal }: Abortable = {}): Promise<void> {
-    checkSignal(signal);
-    signal?.throwIfAborted();
+    throwIfAborted(signal);
     this.watchedUsers.unwatchRoster();
     await this.requestUnwatch({ uids: [], roster: true }, () => undefined, signal);
   }
@@ -415,8 +412,7 @@ export abstract class BaseClient {
   async watchRooms(rooms: Iterable<string>, { signal }: Abortable = {}): Promise<Map<string, RoomState>> {
     const list = checkedNames("rooms", rooms);
     this.machine.check(Kind.WATCH, { uids: [], rooms: list });
-    checkSignal(signal);
-    signal?.throwIfAborted();
+    throwIfAborted(signal);
     try {
       return await this.requestRooms(list, signal);
     } catch (error) {
@@ -431,8 +427,7 @@ export abstract class BaseClient {
   async unwatchRooms(rooms?: Iterable<string>, { signal }: Abortable = {}): Promise<void> {
     const list = optionalNames("rooms", rooms);
     this.machine.check(Kind.UNWATCH, { uids: [], rooms: list });
-    checkSignal(signal);
-    signal?.throwIfAborted();
+    throwIfAborted(signal);
     await this.requestRoomsUnwatch(this.roomWatches.remove(list), signal);
   }
 
@@ -468,8 +463,7 @@ export abstract class BaseClient {
     const { scope, hide, join, leave, ...given } = wanted;
     const change = checkedChange(given, this.serverTimeMs());
     const update = { ...change, join: optionalNames("join", join), leave: optionalNames("leave", leave) };
-    checkSignal(signal);
-    signal?.throwIfAborted();
+    throwIfAborted(signal);
     const { login } = this.machine;
     /** Returns what this server does not support. */
     const granted = (answer: ValueMap): string | null => {
@@ -832,8 +826,7 @@ export abstract class BaseClient {
 
   /** @param isOwn whether no call of the program waits for the answer. */
   private async requestRoster(isOwn: boolean, signal?: AbortSignal): Promise<Map<string, UserState>> {
-    checkSignal(signal);
-    signal?.throwIfAborted();
+    throwIfAborted(signal);
     const { sight } = this.restoration;
     const request = this.watchedUsers.rosterRequested();
     const apply = (answer: ValueMap): Map<string, UserState> => {

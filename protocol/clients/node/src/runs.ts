@@ -1,6 +1,6 @@
 /** What waits for a client to come online. */
 
-import { checkSignal, onAbort } from "./aborts.js";
+import { onAbort, throwIfAborted } from "./aborts.js";
 import type { PresenceError } from "./errors.js";
 import type { Connected } from "./pushes.js";
 
@@ -42,8 +42,7 @@ export class Waiters {
 
   wait(run: Run, signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
-      checkSignal(signal);
-      signal?.throwIfAborted();
+      throwIfAborted(signal);
       const leave = (): void => {
         this.waiters.delete(waiter);
         forget();
