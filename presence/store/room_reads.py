@@ -15,7 +15,7 @@ from presence.store.keys import Keys
 from presence.store.roster_table import uids_in
 from presence.store.script_runner import Call, Scripting
 from presence.store.shard_clients import ShardClients
-from presence.watching.room_views import RoomOccupancy
+from presence.watching.room_views import FoundRooms, RoomOccupancy
 
 _OCCUPIED: Final = b" o"  # fields of a room that are no members: a uid has no space
 _INVISIBLE: Final = b" i"
@@ -30,10 +30,8 @@ class StoredRooms(Scripting):
         super().__init__(url)
         self._keys = keys
 
-    def read(
-        self, rooms: Sequence[str], most_members: int
-    ) -> dict[str, RoomOccupancy | StoreUnavailable | StoreError]:
-        """Return each room, or why it could not be read, in one round trip to each server.
+    def read(self, rooms: Sequence[str], most_members: int) -> FoundRooms:
+        """Return each room, in one round trip to each server.
 
         A room of more than `most_members`, or of a thousand invisible ones, is without a list of them.
         """

@@ -9,7 +9,6 @@ both at a pace.
 import heapq
 import math
 from collections import OrderedDict
-from itertools import count
 from typing import Final
 
 import trio
@@ -41,8 +40,7 @@ class RoomTurns:
         self.rereads = 0
         self.arrived = TrioWakeEvent()
         self._due: dict[str, None] = {}  # in order
-        self._later: list[tuple[float, int, str]] = []  # a heap: when, its number, which room
-        self._numbers = count()
+        self._later: list[tuple[float, str]] = []  # a heap: when, which room
         self._missed_at = -math.inf  # hints of rooms read before may have been lost
         self._reread_at = -math.inf  # when the next rooms may be read again
         self._changed = TrioWakeEvent()
@@ -70,7 +68,7 @@ class RoomTurns:
         if room.next_turn_at <= trio.current_time():
             self._make_due(room)
         else:
-            heapq.heappush(self._later, (room.next_turn_at, next(self._numbers), room.name))
+            heapq.heappush(self._later, (room.next_turn_at, room.name))
             self._changed.set()
 
     def missed(self) -> None:
@@ -116,7 +114,7 @@ class RoomTurns:
         while True:
             now = trio.current_time()
             while self._later and self._later[0][0] <= now:
-                _, _, name = heapq.heappop(self._later)
+                _, name = heapq.heappop(self._later)
                 if (room := self.rooms.get(name)) is not None:
                     room.is_scheduled = False
                     self.schedule(room)  # for now, unless it has become a large one

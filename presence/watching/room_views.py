@@ -8,10 +8,11 @@ the whole state. So no session needs a queue of its own: whatever it has missed,
 Tests: `tests/watching/test_room_views.py`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.core.registry import Session
 from presence.protocol.rows import RoomRow
 
@@ -35,6 +36,8 @@ class RoomOccupancy:
 
 
 NOBODY: Final = RoomOccupancy(0)
+FoundRooms: TypeAlias = Mapping[str, RoomOccupancy | StoreUnavailable | StoreError]
+"""Rooms as one read found them, or why they could not be read."""
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import getsizeof
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import trio
 
@@ -33,7 +33,14 @@ from presence.watching.client_answers import RETRY_S, refuse_busy, refuse_failed
 from presence.watching.pending_watches import RequestTimeouts, memory_of
 from presence.watching.room_pushes import RoomPushes
 from presence.watching.room_turns import RoomTurns
-from presence.watching.room_views import NOTHING_SENT, RoomOccupancy, Shown, WatchedRoom, whole_row
+from presence.watching.room_views import (
+    NOTHING_SENT,
+    FoundRooms,
+    RoomOccupancy,
+    Shown,
+    WatchedRoom,
+    whole_row,
+)
 
 GATHER_S: Final = 0.003
 MAX_ROOMS_PER_READ: Final = 128  # of 200 members each: some milliseconds of Redis and of this process
@@ -50,16 +57,12 @@ WATCH_BYTES: Final = 80
 SESSION_BYTES: Final = 400  # of a session that watches rooms
 NOT_ALLOWED: Final = "this room may not be watched"
 
-_Found: TypeAlias = Mapping[str, RoomOccupancy | StoreUnavailable | StoreError]
-
 
 class RoomReads(Protocol):
     """The rooms in Redis: blocking calls, one at a time."""
 
-    def read(
-        self, rooms: Sequence[str], most_members: int
-    ) -> Mapping[str, RoomOccupancy | StoreUnavailable | StoreError]:
-        """Return each room as it is, or why it could not be read; with members if they are not more."""
+    def read(self, rooms: Sequence[str], most_members: int) -> FoundRooms:
+        """Return each room as it is, with members if they are not more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class RoomSource:
 class _NoRooms:
     """Rooms where there are none."""
 
-    def read(self, rooms: Sequence[str], most_members: int) -> Mapping[str, RoomOccupancy]:
+    def read(self, rooms: Sequence[str], most_members: int) -> FoundRooms:
         return {}
 
 
@@ -360,9 +363,9 @@ class RoomWatchService:
                     self._answer(request, found)
                 await trio.lowlevel.checkpoint()
 
-    async def _find(self, names: Sequence[str]) -> _Found:
+    async def _find(self, names: Sequence[str]) -> FoundRooms:
         reads, most_members = self._source.reads, self._source.most_members
-        found: _Found
+        found: FoundRooms
         try:
             found = await self._redis.call(lambda: reads.read(names, most_members))
         except (StoreUnavailable, StoreError) as error:
@@ -391,7 +394,7 @@ class RoomWatchService:
 
     # Answers
 
-    def _answer(self, request: _Request, found: _Found) -> None:
+    def _answer(self, request: _Request, found: FoundRooms) -> None:
         failure = next((each for name in request.rooms if isinstance(each := found[name], Exception)), None)
         if failure is not None:
             is_away = isinstance(failure, StoreUnavailable)

@@ -1,22 +1,18 @@
 """A node whose clients watch rooms, in virtual time."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
-from presence.common.errors import StoreError, StoreUnavailable
 from presence.core.authenticator import RoomClaim
 from presence.core.quiet_sessions import QuietSessions
 from presence.core.registry import Session
-from presence.core.service_requests import (
-    RoomQueryRequest,
-    RoomWatchRequest,
-)
+from presence.core.service_requests import RoomQueryRequest, RoomWatchRequest
 from presence.core.visibility import Visibility
 from presence.protocol import Kind, Packet
-from presence.watching.room_views import RoomOccupancy
+from presence.watching.room_views import FoundRooms, RoomOccupancy
 from presence.watching.room_watch_service import RoomSource
 from tests.watching.fakes import Line, session
 from tests.watching.test_watch_service import Node, running
@@ -34,9 +30,7 @@ class Rooms:
         self.failure: Exception | None = None
         self.broken: set[str] = set()  # rooms whose reads raise what no read should
 
-    def read(
-        self, rooms: Sequence[str], most_members: int
-    ) -> Mapping[str, RoomOccupancy | StoreUnavailable | StoreError]:
+    def read(self, rooms: Sequence[str], most_members: int) -> FoundRooms:
         self.reads.append([*rooms])
         if self.failure:
             raise self.failure
