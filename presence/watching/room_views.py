@@ -53,10 +53,10 @@ class WatchedRoom:
     pushed_version: int = NOTHING_SENT
     watchers: dict[Session, int] = field(default_factory=dict)  # with the version that each was sent last
     waiting: int = 0  # requests that wait for it
-    next_turn_at: float = 0.0  # when it may be read again
-    is_scheduled: bool = False  # a turn is due, or will be
+    next_read_at: float = 0.0  # at the earliest
+    is_scheduled: bool = False  # a read is due, or will be
     is_pushing: bool = False  # a push is under way,
-    is_put_off: bool = False  # and the turn that is due waits for its end
+    is_put_off: bool = False  # and the read that is due waits for its end
 
     def update(self, occupancy: RoomOccupancy) -> bool:
         """Note what a read has found; return whether it is new."""

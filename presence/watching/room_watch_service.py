@@ -1,7 +1,7 @@
 """Rooms that clients of this worker watch and query.
 
 Hints say that rooms have changed, and reads say how they are now. So hints that are lost, doubled or late do
-no harm: a room is read again when hints may have been lost, and now and then in any case, see `room_turns`.
+no harm: a room is read again when hints may have been lost, and now and then in any case (`room_schedule`).
 Each request reads its rooms, together with those of others, so an answer is never older than its request. A
 watch holds its rooms from the moment that it is taken, so no hint is missed between the read and the answer.
 
@@ -32,7 +32,7 @@ from presence.protocol.prepacked import pack_room_row, rooms_answer, rooms_packe
 from presence.watching.client_answers import RETRY_S, refuse_busy, refuse_failed, send
 from presence.watching.pending_watches import RequestTimeouts, memory_of
 from presence.watching.room_pushes import RoomPushes
-from presence.watching.room_turns import RoomTurns
+from presence.watching.room_schedule import RoomSchedule
 from presence.watching.room_views import (
     NOTHING_SENT,
     FoundRooms,
@@ -137,8 +137,8 @@ class RoomWatchService:
         self._visibility = visibility
         self._faults = faults
         self._redis = runtime.loop_caller()
-        self._turns = RoomTurns()
-        self._pushes = RoomPushes(self._rooms_of, self._shown, self._turns.pushed, quiet, faults)
+        self._schedule = RoomSchedule()
+        self._pushes = RoomPushes(self._rooms_of, self._shown, self._schedule.pushed, quiet, faults)
         self._by_session: dict[Session, dict[str, WatchedRoom]] = {}
         self._listed: set[Session] = set()  # of these, those that are shown members
         self._pending: dict[Session, list[_Request]] = {}
@@ -151,13 +151,13 @@ class RoomWatchService:
     @property
     def memory_bytes(self) -> int:
         """Approximate memory of all watches of rooms."""
-        stored = ROOM_BYTES * len(self._turns.rooms) + self._name_bytes + self._list_bytes
+        stored = ROOM_BYTES * len(self._schedule.rooms) + self._name_bytes + self._list_bytes
         return stored + WATCH_BYTES * self._watches + SESSION_BYTES * len(self._by_session)
 
     async def run(self) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            for task in (self._read_all, self._turns.run, self._pushes.run, self._timeouts.run):
+            for task in (self._read_all, self._schedule.run, self._pushes.run, self._timeouts.run):
                 nursery.start_soon(task)
 
     # Requests
@@ -183,7 +183,7 @@ class RoomWatchService:
             self._requests.append(request)
             self._pending_rooms += len(request.rooms)
             self._timeouts.add(request)
-            self._turns.arrived.set()
+            self._schedule.arrived.set()
 
     def _is_allowed(self, request: _Request) -> bool:
         return all(self._may_watch(request.session, room) for room in request.rooms)
@@ -203,7 +203,7 @@ class RoomWatchService:
             message = f"a connection may watch {WATCHED_ROOMS_MAX} rooms; this one watches {len(watched)}"
             self._refuse(request, Code.TOO_LARGE, message)
             return False
-        new = [name for name in added if name not in self._turns.rooms]
+        new = [name for name in added if name not in self._schedule.rooms]
         size = ROOM_BYTES * len(new) + memory_of(new) + WATCH_BYTES * len(added)
         if added and not self._allows(most, size if watched else size + SESSION_BYTES):
             self._statistics.full += 1
@@ -211,10 +211,10 @@ class RoomWatchService:
             self._refuse_busy(request, message, FULL_RETRY_S)
             return False
         for name in new:
-            self._turns.add(name)
+            self._schedule.add(name)
             self._name_bytes += getsizeof(name)
         for name in request.rooms:
-            self._turns.rooms[name].waiting += 1
+            self._schedule.rooms[name].waiting += 1
         return True
 
     def unwatch(self, session: Session, rooms: Iterable[str] | None) -> None:
@@ -276,7 +276,7 @@ class RoomWatchService:
 
     def _drop_unused(self, room: WatchedRoom) -> None:
         if not (room.watchers or room.waiting):
-            self._turns.remove(room)
+            self._schedule.remove(room)
             self._name_bytes -= getsizeof(room.name)
             self._list_bytes -= bytes_of_list(room.occupancy)
 
@@ -285,11 +285,11 @@ class RoomWatchService:
     def changed(self, rooms: Iterable[str] | None) -> None:
         """Read rooms that have changed, of those that are watched; None: any may have."""
         if rooms is None:
-            self._turns.missed()
+            self._schedule.missed()
             return
         for name in rooms:
-            if (room := self._turns.rooms.get(name)) is not None:
-                self._turns.schedule(room)
+            if (room := self._schedule.rooms.get(name)) is not None:
+                self._schedule.read_soon(room)
 
     def catch_up(self, session: Session) -> None:
         """Send a session soon what it has missed, if it is behind."""
@@ -313,14 +313,14 @@ class RoomWatchService:
 
     async def _read_all(self) -> None:
         while True:
-            if not (self._requests or self._turns.is_due):
-                await self._turns.arrived.wait(math.inf)
+            if not (self._requests or self._schedule.is_due):
+                await self._schedule.arrived.wait(math.inf)
                 await trio.sleep(GATHER_S)
-            requests, turns = self._next_requests(), self._turns.take(MAX_ROOMS_PER_READ // 2)
+            requests, due = self._next_requests(), self._schedule.take(MAX_ROOMS_PER_READ // 2)
             asked = [name for request in requests for name in request.rooms]
-            names = [*dict.fromkeys([*asked, *(room.name for room in turns)])]
+            names = [*dict.fromkeys([*asked, *(room.name for room in due)])]
             if names:
-                await self._read(names, requests, turns)
+                await self._read(names, requests, due)
             await trio.lowlevel.checkpoint()
 
     def _next_requests(self) -> list[_Request]:
@@ -339,24 +339,24 @@ class RoomWatchService:
         return some
 
     async def _read(
-        self, names: Sequence[str], requests: Sequence[_Request], turns: Sequence[WatchedRoom]
+        self, names: Sequence[str], requests: Sequence[_Request], due: Sequence[WatchedRoom]
     ) -> None:
         found = await self._find(names)
-        watched = [room for name in names if (room := self._turns.rooms.get(name)) is not None]
+        watched = [room for name in names if (room := self._schedule.rooms.get(name)) is not None]
         for room in watched:
             if isinstance(occupancy := found[room.name], RoomOccupancy):
                 self._update(room, occupancy)
-        for room in turns:
-            if self._turns.rooms.get(room.name) is not room:
+        for room in due:
+            if self._schedule.rooms.get(room.name) is not room:
                 continue
             if isinstance(found[room.name], RoomOccupancy):
-                self._turns.pause(room)
+                self._schedule.pause(room)
                 self._pushes.push(room)
             else:
-                self._turns.retry(room)
+                self._schedule.retry(room)
         for room in watched:
             if room.version != room.pushed_version:
-                self._turns.schedule(room)
+                self._schedule.read_soon(room)
         for request in requests:
             if not request.is_settled:
                 with self._faults.contained("watch", partial(self._refuse_broken, request)):
@@ -426,7 +426,7 @@ class RoomWatchService:
         rows: list[bytes] = []
         begun: dict[WatchedRoom, int] = {}  # with the version in the answer
         for name in request.rooms:
-            room = self._turns.rooms[name]
+            room = self._schedule.rooms[name]
             row, version = self._pushes.whole(room, session), room.version
             if room.occupancy.members and size + len(row) > MAX_ANSWER_BYTES:
                 row, version = pack_room_row(whole_row(name, room.occupancy, None)), NOTHING_SENT
@@ -484,7 +484,7 @@ class RoomWatchService:
             del self._pending[request.session]
         if request.is_watch:
             for name in request.rooms:
-                room = self._turns.rooms[name]
+                room = self._schedule.rooms[name]
                 room.waiting -= 1
                 self._drop_unused(room)
 
@@ -492,8 +492,8 @@ class RoomWatchService:
     def statistics(self) -> RoomWatchStatistics:
         found, pushes = self._statistics, self._pushes
         found.sessions, found.watches = len(self._by_session), self._watches
-        found.rooms = len(self._turns.rooms)
-        found.rereads, found.behind = self._turns.rereads, len(pushes.behind)
+        found.rooms = len(self._schedule.rooms)
+        found.rereads, found.behind = self._schedule.rereads, len(pushes.behind)
         found.sent, found.put_off, found.held = pushes.sent, pushes.put_off, pushes.held
         return found
 

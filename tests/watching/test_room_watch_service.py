@@ -105,7 +105,7 @@ async def test_requests_are_read_together_and_each_room_once(autojump_clock: Moc
         assert all(line.packets()[0].kind == Kind.OK for line in lines)
 
 
-async def test_many_rooms_are_read_in_parts_while_hinted_ones_have_their_turn(
+async def test_many_rooms_are_read_in_parts_while_hinted_ones_are_read(
     autojump_clock: MockClock,
 ) -> None:
     async with room_node() as at:

@@ -1,9 +1,9 @@
-"""When rooms that are watched have their turns: each is read then, and pushed to the sessions that watch it.
+"""When rooms that are watched are read, to be pushed to the sessions that watch them.
 
-A room that has changed has its turn immediately, or, if it just had one, after a pause: a longer one if it is
-large. A turn waits until the sessions that watch the room have been sent what its last turn found. A room of
-which no change is known is read every `REREAD_S`, and all rooms are when hints of changes may have been lost,
-both at a pace.
+A room that has changed is read immediately, or, if it just was, after a pause: a longer one if it is large. A
+read waits until the sessions that watch the room have been sent what the last one found. A room of which no
+change is known is read every `REREAD_S`, and all rooms are when hints of changes may have been lost: both at
+a pace.
 """
 
 import heapq
@@ -17,22 +17,22 @@ from presence.common.backoff import jittered
 from presence.common.runtime import TrioWakeEvent
 from presence.watching.room_views import WatchedRoom
 
-SMALL_PAUSE_S: Final = 0.1  # between two turns of a room
-LARGE_ROOM: Final = 100  # a room of more members has
-LARGE_PAUSE_S: Final = 1.0  # between two turns
+SMALL_PAUSE_S: Final = 0.1  # between two reads of a room
+LARGE_ROOM: Final = 100  # members; a room of more has
+LARGE_PAUSE_S: Final = 1.0  # between two reads
 RETRY_S: Final = 2.0  # after a read that failed, on average
 REREAD_S: Final = 30.0
 REREADS_PER_S: Final = 500  # of a worker; so more than 15,000 rooms have longer intervals
 REREAD_INTERVAL_S: Final = 0.05
 
 
-class RoomTurns:
-    """The rooms that are watched, and the order of their turns.
+class RoomSchedule:
+    """The rooms that are watched, and the order in which they are read.
 
     Attributes:
         rooms: by `asked_at`, oldest first.
-        rereads: turns without a hint, since the start.
-        arrived: set when a turn is due.
+        rereads: reads without a hint, since the start.
+        arrived: set when a read is due.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class RoomTurns:
 
     @property
     def is_due(self) -> bool:
-        """Whether any turn is due."""
+        """Whether any read is due."""
         return bool(self._due)
 
     def add(self, name: str) -> WatchedRoom:
@@ -60,24 +60,24 @@ class RoomTurns:
         del self.rooms[room.name]
         self._due.pop(room.name, None)
 
-    def schedule(self, room: WatchedRoom) -> None:
-        """Let a room have its turn as soon as it may."""
+    def read_soon(self, room: WatchedRoom) -> None:
+        """Let a room be read as soon as it may."""
         if room.is_scheduled:
             return
         room.is_scheduled = True
-        if room.next_turn_at <= trio.current_time():
+        if room.next_read_at <= trio.current_time():
             self._make_due(room)
         else:
-            heapq.heappush(self._later, (room.next_turn_at, room.name))
+            heapq.heappush(self._later, (room.next_read_at, room.name))
             self._changed.set()
 
     def missed(self) -> None:
-        """Let all rooms have a turn, because hints may have been lost."""
+        """Let all rooms be read, because hints may have been lost."""
         self._missed_at = trio.current_time()
         self._changed.set()
 
     def take(self, most: int) -> list[WatchedRoom]:
-        """Take the next rooms whose turn is due; the pause until the next one begins."""
+        """Take the next rooms that are due; the pauses until their next reads begin."""
         some: list[WatchedRoom] = []
         while self._due and len(some) < most:
             name = next(iter(self._due))
@@ -93,31 +93,31 @@ class RoomTurns:
         return some
 
     def pause(self, room: WatchedRoom) -> None:
-        """Let the pause until the next turn begin, as long as the room is large."""
+        """Let the pause until the next read begin: a longer one if the room is large."""
         pause_s = LARGE_PAUSE_S if room.occupancy.count > LARGE_ROOM else SMALL_PAUSE_S
-        room.next_turn_at = trio.current_time() + pause_s
+        room.next_read_at = trio.current_time() + pause_s
 
     def retry(self, room: WatchedRoom) -> None:
-        """Let a room have another turn after a while: it could not be read."""
-        room.next_turn_at = trio.current_time() + jittered(RETRY_S)
-        self.schedule(room)
+        """Let a room be read again after a while: it could not be read."""
+        room.next_read_at = trio.current_time() + jittered(RETRY_S)
+        self.read_soon(room)
 
     def pushed(self, room: WatchedRoom) -> None:
-        """Note that what the last turn of a room has found was sent to all sessions that could take it."""
+        """Note that what the last read of a room has found was sent to all sessions that could take it."""
         room.is_pushing = False
         if room.is_put_off and self.rooms.get(room.name) is room:
             self._make_due(room)
         room.is_put_off = False
 
     async def run(self) -> None:
-        """Make turns due until cancelled."""
+        """Make reads due until cancelled."""
         while True:
             now = trio.current_time()
             while self._later and self._later[0][0] <= now:
                 _, name = heapq.heappop(self._later)
                 if (room := self.rooms.get(name)) is not None:
                     room.is_scheduled = False
-                    self.schedule(room)  # for now, unless it has become a large one
+                    self.read_soon(room)  # for now, unless it has become a large one
             if self._reread_at <= now:
                 self._recall(now)
             next_at = self._later[0][0] if self._later else math.inf
@@ -126,7 +126,7 @@ class RoomTurns:
             await self._changed.wait(next_at - now)
 
     def _recall(self, now: float) -> None:
-        """Give a turn to rooms that had none for long, as many as the pace allows."""
+        """Let rooms be read that were not for long, as many as the pace allows."""
         for _ in range(round(REREADS_PER_S * REREAD_INTERVAL_S)):
             oldest = next(iter(self.rooms.values()), None)
             if oldest is None or self._old_at(oldest) > now:
@@ -134,10 +134,10 @@ class RoomTurns:
             self._reread_at = now + REREAD_INTERVAL_S
             self._note_asked(oldest)
             self.rereads += 1
-            self.schedule(oldest)
+            self.read_soon(oldest)
 
     def _old_at(self, room: WatchedRoom) -> float:
-        """Return when a room has a turn without a hint."""
+        """Return when a room is read without a hint."""
         return -math.inf if room.asked_at <= self._missed_at else room.asked_at + REREAD_S
 
     def _note_asked(self, room: WatchedRoom) -> None:

@@ -12,7 +12,7 @@ from presence.core.service_requests import (
     RoomQueryRequest,
     RoomWatchRequest,
 )
-from presence.watching.room_turns import LARGE_ROOM, REREAD_S, REREADS_PER_S, RETRY_S
+from presence.watching.room_schedule import LARGE_ROOM, REREAD_S, REREADS_PER_S, RETRY_S
 from tests.watching.fakes import session
 from tests.watching.room_node import SOON_S, pushed, room_node, users
 
