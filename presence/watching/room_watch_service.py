@@ -144,7 +144,7 @@ class RoomWatchService:
         self._pending: dict[Session, list[_Request]] = {}
         self._requests: deque[_Request] = deque()  # some may be settled
         self._pending_rooms = 0  # of `_requests`
-        self._timeouts = RequestTimeouts(REQUEST_TIMEOUT_S, self._refuse_timed_out, faults, "watch")
+        self._timeouts = RequestTimeouts(REQUEST_TIMEOUT_S, self._refuse_busy, faults, "watch")
         self._watches = self._name_bytes = self._list_bytes = 0
         self._statistics = RoomWatchStatistics()
 
@@ -381,11 +381,8 @@ class RoomWatchService:
         return found
 
     def _update(self, room: WatchedRoom, found: RoomOccupancy) -> None:
-        if (
-            found.members
-            and room.occupancy.members is None
-            and not self._allows(math.inf, bytes_of_list(found))
-        ):
+        is_list_new = found.members and room.occupancy.members is None
+        if is_list_new and not self._allows(math.inf, bytes_of_list(found)):
             self._statistics.unlisted += 1
             found = replace(found, members=None)
         before = room.occupancy
@@ -405,13 +402,10 @@ class RoomWatchService:
             self._begin(request)
         else:
             shown = self._shown(request.session)
-            occupancies = {
-                name: occupancy
-                for name in request.rooms
-                if isinstance(occupancy := found[name], RoomOccupancy)
-            }
             rows = [
-                pack_room_row(whole_row(name, occupancy, shown)) for name, occupancy in occupancies.items()
+                pack_room_row(whole_row(name, each, shown))
+                for name in request.rooms
+                if isinstance(each := found[name], RoomOccupancy)
             ]
             try:
                 packet = rooms_answer(request.id, rows)
@@ -455,7 +449,9 @@ class RoomWatchService:
         self._statistics.refused += 1
         send_error(request.session, request.id, code, message)
 
-    def _refuse_busy(self, request: _Request, message: str, retry_s: float = RETRY_S) -> None:
+    def _refuse_busy(
+        self, request: _Request, message: str = "Redis is away", retry_s: float = RETRY_S
+    ) -> None:
         self._settle(request)
         self._statistics.refused += 1
         refuse_busy(request.session, request.id, message, retry_s)
@@ -468,9 +464,6 @@ class RoomWatchService:
         self._settle(request)
         self._statistics.refused += 1
         refuse_failed(request.session, request.id)
-
-    def _refuse_timed_out(self, request: _Request) -> None:
-        self._refuse_busy(request, "Redis is away")
 
     def _settle(self, request: _Request) -> None:
         """Note that a request is answered, refused or dropped."""
