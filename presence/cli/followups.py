@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from presence.cli.errors import FAILED, OK, print_error, sigterm_interrupts
+from presence.cli.job_loop import run_job
 from presence.cli.options import (
     READER_SETTINGS,
     DataLocation,
@@ -22,7 +23,6 @@ from presence.cli.options import (
     uid_argument,
 )
 from presence.cli.redis_errors import subscriber_errors, with_redis
-from presence.cli.worker_loop import run_worker
 from presence.common import threads
 from presence.common.text import json_line, named, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
@@ -160,7 +160,7 @@ class _Printed:
 
 
 def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
-    run_worker(scheduler, scheduler_outage(_Printed()), stop)
+    run_job(scheduler, scheduler_outage(_Printed()), stop)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from presence.cli.errors import FAILED, OK, print_error, sigterm_interrupts
+from presence.cli.job_loop import run_job
 from presence.cli.options import (
     READER_SETTINGS,
     DataLocation,
@@ -17,7 +18,6 @@ from presence.cli.options import (
     whole_number,
 )
 from presence.cli.redis_errors import with_redis
-from presence.cli.worker_loop import run_worker
 from presence.common.text import counted, json_line, printable
 from presence.ops.explain_text import moment
 from presence.reader import MAX_LARGEST, PresenceReader
@@ -143,7 +143,7 @@ def _run(place: DataLocation) -> int:
                 raise projector.failure
             print_error("rooms: running")
             outage = projector_outage(structlog.get_logger("presence.rooms"))
-            run_worker(projector, outage, threading.Event())
+            run_job(projector, outage, threading.Event())
     except KeyboardInterrupt:
         pass
     return OK

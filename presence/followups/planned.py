@@ -13,7 +13,7 @@ from presence.followups.script_calls import Addition, add_call, cancel_call, scr
 from presence.protocol.schema import uid_complaint
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
-from presence.store.shard_worker import stored_number_of_shards
+from presence.store.shard_job import stored_number_of_shards
 from presence.timers.interface import MAX_ID_BYTES, TimerError, TimerFull
 
 PAGE_SIZE: Final = 500  # follow-ups, roughly

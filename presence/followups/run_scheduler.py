@@ -25,7 +25,7 @@ from presence.followups.script_calls import (
 )
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
-from presence.store.shard_worker import RETRY_FIRST_S, RETRY_MAX_S, ShardWorker
+from presence.store.shard_job import RETRY_FIRST_S, RETRY_MAX_S, ShardJob
 
 POLL_INTERVAL_S: Final = 1.0  # between two runs of an idle shard: an event is read at most this late
 MIN_POLL_INTERVAL_S: Final = 0.05  # where a rule's delay is shorter than that
@@ -64,7 +64,7 @@ class SchedulerCounters:
 _COUNTED_BY_SCRIPT: Final = ("events", "planned", "cancelled", "delivered", "dropped", "refused", "gaps")
 
 
-class FollowUpScheduler(ShardWorker):
+class FollowUpScheduler(ShardJob):
     """Runs the script of each shard when it is due. Used from one thread at a time.
 
     Args:

@@ -30,7 +30,7 @@ from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
 from presence.store.script_runner import Call, Scripting
-from presence.store.shard_worker import RETRY_FIRST_S, RETRY_MAX_S, ShardWorker
+from presence.store.shard_job import RETRY_FIRST_S, RETRY_MAX_S, ShardJob
 
 WALK_INTERVAL_S: Final = 0.2  # between two steps of the comparison of members with records
 PAGES_PER_S: Final = 8  # of the comparison of records with members, of all shards
@@ -39,7 +39,7 @@ _WAITING_EVENT: Final = "rooms waiting for Redis"
 log = structlog.get_logger("presence.rooms")
 
 
-class RoomProjector(ShardWorker):
+class RoomProjector(ShardJob):
     """Reads the events of each shard when it is due, and changes rooms. Used from one thread at a time.
 
     Args:

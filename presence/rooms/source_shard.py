@@ -41,7 +41,7 @@ from presence.rooms.script_calls import (
     RESET,
     in_calls,
 )
-from presence.store.shard_worker import RETRY_FIRST_S, RETRY_MAX_S
+from presence.store.shard_job import RETRY_FIRST_S, RETRY_MAX_S
 
 POLL_FIRST_S: Final = 0.02  # after events: those that come meanwhile share a read
 POLL_LIMIT_S: Final = 0.1  # between two reads of an idle shard

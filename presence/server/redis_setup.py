@@ -9,10 +9,10 @@ from typing import Final
 import structlog
 import trio
 
+from presence.common.background_job import BackgroundJob
 from presence.common.errors import StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.common.runtime import LoopCaller, TrioRuntime
-from presence.common.worker_task import WorkerTask
 from presence.config.settings import Settings
 from presence.followups.run_scheduler import FollowUpScheduler, scheduler_outage
 from presence.rooms.projector import RoomProjector, projector_outage
@@ -122,16 +122,18 @@ def watching(
     )
 
 
-def scheduler(url: str, settings: Settings, keys: Keys) -> WorkerTask | None:
+def scheduler(url: str, settings: Settings, keys: Keys) -> BackgroundJob | None:
     """Return the scheduler of follow-ups; None if the settings have no rules."""
     if settings.followups is None:
         return None
     kept = settings.stream_maxlen
     scheduler = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
-    return WorkerTask(scheduler, scheduler_outage(structlog.get_logger("presence.followups")), TrioRuntime())
+    return BackgroundJob(
+        scheduler, scheduler_outage(structlog.get_logger("presence.followups")), TrioRuntime()
+    )
 
 
-def projector(url: str, settings: Settings, keys: Keys) -> WorkerTask | None:
+def projector(url: str, settings: Settings, keys: Keys) -> BackgroundJob | None:
     """Return the projector of rooms; None if the settings have no rooms."""
     if settings.rooms == "off":
         return None
@@ -143,4 +145,4 @@ def projector(url: str, settings: Settings, keys: Keys) -> WorkerTask | None:
         events=settings.room_events,
         max_rooms=settings.max_rooms,
     )
-    return WorkerTask(projector, projector_outage(structlog.get_logger("presence.rooms")), TrioRuntime())
+    return BackgroundJob(projector, projector_outage(structlog.get_logger("presence.rooms")), TrioRuntime())

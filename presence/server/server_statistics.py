@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from presence import __version__
-from presence.common.worker_task import WorkerTask
+from presence.common.background_job import BackgroundJob
 from presence.messaging.router import MessageRouter
 from presence.server.answer_queue import AnswerQueue
 from presence.server.credentials import Credentials
@@ -49,8 +49,8 @@ class ServerStatistics:
         credentials: Credentials,
         *,
         rebalancer: Rebalancer,
-        followups: WorkerTask | None,
-        rooms: WorkerTask | None,
+        followups: BackgroundJob | None,
+        rooms: BackgroundJob | None,
         stats_responder: StatsResponder | None,
         transport: Callable[[], ServerTransport | None],
         worker: int,

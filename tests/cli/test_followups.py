@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from presence.cli import followups, worker_loop
+from presence.cli import followups, job_loop
 from presence.followups.run_scheduler import FollowUpScheduler
 from presence.store.embedded import EmbeddedRedis
 from presence.store.redis_client import Redis
@@ -140,7 +140,7 @@ def test_run_plans_by_the_rules_of_the_file_and_retries_the_handler(
 def test_a_scheduler_beside_a_handler_survives_a_lack_of_memory(
     redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(worker_loop, "RETRY_MAX_S", 0.01)
+    monkeypatch.setattr(job_loop, "RETRY_MAX_S", 0.01)
     runs = 0
 
     def run_once() -> float:

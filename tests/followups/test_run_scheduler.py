@@ -8,24 +8,24 @@ import structlog.testing
 import trio
 from structlog.testing import CapturingLogger
 
+from presence.common.background_job import BackgroundJob
 from presence.common.errors import StoreUnavailable
 from presence.common.runtime import TrioRuntime
-from presence.common.worker_task import WorkerTask
 from presence.config.followup_rules import Rule
 from presence.followups import run_scheduler
 from presence.followups.run_scheduler import POLL_INTERVAL_S, FollowUpScheduler, scheduler_outage
-from presence.store import shard_worker
+from presence.store import shard_job
 from presence.store.keys import Keys
 from presence.store.redis_client import Redis
-from presence.store.shard_worker import META_POLL_INTERVAL_S
+from presence.store.shard_job import META_POLL_INTERVAL_S
 from tests.followups.shards import Shard
 from tests.support.no_threads import MESSAGE
 from tests.support.waiting import until
 
 
-def task_of(scheduler: FollowUpScheduler) -> WorkerTask:
+def task_of(scheduler: FollowUpScheduler) -> BackgroundJob:
     log = structlog.get_logger("presence.followups")
-    return WorkerTask(scheduler, scheduler_outage(log), TrioRuntime())
+    return BackgroundJob(scheduler, scheduler_outage(log), TrioRuntime())
 
 
 def test_a_quiet_shard_is_polled_once_a_second(shard: Shard) -> None:
@@ -81,7 +81,7 @@ def test_retries_during_an_outage_back_off_and_it_is_logged_once() -> None:
 
 
 async def test_the_task_continues_after_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_worker, "RETRY_MAX_S", 0.02)
+    monkeypatch.setattr(shard_job, "RETRY_MAX_S", 0.02)
     shard.go_offline("ann")
     shard.release_runner()
     shard.client.rename("presence:{0}:events", "elsewhere")
@@ -122,7 +122,7 @@ async def test_an_unexpected_error_does_not_end_the_server(
             nursery.start_soon(task.run)
             await until(lambda: task.report()["planned"] > 0)
             task.stop()
-    assert [line["event"] for line in lines] == ["background worker failed"]
+    assert [line["event"] for line in lines] == ["background job failed"]
 
 
 async def test_a_lack_of_threads_to_connect_in_is_logged_once(

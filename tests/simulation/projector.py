@@ -66,7 +66,7 @@ class SimulatedProjector:
         self.machine.at_end.append(task.cancel)
 
     async def _run(self) -> None:
-        """As `presence.common.worker_task.WorkerTask.run`."""
+        """As `presence.common.background_job.BackgroundJob.run`."""
         caller = self._runtime.loop_caller()
         while True:
             await self._runtime.sleep(await caller.call(self.projector.run_once))

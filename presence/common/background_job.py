@@ -1,4 +1,4 @@
-"""Runs a worker that calls Redis again and again, such as the scheduler of follow-ups, as a task of a server.
+"""Runs a job that calls Redis again and again, such as the scheduler of follow-ups, as a task of a server.
 
 Tests: `tests/followups/test_run_scheduler.py`, `tests/followups/test_serve.py`.
 """
@@ -12,10 +12,10 @@ import trio
 from presence.common.outage import Outage
 from presence.common.runtime import Runtime
 
-log = structlog.get_logger("presence.worker")
+log = structlog.get_logger("presence.jobs")
 
 
-class Worker(Protocol):
+class Job(Protocol):
     """Does what is due, in calls that block."""
 
     failure: Exception | None  # of the last run
@@ -31,45 +31,45 @@ class Worker(Protocol):
         """Close the connections."""
 
 
-class WorkerTask:
-    """Runs a worker until stopped; owns it, and closes it at the end.
+class BackgroundJob:
+    """Runs a job until stopped; owns it, and closes it at the end.
 
     Args:
-        worker: to run.
+        job: to run.
         outage: the log of its failed runs.
         runtime: where the task runs.
     """
 
-    def __init__(self, worker: Worker, outage: Outage, runtime: Runtime) -> None:
-        self._worker = worker
+    def __init__(self, job: Job, outage: Outage, runtime: Runtime) -> None:
+        self._job = job
         self._outage = outage
         self._runtime = runtime
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Run the worker; an outage of Redis is logged once, and waited for."""
+        """Run the job; an outage of Redis is logged once, and waited for."""
         caller = self._runtime.loop_caller()
         with self._scope:
             try:
                 while True:
                     try:
-                        wait_s = await caller.call(self._worker.run_once)
+                        wait_s = await caller.call(self._job.run_once)
                     except Exception:  # no error here may end the server
-                        log.exception("background worker failed", worker=type(self._worker).__name__)
+                        log.exception("background job failed", job=type(self._job).__name__)
                         wait_s = self._outage.limit_s
                     else:
-                        if failure := self._worker.failure:
+                        if failure := self._job.failure:
                             self._outage.failed("run", failure)
                         else:
                             self._outage.worked("run")
                     await self._runtime.sleep(wait_s)
             finally:
-                self._worker.close()
+                self._job.close()
 
     def stop(self) -> None:
-        """Stop; workers of other processes continue."""
+        """Stop; the jobs of other processes continue."""
         self._scope.cancel()
 
     def report(self) -> dict[str, Any]:
         """Return its counters, for the log."""
-        return asdict(self._worker.counters)
+        return asdict(self._job.counters)

@@ -23,7 +23,7 @@ class FailureCounter(Protocol):
     failures: int
 
 
-class ShardWorker(ABC):
+class ShardJob(ABC):
     """Does in each shard what is due there. Used from one thread at a time; calls block.
 
     Args:

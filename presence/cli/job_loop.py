@@ -1,4 +1,4 @@
-"""Runs a worker in a loop until a command ends.
+"""Runs a job in a loop until a command ends.
 
 Tests: `tests/cli/test_followups.py`, `tests/cli/test_rooms.py`.
 """
@@ -7,16 +7,16 @@ import contextlib
 import threading
 
 from presence.common.outage import Outage
-from presence.store.shard_worker import RETRY_MAX_S, ShardWorker
+from presence.store.shard_job import RETRY_MAX_S, ShardJob
 
 
-def run_worker(worker: ShardWorker, outage: Outage, stop: threading.Event) -> None:
-    """Run a worker until `stop` is set; an error of any kind is logged, and it goes on after a pause."""
+def run_job(job: ShardJob, outage: Outage, stop: threading.Event) -> None:
+    """Run a job until `stop` is set; an error of any kind is logged, and it goes on after a pause."""
     wait_s = 0.0
     failure: Exception | None
     while not stop.wait(wait_s):
         try:
-            wait_s, failure = worker.run_once(), worker.failure
+            wait_s, failure = job.run_once(), job.failure
         except Exception as error:  # such as a lack of memory: the thread would end unnoticed
             wait_s, failure = RETRY_MAX_S, error
         with contextlib.suppress(OSError, MemoryError):  # as of a log on a full disk
