@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -29,16 +30,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return WORKERS if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Restore SIGINT, here and in child processes: a shell's background jobs ignore it.
 
-    Hide the developer's own settings file from both. Children keep compiled modules, in pytest's cache if not
-    beside the sources: each would compile all again, which is half of the start of a server.
+    Hide the developer's own settings file from both. Both keep compiled modules beside the sources, whatever
+    the environment says: without them each child would compile all again, which is half of the start of a
+    server, and a folder elsewhere would lack those of Python and of the packages.
     """
     os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
-    cache: pytest.Cache | None = getattr(config, "cache", None)
-    if cache and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("compiled"))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
