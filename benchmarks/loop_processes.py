@@ -32,6 +32,12 @@ def _serve(pipe: Connection, make_loop: Callable[..., ClientLoop], arguments: Se
             pipe.send(thread.call(lambda: getattr(generator, name)(**given)))  # noqa: B023 - done by now
 
 
+def shares_of(clients: int, processes: int) -> list[range]:
+    """Return the numbers of the clients that each process has."""
+    bounds = [clients * number // processes for number in range(processes + 1)]
+    return [*map(range, bounds, bounds[1:])]
+
+
 def sources_of(host: str, shares: Sequence[int]) -> list[list[str | None]]:
     """Return the addresses that each process connects from, given their numbers of connections."""
     each = source_addresses(host, sum(math.ceil(share / CONNECTIONS_PER_SOURCE) for share in shares))

@@ -10,7 +10,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from benchmarks.loop_processes import LoopProcesses, sources_of
+from benchmarks.loop_processes import LoopProcesses, shares_of, sources_of
 from benchmarks.scale.verdict import LastPacket
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, backoff_s
 from presence.protocol import KEEPALIVE
@@ -194,10 +194,7 @@ class Fleet(LoopProcesses):
     def __init__(self, servers: Sequence[tuple[str, int]], connections: int, processes: int) -> None:
         self.connections = connections
         name, slot_s = secrets.token_hex(3), processes / SLOTS_PER_S
-        shares = [
-            connections * (number + 1) // processes - connections * number // processes
-            for number in range(processes)
-        ]
+        shares = [len(each) for each in shares_of(connections, processes)]
         sources = sources_of(servers[0][0], shares)
         super().__init__(
             OrderedLoop,

@@ -10,7 +10,7 @@ from itertools import pairwise
 from operator import add
 from typing import Any
 
-from benchmarks.loop_processes import LoopProcesses, sources_of
+from benchmarks.loop_processes import LoopProcesses, shares_of, sources_of
 from benchmarks.watches.crowd import STATUSES, Crowd, CrowdStatus, Views
 from benchmarks.watches.graph import FriendGraph, distinct_friends
 from benchmarks.watches.subjects import PresenceSubject, Subject
@@ -90,10 +90,9 @@ class WatchesRun:
 
     def __init__(self, subject: Subject, graph: FriendGraph, seed: int, rest_s: float) -> None:
         self.subject, self.graph, self._rest_s = subject, graph, rest_s
-        processes = math.ceil(len(graph) / CONNECTIONS_PER_PROCESS)
-        bounds = [len(graph) * number // processes for number in range(processes + 1)]
-        sources = sources_of(subject.addresses[0][0], [end - first for first, end in pairwise(bounds)])
-        parts = [graph.part(first, end) for first, end in pairwise(bounds)]
+        shares = shares_of(len(graph), math.ceil(len(graph) / CONNECTIONS_PER_PROCESS))
+        sources = sources_of(subject.addresses[0][0], [*map(len, shares)])
+        parts = [graph.part(share.start, share.stop) for share in shares]
         self.crowd = LoopProcesses(
             Crowd,
             [
