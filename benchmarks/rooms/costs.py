@@ -38,8 +38,13 @@ class Movement:
     rooms_of: Callable[[int, int, int], tuple[str, ...]]
 
 
+def game_name(number: int, users: int) -> str:
+    """Return the name of one of the rooms of ten that so many users have; any number is that of a room."""
+    return f"game-{number % max(1, users // ROOM_SIZE):05d}"
+
+
 def _game(user: int, moves: int, users: int) -> str:
-    return f"game-{(user + moves * 7919) % max(1, users // ROOM_SIZE):05d}"
+    return game_name(user + moves * 7919, users)
 
 
 WAYS: Final = (

@@ -18,7 +18,7 @@ from typing import Any, Final
 import trio
 
 from benchmarks.inprocess_node import InProcessNode
-from benchmarks.rooms.costs import LOBBY, PREFIX, ROOM_SIZE, uid
+from benchmarks.rooms.costs import LOBBY, PREFIX, game_name, uid
 from benchmarks.rooms.load import Members, stored_members
 from benchmarks.rooms.projectors import ProjectorProcess
 from benchmarks.rooms.stream_judge import judge_streams
@@ -94,7 +94,7 @@ class RoomGoers:
     def _change(self, user: str) -> None:
         """Log a user in or out, or have them move."""
         self._changed_at[user] = time.monotonic()
-        game = f"game-{self._randrange(max(1, self._users // ROOM_SIZE)):05d}"
+        game = game_name(self._randrange(self._users), self._users)
         rooms = (game, LOBBY) if self._randrange(4) else (game,)
         session = self._sessions.get(user)
         if session is None:
