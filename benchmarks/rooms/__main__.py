@@ -10,13 +10,15 @@ from one game to another makes two.
 - The same live, at several rates, less the time that Redis takes for the same load without a projector; and
   the lag, from an event to the change of the room.
 - A room whose members all fall silent in one tick of a node: seconds until it is empty.
+- Clients of a real server that change, and watch rooms: at several rates, the lag from the sending of a
+  change to the push that shows it, and whether all views are right (`benchmarks.rooms.push`).
 
 ``--faults`` plays faults under load instead: the active of two projectors is killed, all data are deleted, a
 replica of Redis takes over.
 
 ``--also NAME=PYTHON`` has the projector of another installation run in turn with this one, for the costs in
-full calls. Results go to ``--out DIR`` as ``rooms.md`` and ``rooms.json``; the exit status is 1 if a room was
-wrong. Needs Linux, and the ``loadtest`` and ``embedded`` extras.
+full calls. Results go to ``--out DIR`` as ``rooms.md`` and ``rooms.json``; the exit status is 1 if a room or
+a view was wrong. Needs Linux, and the ``loadtest`` and ``embedded`` extras.
 
 Tests: `tests/benchmarks/test_rooms.py`, `tests/system/benchmarks/test_rooms.py`.
 """
@@ -33,6 +35,7 @@ from typing import Any
 from benchmarks.rooms.costs import WAYS, Spent, WayCosts, measure_way
 from benchmarks.rooms.faults import fault_table, play_faults
 from benchmarks.rooms.live import IdleCosts, LiveCosts, measure_live
+from benchmarks.rooms.push import measure_push, push_table
 from benchmarks.rooms.silence import SilenceFigures, measure_silence
 from loadtest import usage
 from loadtest.arguments import above_0, from_1
@@ -41,7 +44,7 @@ from loadtest.processes import exit_on_sigterm
 from presence.server.process import tune_interpreter
 
 OWN = "presence"
-PARTS = ("costs", "live", "silence")
+PARTS = ("costs", "live", "silence", "push")
 KINDS = ("joins", "moves", "logouts")
 
 
@@ -113,6 +116,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rounds", type=from_1, default=1, help="of the costs in full calls (1)")
     add("--rates", default="200,1000,3000", help="events a second (200,1000,3000)")
     add("--seconds", type=above_0, default=10.0, help="at each rate (10)")
+    add("--clients", type=from_1, default=3000, help="of the part push (3000)")
+    add("--workers", type=from_1, default=2, help="of its server (2)")
+    add("--push-rates", default="50,200,600", help="changes of its clients a second (50,200,600)")
     add("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     add("--faults", action="store_true", help="faults under load instead")
     add("--fault-rate", type=above_0, default=500.0, help="events a second then (500)")
@@ -155,6 +161,14 @@ def measure(given: argparse.Namespace) -> tuple[list[str], dict[str, Any], list[
         silence = measure_silence(sys.executable, given.users, given.shards)
         texts.append(silence_table(silence))
         figures["silence"] = asdict(silence)
+    if "push" in parts:
+        rates = [float(each) for each in given.push_rates.split(",")]
+        pushes = measure_push(
+            sys.executable, given.clients, given.workers, given.shards, rates, given.seconds
+        )
+        broken += [f"pushes at {each.rate:g} a second: {what}" for each in pushes for what in each.broken]
+        texts.append(push_table(pushes))
+        figures["push"] = [asdict(each) for each in pushes]
     return texts, figures, broken
 
 
