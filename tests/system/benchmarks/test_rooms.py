@@ -23,7 +23,8 @@ def run(*words: str, out: Path) -> dict[str, object]:
 
 
 def test_every_change_is_applied_and_measured(tmp_path: Path) -> None:
-    found = run("--users", "600", "--shards", "2", "--rates", "100", "--seconds", "2", out=tmp_path)
+    some = ("--parts", "costs,live,silence", "--users", "600", "--shards", "2")
+    found = run(*some, "--rates", "100", "--seconds", "2", out=tmp_path)
     costs, live = found["costs"], found["live"]
     assert isinstance(costs, list)
     assert isinstance(live, list)
@@ -31,6 +32,18 @@ def test_every_change_is_applied_and_measured(tmp_path: Path) -> None:
     assert all(0 < each["joins"]["redis_s"] < 5 and 30 < each["member_bytes"] < 300 for each in costs)
     assert live[0]["changes"] > 100
     assert found["silence"]
+
+
+def test_every_view_is_right_and_lags_are_measured(tmp_path: Path) -> None:
+    some = ("--parts", "push", "--clients", "200", "--workers", "2", "--shards", "2")
+    found = run(*some, "--push-rates", "40", "--seconds", "3", out=tmp_path)["push"]
+    assert isinstance(found, list)
+    (figures,) = found
+    assert not figures["broken"]
+    assert figures["causes"]["move"]["deliveries"] > 50
+    for lags in (figures["games"], figures["lobby"]):
+        assert lags["deliveries"] > 50
+        assert 0 < lags["p50_ms"] <= lags["p99_ms"] <= lags["max_ms"]
 
 
 def test_members_and_stream_are_right_after_each_fault(tmp_path: Path) -> None:
