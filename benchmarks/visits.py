@@ -14,7 +14,6 @@ Needs Linux and the ``loadtest`` and ``embedded`` extras.
 
 import argparse
 import contextlib
-import json
 import select
 import socket
 import sys
@@ -45,7 +44,7 @@ from benchmarks.progress import Bar
 from benchmarks.results import median
 from loadtest import usage
 from loadtest.arguments import above_0, from_0, from_1
-from loadtest.outcome import markdown, percentile
+from loadtest.outcome import markdown, percentile, write_results
 from loadtest.processes import WorkerProcess, exit_on_sigterm
 from presence.loadtest.server_address import raise_file_limit, source_addresses
 
@@ -438,13 +437,10 @@ def main(words: Sequence[str] | None = None) -> int:
             for each in servers if number % 2 else reversed(servers):
                 found += measure(each, number, plan, bar)
     text = report(found, servers)
-    given.out.mkdir(parents=True, exist_ok=True)
+    write_results(given.out, "visits", text, {"visits": [asdict(each) for each in found]})
     draw(found, servers, given.out)
     if given.pictures:
         draw(found, choose_servers(given.servers, given.workers, ()), PICTURES)
-    rows = {"machine": usage.machine_facts(), "visits": [asdict(each) for each in found]}
-    (given.out / "visits.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (given.out / "visits.md").write_text(text)
     print(text)
     invalid = [f"{each.server}, {each.rate:g}/s: {why}" for each in found for why in each.complaints]
     for line in invalid:

@@ -1,11 +1,16 @@
 """The outcome of a scenario: its figures, the broken promises, and a table."""
 
+import json
 import math
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadtest import usage
 
 MAX_EXAMPLES = 5  # broken promises described in full; all are counted
 
@@ -69,6 +74,20 @@ def markdown(head: str | Iterable[object], body: Iterable[str | Iterable[object]
         line.split(" | ") if isinstance(line, str) else [str(cell) for cell in line] for line in (head, *body)
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *lines))
+
+
+def write_results(folder: Path, name: str, text: str, figures: Mapping[str, Any]) -> None:
+    """Write ``<name>.md``, and the figures beside facts about the machine as ``<name>.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(text.rstrip("\n") + "\n")
+    rows = {"machine": usage.machine_facts(), **figures}
+    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def print_verdict(name: str, broken: Sequence[str]) -> int:
+    """Print whether a benchmark has passed; return its exit status."""
+    print(f"{name}: " + (f"FAILED: {'; '.join(broken)}" if broken else "passed"))
+    return 1 if broken else 0
 
 
 def print_progress(line: str) -> None:

@@ -24,7 +24,6 @@ Tests: `tests/benchmarks/test_rooms.py`, `tests/system/benchmarks/test_rooms.py`
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ from benchmarks.rooms.push import measure_push, push_table
 from benchmarks.rooms.silence import SilenceFigures, measure_silence
 from loadtest import usage
 from loadtest.arguments import above_0, from_1
-from loadtest.outcome import markdown, print_progress
+from loadtest.outcome import markdown, print_progress, print_verdict, write_results
 from loadtest.processes import exit_on_sigterm
 from presence.server.process import tune_interpreter
 
@@ -180,12 +179,8 @@ def main(words: Sequence[str] | None = None) -> int:
     text = "\n\n".join(texts)
     print(text)
     if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "rooms.md").write_text(text + "\n")
-        rows = {"machine": usage.machine_facts(), **figures}
-        (given.out / "rooms.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print("benchmarks.rooms: " + ("FAILED: " + "; ".join(broken) if broken else "passed"))
-    return 1 if broken else 0
+        write_results(given.out, "rooms", text, figures)
+    return print_verdict("benchmarks.rooms", broken)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from benchmarks.scale.play import MB, Reader, ScaleRun
 from benchmarks.scale.verdict import ScaleDeadlines
 from loadtest import usage
 from loadtest.arguments import above_0, at_least_0, from_1
-from loadtest.outcome import print_progress
+from loadtest.outcome import print_progress, print_verdict
 from loadtest.processes import exit_on_sigterm
 from loadtest.scenario_report import ScenarioReport
 from loadtest.servers import PresenceServer
@@ -154,8 +154,7 @@ def main() -> int:
     if given.out:
         (given.out / "scale.md").write_text(report.table() + "\n")
         (given.out / "scale.json").write_text(report.as_json() + "\n")
-    print("benchmarks.scale: " + ("FAILED: " + "; ".join(report.broken) if report.broken else "passed"))
-    return 1 if report.broken else 0
+    return print_verdict("benchmarks.scale", report.broken)
 
 
 if __name__ == "__main__":

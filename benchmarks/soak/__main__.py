@@ -54,7 +54,7 @@ from benchmarks.soak.watch import (
 from benchmarks.visits import VisitReport
 from loadtest import usage
 from loadtest.arguments import above_0, from_1, share
-from loadtest.outcome import failed_checks, markdown, print_progress
+from loadtest.outcome import failed_checks, markdown, print_progress, print_verdict
 from loadtest.processes import LocustFailed, LocustRun, exit_on_sigterm
 from loadtest.redis_contents import Data
 from loadtest.scenario_report import ScenarioReport
@@ -359,8 +359,7 @@ def main() -> int:
         (given.out / "soak.json").write_text(report.as_json() + "\n")
         (given.out / "samples.json").write_text(samples.as_json() + "\n")
         draw(samples, given.warm_up * samples.end_s, given.out / "soak.png")
-    print("benchmarks.soak: " + ("FAILED: " + "; ".join(report.broken[:20]) if report.broken else "passed"))
-    return 1 if report.broken else 0
+    return print_verdict("benchmarks.soak", report.broken[:20])
 
 
 if __name__ == "__main__":

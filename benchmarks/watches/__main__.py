@@ -29,7 +29,6 @@ Tests: `tests/benchmarks/test_watches.py`, `tests/system/benchmarks/test_watches
 import argparse
 import contextlib
 import gc
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -47,7 +46,7 @@ from benchmarks.watches.subjects import (
 )
 from loadtest import usage
 from loadtest.arguments import above_0, from_1
-from loadtest.outcome import markdown, print_progress
+from loadtest.outcome import markdown, print_progress, print_verdict, write_results
 from loadtest.processes import exit_on_sigterm
 from presence.loadtest.server_address import raise_file_limit
 
@@ -184,15 +183,11 @@ def main(words: Sequence[str] | None = None) -> int:
         text = table(found)
     print(text)
     if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "watches.md").write_text(text + "\n")
-        rows = {"machine": usage.machine_facts(), "servers": [asdict(each) for each in found]}
-        rows |= {"faults": [asdict(each) for each in faults]}
-        (given.out / "watches.json").write_text(json.dumps(rows, indent=1) + "\n")
+        rows = {"servers": [asdict(each) for each in found], "faults": [asdict(each) for each in faults]}
+        write_results(given.out, "watches", text, rows)
     failed = [f"{each.name}: {what}" for each in found for what in each.broken]
     failed += [f"{each.name}: {what}" for each in faults for what in each.broken]
-    print("benchmarks.watches: " + ("FAILED: " + "; ".join(failed) if failed else "passed"))
-    return 1 if failed else 0
+    return print_verdict("benchmarks.watches", failed)
 
 
 if __name__ == "__main__":
