@@ -7,6 +7,8 @@ A member that only has not left *yet* is no difference. After the record the las
 once the rooms have all events up to there, a value that is still the same was wrong. So the order is: value,
 record, last entry, position, removal if the value is the same.
 
+A walk over members begins again on another connection, to which its cursors mean nothing.
+
 Tests: `tests/rooms/test_projector.py`, `tests/rooms/test_comparison.py`.
 """
 
@@ -83,6 +85,7 @@ class MemberWalk:
     def __init__(self, keys: Keys, shard: int, project: Callable[..., Call], counters: RoomCounters) -> None:
         self._keys = keys
         self._shard = shard
+        self._sizes = keys.room_sizes(shard)
         self._project = project
         self._counters = counters
         self._suspects: list[_Suspect] = []
@@ -91,6 +94,7 @@ class MemberWalk:
     def _restart(self, token: bytes, removed: int = 0) -> None:
         self.token = token
         self._cursor: bytes | None = b"0"  # of the index of rooms; None: all were read
+        self._connection: int | None = None  # whose cursors these are; None: there are none yet
         self._rooms: deque[tuple[bytes, bytes]] = deque()  # with the cursor in each
         self._waits_from: float | None = None  # only for positions
         self.removed = removed
@@ -122,10 +126,11 @@ class MemberWalk:
                 self._suspects.clear()
                 self._restart(self.token)
         factor = WANTED_FACTOR if self.token else 1
-        sizes = self._keys.room_sizes(self._shard)
         if not self._rooms and self._cursor is not None:
-            scan = ("ZSCAN", sizes, self._cursor, "COUNT", ROOMS_PER_STEP * factor)
-            ((cursor, found),) = scripting.commands(sizes, [scan])
+            scan = ("ZSCAN", self._sizes, self._cursor, "COUNT", ROOMS_PER_STEP * factor)
+            ((cursor, found),) = scripting.commands(self._sizes, [scan])
+            if self._begins_again(scripting):
+                return False
             self._rooms.extend((room, b"0") for room in found[::2])
             self._cursor = None if cursor == b"0" else cursor
         if self._rooms:
@@ -141,10 +146,12 @@ class MemberWalk:
     def _compare(self, scripting: Scripting, rooms: int, members: int) -> None:
         """Look for members whose records lack the room."""
         some = [self._rooms[i] for i in range(min(rooms, len(self._rooms)))]
-        prefix, sizes = self._keys.room_prefix(self._shard).encode(), self._keys.room_sizes(self._shard)
+        prefix = self._keys.room_prefix(self._shard).encode()
         answers = scripting.commands(
-            sizes, [("HSCAN", prefix + room, cursor, "COUNT", members) for room, cursor in some]
+            self._sizes, [("HSCAN", prefix + room, cursor, "COUNT", members) for room, cursor in some]
         )
+        if self._begins_again(scripting):
+            return
         by_source: dict[int, list[_Member]] = {}
         for (room, _), (_, fields) in zip(some, answers, strict=True):
             for uid, value in zip(fields[::2], fields[1::2], strict=True):
@@ -155,6 +162,15 @@ class MemberWalk:
             self._rooms.popleft()
             if cursor != b"0":
                 self._rooms.append((room, cursor))
+
+    def _begins_again(self, scripting: Scripting) -> bool:
+        """Begin again if the cursors come from another connection than the last answers; return whether."""
+        connection = scripting.connection_number(self._sizes)
+        if connection is not None and self._connection in {None, connection}:
+            self._connection = connection
+            return False
+        self._restart(self.token, self.removed)
+        return True
 
     def _missing(self, scripting: Scripting, by_source: dict[int, list[_Member]]) -> list[_Suspect]:
         parts = [

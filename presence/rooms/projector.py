@@ -116,7 +116,8 @@ class RoomProjector(ShardJob):
                 continue
             self.counters.reads += 1
             pacer.note(len(answer))
-            source.process(unpacked(answer), self._clock(), words)
+            connection = self._scripting.connection_number(self._keys.online(source.shard))
+            source.process(unpacked(answer), self._clock(), words, connection)
             answered.append(source)
         return answered
 

@@ -16,7 +16,8 @@ from what Redis has. So safety does not rest on the lease.
   back to its position. Checkpoints and pages of the comparison wait for it.
 
 A *rebuild* begins a new epoch at the last entry, lets all room shards continue there, reads the records of
-all users, and has the members of all rooms compared with the records.
+all users, and has the members of all rooms compared with the records. The records are read page by page, all
+on one connection: the cursor of a page means nothing to another server, or after a restart.
 
 Tests: `tests/rooms/test_projector.py`.
 """
@@ -146,7 +147,8 @@ class SourceShard:
         self._start = b""  # all events after it can be read
         self._must_exist = b""
         self._users_have_rooms = False
-        self._page: bytes = b"0"  # of the comparison
+        self._page: bytes = b"0"  # of the comparison,
+        self._page_connection: int | None = None  # whose cursor this is
         self._page_at = self._checkpoint_at = 0.0
         self._since_checkpoint = 0
         self._walk_due = False
@@ -179,8 +181,10 @@ class SourceShard:
             "page_users": REBUILD_PAGE_USERS if self._rebuild else PAGE_USERS,
         }
 
-    def process(self, answer: list[Any], now: float, arguments: dict[str, Any]) -> None:
-        """Process an answer of read.lua."""
+    def process(
+        self, answer: list[Any], now: float, arguments: dict[str, Any], connection: int | None
+    ) -> None:
+        """Process an answer of read.lua; `connection`: see `Scripting.connection_number`."""
         status, *values = answer
         self.due = now
         if not self.is_active:
@@ -197,7 +201,7 @@ class SourceShard:
         elif status == b"reset":
             self._begin_rebuild(arguments["epoch"], *values, now=now)
         else:
-            self._process_read(now, SourceRead(*values))
+            self._process_read(now, SourceRead(*values), connection)
 
     def _begin(self, cursor: bytes, epoch: bytes, begun: bytes, rebuild: bytes) -> None:
         self.forget()
@@ -223,7 +227,7 @@ class SourceShard:
         self._rebuild, self._rebuild_began = rebuild, now
         self._users = self._differences = 0
 
-    def _process_read(self, now: float, read: SourceRead) -> None:
+    def _process_read(self, now: float, read: SourceRead, connection: int | None) -> None:
         self.rooms, self.members = read.rooms, read.members
         self.walk = read.walk if read.walk != self._walked else b""
         if read.is_gap or (self._users_have_rooms and not read.users_have_rooms):
@@ -242,9 +246,12 @@ class SourceShard:
         oldest_ms = order(read.first_id)[0] if read.first_id else 0
         self.lag_s = max(0.0, (int(read.now_ms) - oldest_ms) / 1000) if oldest_ms else 0.0
         self._queue_events(read.groups, read.first_id)
-        if read.next_page:
+        if read.next_page and (self._page == b"0" or connection == self._page_connection is not None):
+            self._page_connection = connection
             self._queue_page(read.page, read.next_page)
             self._page_at = now + self.page_interval_s
+        elif read.next_page:  # from another connection than the cursor
+            self._page, self._users = b"0", 0
         if self._is_ready():
             self._queue_for_all(now)
         if read.is_end and not (self._rebuild and self._is_ready()):

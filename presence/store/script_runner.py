@@ -5,6 +5,7 @@ so that no answer can be taken for that of another call.
 """
 
 import hashlib
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
@@ -141,11 +142,24 @@ class Scripting:
         # Connections that redis-py's pools need not lend again. Routes discard a client whose server cannot
         # serve a call; its connection goes with it.
         self._idle: WeakKeyDictionary[redis.Redis, Any] = WeakKeyDictionary()
+        self._opened = itertools.count(1)
+        self._numbers: WeakKeyDictionary[redis.Redis, int] = WeakKeyDictionary()  # of the last connections
 
     @property
     def is_cluster(self) -> bool:
         """Whether keys are on several servers."""
         return self._routes.is_cluster
+
+    def connection_number(self, key: str) -> int | None:
+        """Return the number of the connection to the server that has a key; None: there is none.
+
+        A caller that reads page by page begins again if it has changed: the cursor of a scan means nothing to
+        another server, or to the same one after a restart.
+        """
+        try:
+            return self._numbers.get(self._routes.client(key))
+        except RedisError:
+            return None
 
     def close(self) -> None:
         """Close the connections; a call in another thread fails. The next call opens them again."""
@@ -230,6 +244,8 @@ class Scripting:
             exchanges = [_Exchange(*group, self._idle) for group in self._routes.groups(keys)]
             for exchange in exchanges:
                 exchange.send([commands[place] for place in exchange.places], self._routes.check)
+                if exchange.is_new:
+                    self._numbers[exchange.client] = next(self._opened)
             # Several hanging servers take no longer than one.
             deadline = time.monotonic() + CALL_TIMEOUT_S if len(exchanges) > 1 else None
             for exchange in exchanges:
@@ -280,6 +296,7 @@ class _Exchange:
         self.places = places  # positions of its commands
         self._idle = idle
         self.failure: Exception | None = None  # what broke it; nothing more is read then
+        self.is_new = False  # whether its connection is one that no exchange had before
         self._connection: Any = None  # redis-py's, whose types are loose
 
     def send(self, commands: Sequence[Command], check: Callable[["redis.Redis"], None]) -> None:
@@ -302,6 +319,7 @@ class _Exchange:
                 pass
             connection.disconnect()
             pool.release(connection)
+        self.is_new = True
         return pool.get_connection()
 
     def receive(self, answers: list[Any], deadline: float | None) -> None:

@@ -336,7 +336,7 @@ def test_6_a_comparison_that_was_wanted_is_forgotten_with_the_rest() -> None:
     """Or it would be noted as complete in a Redis that has lost its data, and the wish."""
     source = SourceShard(0, 1, RoomCounters())
     source.walk = b"please"
-    source.process([b"lost"], 0.0, {})
+    source.process([b"lost"], 0.0, {}, 1)
     assert not source.walk
 
 

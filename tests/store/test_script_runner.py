@@ -3,7 +3,7 @@
 import gc
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import msgpack
@@ -50,6 +50,23 @@ def test_refused_calls_keep_no_memory(server: Server, answer: str) -> None:
         assert (after - before) / CALLS < MAX_BYTES_PER_CALL
         proxy.heal()
         runner.one(call)
+
+
+def test_each_connection_has_a_number_because_cursors_of_scans_mean_something_there_only(
+    server: Server,
+) -> None:
+    with closing(Scripting(server.url)) as runner:
+        assert runner.connection_number("k") is None
+        ping = [("ECHO", "x")]
+        runner.commands("k", ping)
+        first = runner.connection_number("k")
+        runner.commands("k", ping)
+        assert runner.connection_number("k") == first is not None
+        server.client.client_kill_filter(skipme=True)
+        with suppress(StoreUnavailable):
+            runner.commands("k", ping)
+        runner.commands("k", ping)
+        assert runner.connection_number("k") not in {None, first}
 
 
 def refuse(runner: Scripting, call: Call, times: int) -> None:
