@@ -126,17 +126,19 @@ def pack_room_row(row: RoomRow) -> bytes:
     return packed
 
 
-def rooms_answer(id: int | None, rows: Sequence[bytes]) -> bytes:
+def rooms_answer(id: int | None, rows: Sequence[bytes], later: Sequence[str] = ()) -> bytes:
     """Return the frame of ok with `rooms`.
 
     Args:
         id: of the request.
         rows: results of `pack_room_row`; at most `WATCHED_ROOMS_MAX`.
+        later: rooms whose members follow, in a row each.
 
     Raises:
         EncodeError: the frame would exceed its limit.
     """
-    return _rows_frame(_pack([int(Kind.OK), id, {"rooms": []}])[:-1], rows)
+    head = {"later": [*later], "rooms": []} if later else {"rooms": []}
+    return _rows_frame(_pack([int(Kind.OK), id, head])[:-1], rows)
 
 
 def rooms_packet(rows: Sequence[bytes]) -> bytes:

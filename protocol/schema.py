@@ -440,6 +440,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
         "roster": _UINT,
         "joined": _ROOMS,
         "rooms": _ROOM_ROWS,
+        "later": _WATCHED_ROOMS,
     },
     Kind.ERROR: {
         "code": _UINT._replace(required=True),

@@ -180,7 +180,7 @@ class PersistentState:
         `is_own`: the client made it by itself.
         """
         if packet.kind == Kind.WATCH and "rooms" in packet.payload:
-            return self.watched_rooms.request_granted(id, answer.get("rooms", ()), is_own=is_own)
+            return self.watched_rooms.request_granted(id, answer, is_own=is_own)
         if packet.kind == Kind.WATCH:
             if visibility_pass := packet.payload.get("pass"):
                 self.passes.pop(visibility_pass, None)

@@ -353,7 +353,7 @@ class ClientSession:
             self.keepalives.note_answered(now)
         self.persistent_state.watches.unwatch_answered(id)
         if pending is None:  # a keepalive, or an abandoned request
-            return [*self.persistent_state.watched_rooms.answered_late(id, payload.get("rooms", ()))]
+            return [*self.persistent_state.watched_rooms.answered_late(id, payload)]
         self.sight_requests.discard(id)
         self.watch_requests.discard(id)
         if packet.kind == Kind.OK:

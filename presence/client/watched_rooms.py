@@ -2,12 +2,14 @@
 
 A row of a room follows from the one before it on the same connection. So the rows of watched rooms are all
 applied, in the order of arrival, also those of an answer that no call waits for any more. The answer on a new
-connection is compared with what is known, and a difference is reported as a change.
+connection is compared with what is known, and a difference is reported as a change. Of a room whose members
+follow the answer, their row is compared.
 
 Tests: `tests/client/test_watched_rooms.py`, `tests/client/test_watched_rooms_model.py`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from presence import protocol
 from presence.client.pushes import RoomChanged, RoomState, room_state
@@ -41,13 +43,13 @@ class WatchedRooms:
     def request_sent(self, id: int, rooms: Iterable[str]) -> None:
         self._requested[id] = set(rooms)
 
-    def request_granted(self, id: int, rows: Iterable[RoomRow], *, is_own: bool) -> list[RoomChanged]:
+    def request_granted(self, id: int, answer: Mapping[str, Any], *, is_own: bool) -> list[RoomChanged]:
         """Apply the answer to a request; return the changes of rooms that were watched before.
 
         `is_own`: it was the client's own request, for rooms that it watches already.
         """
         requested = self._requested.pop(id, set())
-        return self._applied(rows, () if is_own else requested)
+        return self._answered(answer, () if is_own else requested)
 
     def request_refused(self, id: int) -> None:
         self._requested.pop(id, None)
@@ -61,12 +63,12 @@ class WatchedRooms:
         unwanted = self._requested.pop(id).difference(self._known, *self._requested.values())
         return protocol.unwatch(rooms=unwanted) if unwanted else None
 
-    def answered_late(self, id: int, rows: Iterable[RoomRow]) -> list[RoomChanged]:
+    def answered_late(self, id: int, answer: Mapping[str, Any]) -> list[RoomChanged]:
         """Apply the answer to an abandoned request: later rows follow from it."""
         if id not in self._abandoned:
             return []
         self._abandoned.remove(id)
-        return self._applied(rows)
+        return self._answered(answer)
 
     def pushed(self, rows: Iterable[RoomRow]) -> list[RoomChanged]:
         """Apply pushed rows; return the changes. Rooms that are not watched are ignored."""
@@ -88,6 +90,11 @@ class WatchedRooms:
             requested.difference_update(gone)
         for room in gone:
             self._known.pop(room, None)
+
+    def _answered(self, answer: Mapping[str, Any], requested: Collection[str] = ()) -> list[RoomChanged]:
+        """Apply an answer, except to rooms that are known and whose members follow."""
+        later = self._known.keys() & {*answer.get("later", ())}
+        return self._applied([row for row in answer.get("rooms", ()) if row[0] not in later], requested)
 
     def _applied(self, rows: Iterable[RoomRow], requested: Collection[str] = ()) -> list[RoomChanged]:
         """Apply rows to the rooms that are watched, or requested; return the changes of the former."""

@@ -418,17 +418,19 @@ class RoomWatchService:
         """Answer a watch, which begins it."""
         session, size = request.session, 0
         rows: list[bytes] = []
+        later: list[str] = []
         begun: dict[WatchedRoom, int] = {}  # with the version in the answer
         for name in request.rooms:
             room = self._schedule.rooms[name]
             row, version = self._pushes.whole(room, session), room.version
             if room.occupancy.members and size + len(row) > MAX_ANSWER_BYTES:
                 row, version = pack_room_row(whole_row(name, room.occupancy, None)), NOTHING_SENT
+                later.append(name)
             rows.append(row)
             size += len(row)
             if name not in request.unwatched:
                 begun[room] = version
-        packet = rooms_answer(request.id, rows)
+        packet = rooms_answer(request.id, rows, later)
         for room, version in begun.items():
             self._watches += session not in room.watchers
             room.watchers[session] = version

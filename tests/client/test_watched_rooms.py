@@ -260,6 +260,37 @@ def test_rooms_are_watched_again_and_differences_are_changes(online: Driven) -> 
     assert changes(online) == [change("lobby", state(2, "bob", "cy"), "cy", "ann")]
 
 
+def test_members_that_follow_the_answer_are_one_change_with_their_row(online: Driven) -> None:
+    (watch,) = online.reconnect()
+    rows = ["lobby", 3], ["hall", 900]
+    online.receive(protocol.ok(watch.id, rooms=rows, later=["lobby"]))
+    assert known(online)["lobby"] == state(2, "ann", "bob"), "until its row"
+    online.receive(push(["lobby", 3, ["ann", "bob", "cy"]]))
+    assert changes(online) == [change("lobby", state(3, "ann", "bob", "cy"), "cy")]
+
+
+def test_members_that_follow_and_are_the_same_are_no_change(online: Driven) -> None:
+    (watch,) = online.reconnect()
+    online.receive(protocol.ok(watch.id, rooms=[["lobby", 2], ["hall", 900]], later=["lobby"]))
+    online.receive(push(["lobby", 2, ["ann", "bob"]]))
+    assert changes(online) == []
+
+
+def test_a_room_watched_for_the_first_time_has_a_count_until_its_members_follow(online: Driven) -> None:
+    id = ask(online, "bar")
+    online.receive(protocol.ok(id, rooms=[["bar", 2]], later=["bar"]))
+    assert known(online)["bar"] == RoomState(2, None)
+    online.receive(push(["bar", 2, ["ann", "bob"]]))
+    assert changes(online) == [change("bar", state(2, "ann", "bob"))]
+
+
+def test_a_late_answer_whose_members_follow_keeps_what_is_known(online: Driven) -> None:
+    id = ask(online, "lobby", timeout_s=1.0)
+    online.run(1.1)
+    online.receive(protocol.ok(id, rooms=[["lobby", 2]], later=["lobby"]))
+    assert known(online)["lobby"] == state(2, "ann", "bob")
+
+
 def test_a_call_that_the_loss_of_the_connection_ends_adds_no_room(online: Driven) -> None:
     ask(online, "bar")
     (watch,) = online.reconnect()

@@ -56,6 +56,17 @@ class RoomServer:
             return [room, state.count, sorted(state.members)]
         return [room, state.count, sorted(state.members - before.members), [*before.members - state.members]]
 
+    def answers(self, packet: Packet, *, busy: bool, cut: bool) -> list[Packet]:
+        """Return the answer, and if it is cut, the members that follow."""
+        found = self.answer(packet, busy=busy)
+        if not cut:
+            return [found]
+        rows = found.payload.get("rooms", [])
+        later = [row for row in rows if len(row) > 2]
+        short = [row[:2] for row in rows]
+        answer = protocol.ok(found.id, rooms=short, later=[row[0] for row in later])
+        return [answer, protocol.rooms(later)] if later else [found]
+
     def answer(self, packet: Packet, *, busy: bool) -> Packet:
         rooms = packet.payload.get("rooms")
         if packet.kind == Kind.UNWATCH:
@@ -130,12 +141,12 @@ class WatchingRooms(RuleBasedStateMachine):
     def member_comes_or_goes(self, room: str, uid: str) -> None:
         self.server.members[room] ^= {uid}
 
-    @rule(count=st.integers(1, 4), busy=st.booleans())
-    def server_reads(self, count: int, busy: bool) -> None:
+    @rule(count=st.integers(1, 4), busy=st.booleans(), cut=st.booleans())
+    def server_reads(self, count: int, busy: bool, cut: bool) -> None:
         for packet in self.driven.sent[self.read : self.read + count] if self.online else ():
             self.read += 1
             if packet.id is not None:
-                self.in_flight.append(self.server.answer(packet, busy=busy))
+                self.in_flight.extend(self.server.answers(packet, busy=busy, cut=cut))
 
     @rule(rooms=SOME_ROOMS)
     def server_pushes(self, rooms: list[str]) -> None:
@@ -211,7 +222,7 @@ class WatchingRooms(RuleBasedStateMachine):
         if not self.online:
             self.connection_moves(1)
         for _ in range(40):
-            self.server_reads(100, False)
+            self.server_reads(100, busy=False, cut=False)
             self.network_delivers(100)
             self.time_passes(1.0)
         self.server_pushes([*ROOMS])

@@ -313,7 +313,7 @@ _PAYLOADS: Final = {
     8: _payload("meta private token status until_ms scope hide idle_timeout quiet rooms join leave"),
     64: _payload(
         "session idle_timeout keepalive time_ms v delivered confirmed=count by_app=count unconfirmed=count"
-        " scope=words hide presence states roster=count joined rooms=room_rows"
+        " scope=words hide presence states roster=count joined rooms=room_rows later=watched"
     ),
     65: _payload("code! reason! message! retry_after"),
     66: _payload("uid! reason! status=shown! since_ms last_seen_ms id meta devices"),

@@ -138,6 +138,7 @@ async def test_an_answer_that_is_too_long_is_completed_by_pushes(
         rows = answer.payload["rooms"]
         assert [row[:2] for row in rows] == [[name, 100] for name in names]
         complete = {row[0] for row in rows if len(row) == 3}
+        assert {*answer.payload["later"]} == {*names} - complete
         later = [row for packet in pushes for row in packet.payload["rooms"]]
         assert 0 < len(complete) < 9
         assert {row[0] for row in later} == {*names} - complete

@@ -857,8 +857,10 @@ export abstract class BaseClient {
     const request = this.roomWatches.requested(rooms);
     const apply = (answer: ValueMap): Map<string, RoomState> => {
       const rows = roomRows(answer);
-      this.roomWatches.granted(request, rows).forEach((change) => this.emitPush(change));
-      return statesOf(rows);
+      const later = (answer["later"] ?? []) as string[];
+      this.roomWatches.granted(request, rows, later).forEach((change) => this.emitPush(change));
+      const known = this.roomWatches.states();
+      return new Map([...statesOf(rows), ...later.flatMap((room) => entryOf(known, room))]);
     };
     try {
       return await this.request(Kind.WATCH, { uids: [], rooms }, apply, { signal });
@@ -902,6 +904,12 @@ function roomRows(answer: ValueMap): RoomRow[] {
 
 function statesOf(rows: readonly RoomRow[]): Map<string, RoomState> {
   return new Map(rows.map(({ room, count, members }) => [room, { count: count ?? 0, members }]));
+}
+
+/** The entry of a room in a map, if there is one. */
+function entryOf(states: Map<string, RoomState>, room: string): [string, RoomState][] {
+  const state = states.get(room);
+  return state ? [[room, state]] : [];
 }
 
 function unsupported(message: string): Unsupported {

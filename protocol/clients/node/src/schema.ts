@@ -401,6 +401,7 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
       roster: uint,
       joined: rooms,
       rooms: roomRows,
+      later: watchedRooms,
     },
   ],
   [

@@ -2,7 +2,7 @@
  * The watched rooms and their newest known states. No I/O.
  *
  * A watch ends with its connection, so the client watches again after a reconnect, and the answer shows what has
- * changed meanwhile. On one connection the order of packets is enough: an answer has whole states, and each push
+ * changed meanwhile; if its members follow the answer, their row does. On one connection the order of packets is enough: an answer has whole states, and each push
  * says what has changed since the packet before. So a push about a room without a known state means nothing.
  */
 
@@ -32,9 +32,13 @@ export class WatchedRooms {
     return request;
   }
 
-  /** Applies the answer to a request; returns the changes of rooms whose state was known. */
-  granted(request: RoomsRequest, rows: readonly RoomRow[]): RoomChanged[] {
-    const current = rows.filter(({ room }) => request.get(room) === this.watches.get(room));
+  /**
+   * Applies the answer to a request; returns the changes of rooms whose state was known. Of the rooms in `later`
+   * the members follow: a known state is kept until then.
+   */
+  granted(request: RoomsRequest, rows: readonly RoomRow[], later: readonly string[] = []): RoomChanged[] {
+    const kept = new Set(later.filter((room) => this.watches.get(room)?.state));
+    const current = rows.filter(({ room }) => request.get(room) === this.watches.get(room) && !kept.has(room));
     const changes = current.map((row) => this.apply(row));
     this.failed(request);
     return changes.filter((change) => change !== null);

@@ -84,6 +84,23 @@ test("a later answer reports what has changed", () => {
   ]);
 });
 
+test("members that follow an answer are one change, with their row", () => {
+  const rooms = watched(["lobby", 2, ["ann", "bob"]]);
+  const again = (): unknown => rooms.granted(rooms.requested(["lobby"]), parse(["lobby", 3]), ["lobby"]);
+  assert.deepEqual(again(), []);
+  assert.deepEqual(rooms.states().get("lobby"), { count: 2, members: ["ann", "bob"] }, "until their row");
+  assert.deepEqual(pushed(rooms, ["lobby", 2, ["ann", "bob"]]), null);
+  assert.deepEqual(again(), []);
+  assert.deepEqual(pushed(rooms, ["lobby", 2, ["bob", "eve"]]), changed(2, ["bob", "eve"], ["eve"], ["ann"]));
+});
+
+test("a room that is new has a count until its members follow", () => {
+  const rooms = watched();
+  assert.deepEqual(rooms.granted(rooms.requested(["lobby"]), parse(["lobby", 1]), ["lobby"]), []);
+  assert.deepEqual(rooms.states().get("lobby"), { count: 1, members: null });
+  assert.deepEqual(pushed(rooms, ["lobby", 1, ["ann"]]), changed(1, ["ann"]));
+});
+
 test("a push about a room whose state is not known means nothing", () => {
   const rooms = watched(["hall", 1]);
   const request = rooms.requested(["lobby"]);
