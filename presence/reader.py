@@ -140,8 +140,9 @@ class PresenceReader:
         """Return some of the users online who are `wanted`, in no order, and the cursor of the next page.
 
         A user who is online, and wanted, from the first page to the last is in one of them, unless Redis
-        restarts or fails over meanwhile, or the slot of the shard moves. A user who comes or goes meanwhile may be missing. A user may be in
-        two pages if many come or go meanwhile, because Redis then rearranges its table. For an exact view see
+        restarts or fails over meanwhile, or the slot of the shard moves. A user who comes or goes meanwhile
+        may be missing. A user may be in two pages if many come or go meanwhile, because Redis then rearranges
+        its table. For an exact view see
         the snapshots of `presence.subscriber.follow`. `size` is approximate: a small shard comes whole. Where
         few users are wanted, a page ends after `SEARCH_S`, and may have none although more follow.
 

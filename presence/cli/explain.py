@@ -81,6 +81,22 @@ def _session(session: Mapping[str, Any], *, has_roster: bool) -> Iterator[str]:
     )
     yield f"    {_due(session)}"
     yield f"    {_shown(session, has_roster=has_roster)}"
+    for room in session["rooms"]:
+        yield f"    {_watched(room)}"
+    if session.get("behind_on_rooms"):
+        yield "    is sent what is missing of rooms when its client takes it"
+
+
+def _watched(room: Mapping[str, Any]) -> str:
+    sent = "an older count" if room["sent"] is None else room["sent"]
+    if room["sent_version"] == 0:
+        sent = "nothing yet"
+    stored = "unknown" if room["stored"] is None else room["stored"]
+    return (
+        f"watches room {room['room']}: was sent {sent} (version {room['sent_version']}); "
+        f"this server has {room['count']} (version {room['version']}), read {room['read_age_s']:.3f} s ago; "
+        f"Redis has {stored}"
+    )
 
 
 def _ended(end: Mapping[str, Any]) -> str:
@@ -110,6 +126,8 @@ def _shown(session: Mapping[str, Any], *, has_roster: bool) -> str:
         parts.append(f"token expires in {span(expires_in_s)}")
     if watches := session.get("watches"):
         parts.append(f"watches {counted(watches, 'user')}")
+    if rooms := session.get("watched_rooms"):
+        parts.append(f"watches {counted(rooms, 'room')}")
     parts += _roster(session, has_roster=has_roster)
     said = {name: session[name] for name in ("meta", "private") if session.get(name)}
     parts += [

@@ -16,7 +16,7 @@ Tests: `tests/cli/test_explanation.py`, `tests/cli/test_explain.py`.
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from presence.common.redaction import redact_text
@@ -30,7 +30,7 @@ from presence.store.keys import Keys
 from presence.store.node_states import NodeState
 from presence.store.questions import NodeAnswers, QuestionKind, ask
 from presence.store.redis_client import RedisError
-from presence.store.room_reads import read_memberships
+from presence.store.room_reads import read_memberships, read_public_counts
 from presence.store.roster_table import read_rosters
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.events import Entry, decode, entry_values, id_order, read_entry
@@ -96,6 +96,7 @@ class _Known:
     bans: Sequence[StoredBan] = ()
     roster_users: int | None = None
     rooms: Sequence[Mapping[str, Any]] = ()
+    room_counts: Mapping[str, int] = field(default_factory=dict)  # of watched rooms, by Redis
 
     @property
     def answers(self) -> dict[str, NodeAnswer]:
@@ -128,8 +129,9 @@ class Explainer:
         there is none, or Redis could not be reached. `rooms`: ``{room, devices, counts, member, why}`` for
         each room of the user; `counts`: whether `public` includes the user; `member`: as of
         `PresenceReader.members`, or None. `sessions`: see `presence.server.question_answers`, with
-        `on_record`: whether the state has it, None if unknown. `ended`: ended sessions that nodes remember,
-        the latest first:
+        `on_record`: whether the state has it, None if unknown; each of its `rooms`, which it watches, has
+        `stored`, the count by Redis, None if unknown. `ended`: ended sessions that nodes remember, the latest
+        first:
         ``{node, device, session, code, reason, at_ms, last_packet_ms, idle_timeout_s, deadline_ms}``.
         `nodes`: ``{node, status, answer, version}`` of all nodes.
 
@@ -187,6 +189,13 @@ class Explainer:
             known.found = EventSearch(None, "not_kept")
         roster = read_rosters(self._access, keys, [uid])[uid]
         known.roster_users = None if roster is None else len(roster)
+        watched = {
+            room["room"]
+            for answer in known.answers.values()
+            for session in answer["sessions"]
+            for room in session.get("rooms", ())
+        }
+        known.room_counts = read_public_counts(self._access, keys, sorted(watched))
         if names := state.get("rooms"):
             found = read_memberships(self._access, keys, uid, names)
             known.rooms = [
@@ -218,7 +227,13 @@ def _report(uid: str, known: _Known, failure: str | None) -> dict[str, Any]:
     missing = found.missing or (None if event else "not_found")
     nodes = _nodes(known)
     sessions = [
-        {**session, "on_record": explain_text.is_on_record(state, session)}
+        {
+            **session,
+            "on_record": explain_text.is_on_record(state, session),
+            "rooms": [
+                {**room, "stored": known.room_counts.get(room["room"])} for room in session.get("rooms", ())
+            ],
+        }
         for _, answer in sorted(known.answers.items())
         for session in answer["sessions"]
     ]

@@ -18,8 +18,9 @@ from presence.protocol import Code
 from presence.store.questions import QuestionKind
 
 # Each packs to some 2,100 bytes at most: `meta` and `private` of empty binaries grow from 256 to 880.
-MAX_SESSIONS_REPORTED: Final = 25
-MAX_ENDS_REPORTED: Final = 8  # and each of these to some 300: together less than 60 KB
+MAX_SESSIONS_REPORTED: Final = 20
+MAX_ENDS_REPORTED: Final = 8  # and each of these to some 300,
+MAX_ROOMS_REPORTED: Final = 64  # of all sessions, and each of these to some 160: together less than 60 KB
 
 
 AnswerFunctions = Mapping[QuestionKind, Callable[[str], object]]
@@ -34,6 +35,15 @@ class WatchCounts(Protocol):
 
     def roster_watch(self, session: Session) -> Literal["requested", "followed"] | None:
         """Whether a session follows its user's roster; ``requested``: it waits until the roster is read."""
+
+    def watched_rooms(self, session: Session) -> int:
+        """Return the number of rooms that a session watches."""
+
+    def rooms_sent(self, session: Session, most: int) -> Sequence[object]:
+        """Return what a session was sent of at most so many rooms that it watches."""
+
+    def is_behind_on_rooms(self, session: Session) -> bool:
+        """Whether a session is sent changes of rooms when it can take them."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +73,17 @@ class QuestionAnswers:
         """
         now = self.clock.now()
         sessions = self.engine.registry.sessions_of(uid)
+        reports = [self._session(session, now) for session in islice(sessions, MAX_SESSIONS_REPORTED)]
+        most_rooms = MAX_ROOMS_REPORTED
+        for session, report in zip(sessions, reports, strict=False):
+            report["rooms"] = rooms = self.watching.rooms_sent(session, most_rooms)
+            most_rooms -= len(rooms)
         return {
             "node": self.node(),
             "at_ms": self.clock.seen_ms(now),
             "outbox": self.pending_changes(),
             "more": max(0, len(sessions) - MAX_SESSIONS_REPORTED),
-            "sessions": [self._session(session, now) for session in islice(sessions, MAX_SESSIONS_REPORTED)],
+            "sessions": reports,
             "ended": [_end(change) for change in islice(self.ended(uid, now), MAX_ENDS_REPORTED)],
         }
 
@@ -100,6 +115,8 @@ class QuestionAnswers:
             "token_expires_in_s": _seconds(at.token_ends_at, now),
             "unsent_bytes": connected.unsent_bytes if connected else None,
             "watches": self.watching.watches(session),
+            "watched_rooms": self.watching.watched_rooms(session),
+            "behind_on_rooms": self.watching.is_behind_on_rooms(session),
             "roster": self.watching.roster_watch(session),
             "roster_claimed": len(self.engine.claimed_rosters.get(session, "").split()),
             "quiet": session in self.engine.quiet.sessions,

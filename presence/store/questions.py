@@ -96,6 +96,12 @@ _SESSION_FIELDS: Final[Mapping[str, Any]] = {
     "ends_as": dict,
     "vouched": bool,
 }
+_ROOM_FIELDS: Final[Mapping[str, Any]] = {
+    "room": str,
+    "sent": (int, type(None)),
+    **dict.fromkeys(("sent_version", "count", "version"), int),
+    "read_age_s": _NUMBER,
+}
 _ENDED_FIELDS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("device", "session", "reason"), str),
     **dict.fromkeys(("code", "at_ms", "last_packet_ms", "deadline_ms"), int),
@@ -104,7 +110,11 @@ _ENDED_FIELDS: Final[Mapping[str, Any]] = {
 
 def _is_explanation(answer: Any) -> bool:
     known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
-    for rows, shape in ((answer["sessions"], _SESSION_FIELDS), (answer["ended"], _ENDED_FIELDS)):
+    rooms = [
+        room for session in answer["sessions"] for room in session.get("rooms", ())
+    ]  # not by older nodes
+    checks = (answer["sessions"], _SESSION_FIELDS), (answer["ended"], _ENDED_FIELDS), (rooms, _ROOM_FIELDS)
+    for rows, shape in checks:
         for row in rows:
             known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
     return known

@@ -95,6 +95,27 @@ def read_room(clients: ShardClients, keys: Keys, room: str) -> tuple[int, int, s
     return count, count - int(invisible or 0), occupied and occupied.decode()
 
 
+def read_public_counts(clients: ShardClients, keys: Keys, rooms: Iterable[str]) -> dict[str, int]:
+    """Return the number of members of each room who are not invisible."""
+    by_shard: dict[int, list[str]] = {}
+    for room in rooms:
+        by_shard.setdefault(keys.shard(room), []).append(room)
+
+    def fill(pipe: Any, shard: int) -> None:
+        for room in by_shard[shard]:
+            pipe.hlen(keys.room(room))
+            pipe.hmget(keys.room(room), [_OCCUPIED, _INVISIBLE])
+
+    answers = clients.ask(keys, by_shard, fill)
+    found: dict[str, int] = {}
+    for shard, names in by_shard.items():
+        pairs = iter(answers[shard])
+        for room, fields, (occupied, invisible) in zip(names, pairs, pairs, strict=True):
+            count = fields - (occupied is not None) - (invisible is not None) - int(invisible or 0)
+            found[room] = max(0, count)
+    return found
+
+
 def read_members(
     clients: ShardClients, keys: Keys, room: str, position: int, size: int
 ) -> tuple[dict[str, dict[str, Any]], int]:

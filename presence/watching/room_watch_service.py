@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from sys import getsizeof
 from typing import Final, Protocol
 
@@ -259,6 +260,30 @@ class RoomWatchService:
     def watched_by(self, session: Session) -> list[str]:
         """Return the rooms that a session watches."""
         return [*self._by_session.get(session, ())]
+
+    def sent_to(self, session: Session, most: int) -> list[dict[str, object]]:
+        """Return what a session was sent of at most so many of the rooms that it watches, and what is known.
+
+        Each is ``{room, sent, sent_version, count, version, read_age_s}``: the count that the session was
+        sent last, None if that is older than two versions ago or never was; and the count by the last read.
+        """
+        now = trio.current_time()
+        rows: list[dict[str, object]] = []
+        for room in islice(self._by_session.get(session, {}).values(), most):
+            version = room.watchers[session]
+            known = {room.pushed_version: room.pushed, room.version: room.occupancy}
+            sent = None if version == NOTHING_SENT else known.get(version)
+            rows.append(
+                {
+                    "room": room.name,
+                    "sent": None if sent is None else sent.count,
+                    "sent_version": version,
+                    "count": room.occupancy.count,
+                    "version": room.version,
+                    "read_age_s": round(now - room.asked_at, 3),
+                }
+            )
+        return rows
 
     def _rooms_of(self, session: Session) -> list[WatchedRoom]:
         return [*self._by_session.get(session, {}).values()]

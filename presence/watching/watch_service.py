@@ -226,6 +226,18 @@ class Watching:
             return None
         return "followed" if follower.is_answered else "requested"
 
+    def watched_rooms(self, session: Session) -> int:
+        """Return the number of rooms that a session watches."""
+        return len(self._rooms.watched_by(session))
+
+    def rooms_sent(self, session: Session, most: int) -> list[dict[str, object]]:
+        """Return what a session was sent of rooms that it watches; see `RoomWatchService.sent_to`."""
+        return self._rooms.sent_to(session, most)
+
+    def is_behind_on_rooms(self, session: Session) -> bool:
+        """Whether a session is sent changes of rooms when it can take them."""
+        return self._rooms.is_behind(session)
+
     @property
     def is_used(self) -> bool:
         """Whether any session watches users."""

@@ -65,6 +65,45 @@ def test_an_online_user_is_explained_in_text(
     )
 
 
+def test_of_watched_rooms_it_says_what_the_client_the_server_and_redis_have(
+    redis_server: EmbeddedRedis, command: Command, client: Redis, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"))
+    rooms = HandMadeRooms(client, 1)
+    rooms.fill("lobby", {"bob": "-", "cy": "-", "eve": "i"})
+    rows = [
+        {"room": "lobby", "sent": 1, "sent_version": 7, "count": 2, "version": 8, "read_age_s": 0.25},
+        {"room": "hall", "sent": None, "sent_version": 3, "count": 0, "version": 9, "read_age_s": 31.0},
+        {"room": "bar", "sent": None, "sent_version": 0, "count": 1, "version": 1, "read_age_s": 0.0},
+    ]
+    watching = session("n1", "s1", watched_rooms=3, behind_on_rooms=True, rooms=rows)
+    with listening(redis_server.url, "n1", answer("n1", watching)):
+        result = command("explain", "ann")
+        as_json = json.loads(command("explain", "ann", "--json").out)
+    lines = [line.strip() for line in result.out.splitlines()]
+    assert "online, on record, watches 3 rooms" in lines
+    first = lines.index("online, on record, watches 3 rooms") + 1
+    assert lines[first : first + 4] == [
+        "watches room lobby: was sent 1 (version 7); this server has 2 (version 8), "
+        "read 0.250 s ago; Redis has 2",
+        "watches room hall: was sent an older count (version 3); this server has 0 (version 9), "
+        "read 31.000 s ago; Redis has 0",
+        "watches room bar: was sent nothing yet (version 0); this server has 1 (version 1), "
+        "read 0.000 s ago; Redis has 0",
+        "is sent what is missing of rooms when its client takes it",
+    ]
+    assert [room["stored"] for room in as_json["sessions"][0]["rooms"]] == [2, 0, 0]
+
+
+@pytest.mark.parametrize("rooms", ["lobby", [{"room": "lobby"}], [{"room": 7}], [None]])
+def test_an_answer_with_damaged_rooms_is_none(
+    redis_server: EmbeddedRedis, command: Command, hand: Hand, rooms: object
+) -> None:
+    hand.apply(login("ann", "s1"))
+    with listening(redis_server.url, "n1", answer("n1", session("n1", "s1", rooms=rooms))):
+        assert "asked: 0 of 1 nodes answered" in command("explain", "ann").out
+
+
 def test_an_offline_user_is_explained_in_text(
     redis_server: EmbeddedRedis, command: Command, client: Redis, hand: Hand
 ) -> None:

@@ -26,14 +26,26 @@ RosterWatch = Literal["requested", "followed"] | None
 class Watches:
     """Watches that sessions of named devices, and those of default ones, have; all watch the roster alike."""
 
-    def __init__(self, by_device: int, by_default: int = 0, roster: RosterWatch = None) -> None:
-        self.by_device, self.by_default, self.roster = by_device, by_default, roster
+    def __init__(
+        self, by_device: int, by_default: int = 0, roster: RosterWatch = None, rooms: int = 0
+    ) -> None:
+        self.by_device, self.by_default, self.roster, self.rooms = by_device, by_default, roster, rooms
 
     def watches(self, session: Session) -> int:
         return self.by_device if session.device else self.by_default
 
     def roster_watch(self, session: Session) -> RosterWatch:
         return self.roster
+
+    def watched_rooms(self, session: Session) -> int:
+        return self.rooms
+
+    def rooms_sent(self, session: Session, most: int) -> list[dict[str, object]]:
+        numbers = {"sent": 2**40, "sent_version": 2**40, "count": 2**40, "version": 2**40}
+        return [{"room": "r" * 64, **numbers, "read_age_s": 0.123} for _ in range(min(most, self.rooms))]
+
+    def is_behind_on_rooms(self, session: Session) -> bool:
+        return False
 
 
 def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
@@ -90,6 +102,9 @@ def test_report_has_all_fields_of_a_session(world: World) -> None:
         "token_expires_in_s": None,
         "unsent_bytes": 0,
         "watches": 0,
+        "watched_rooms": 0,
+        "behind_on_rooms": False,
+        "rooms": [],
         "roster": None,
         "roster_claimed": 0,
         "quiet": False,
@@ -192,8 +207,9 @@ def test_largest_answer_fits_a_datagram(world: World, meta_value: object) -> Non
         node=lambda: node,
         pending_changes=lambda: 2**40,
         connected=lambda _: ConnectionInfo("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
-        watching=Watches(2**30, by_default=2**30, roster="requested"),
+        watching=Watches(2**30, by_default=2**30, roster="requested", rooms=40),
         ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
     )
     assert (answer["more"], len(answer["ended"])) == (2, MAX_ENDS_REPORTED)
+    assert [len(session["rooms"]) for session in answer["sessions"]][:3] == [40, 24, 0]
     assert len(msgpack.packb([1, answer])) < min(60_000, ANSWER_BYTES)

@@ -437,3 +437,31 @@ async def test_a_quiet_client_learns_immediately_what_it_may_not_watch(autojump_
         at.watching.release_held(watcher)
         await trio.sleep(SOON_S)
         assert pushed(line) == [["game", 0, []]]
+
+
+# What operators learn
+
+
+async def test_an_operator_learns_what_a_client_was_sent_of_each_room(autojump_clock: MockClock) -> None:
+    async with room_node() as at:
+        at.put("lobby", "ann")
+        watcher, line = await at.watcher("lobby", "hall")
+
+        def sent() -> dict[str, tuple[object, ...]]:
+            names = "sent", "sent_version", "count", "version"
+            rows = at.watching.rooms_sent(watcher, 64)
+            return {str(row["room"]): tuple(row[name] for name in names) for row in rows}
+
+        assert sent() == {"lobby": (1, 1, 1, 1), "hall": (0, 1, 0, 1)}
+        assert at.watching.watched_rooms(watcher) == 2
+        await at.put_and_wait("lobby", "ann", "bob")
+        assert sent()["lobby"] == (2, 2, 2, 2)
+        line.slow = True
+        await at.put_and_wait("lobby", "ann", "bob", "cy")
+        await at.put_and_wait("lobby")
+        assert sent()["lobby"] == (None, 2, 0, 4), "a version that nobody else has"
+        assert at.watching.is_behind_on_rooms(watcher)
+        assert [row["room"] for row in at.watching.rooms_sent(watcher, 1)] == ["lobby"]
+        assert at.watching.rooms_sent(watcher, 1)[0]["read_age_s"] == pytest.approx(SOON_S, abs=0.01)
+        at.watching.left(watcher)
+        assert sent() == {}
