@@ -35,6 +35,7 @@ from presence.cli.options import (
 from presence.common.text import json_line, printable
 from presence.config.settings import Settings, is_url
 from presence.protocol import PASS_MAX_BYTES, ROOMS_MAX, TOKEN_MAX_BYTES
+from presence.protocol.schema import room_complaint
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
 
@@ -188,9 +189,8 @@ def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
         raise UsageError(f"token {args.action}: --see takes uids, and beginnings of uids with a * after them")
     claimed = {key: getattr(args, f"rooms_{key}") for key in ("in", "join", "watch", "members")}
     rooms = {key: value for key, value in claimed.items() if value is not None}
-    if not tokens.is_room_claim(rooms):
-        text = f"--rooms-in takes at most {ROOMS_MAX} rooms, the others rooms and beginnings with a *"
-        raise UsageError(f"token {args.action}: {text}")
+    if invalid := _room_claim_complaint(rooms):
+        raise UsageError(f"token {args.action}: {invalid}")
     signer = token_signer.Signer(key_file.named(key_file.entries_of(key_file.read(Path(keys))), args.kid))
     claims: dict[str, Any] = {} if settings.token_issuer is None else {"iss": settings.token_issuer}
     if args.see is not None:
@@ -199,6 +199,15 @@ def _sign(keys: str, args: argparse.Namespace, settings: Settings) -> None:
         claims["rooms"] = rooms
     sign = signer.visibility_pass if args.action == "pass" else signer.token
     print(sign(args.uid, audience=settings.token_audiences[0], now=time.time(), ttl_s=args.ttl, **claims))
+
+
+def _room_claim_complaint(claim: Mapping[str, Any]) -> str | None:
+    """Return why a claim `rooms` would be refused."""
+    for key in ("in", "join", "watch"):
+        for name in claim.get(key, ()):
+            if not (name == "*" and key != "in") and (complaint := room_complaint(name)):
+                return f"--rooms-{key}: {name!r} is not a valid name of a room: it {complaint}"
+    return None if tokens.is_room_claim(dict(claim)) else f"--rooms-in takes at most {ROOMS_MAX} rooms"
 
 
 def _verify(keys: str, args: argparse.Namespace, settings: Settings) -> None:

@@ -246,13 +246,15 @@ def test_a_token_names_the_rooms_that_it_was_asked_for(keys: Path, run_token: Ru
     assert "members" not in claims_of(run_token(*sign, "--rooms-in", "lobby"))["rooms"]
     assert claims_of(run_token(*sign, "--no-rooms-members"))["rooms"] == {"members": False}
     assert "rooms" not in claims_of(run_token(*sign))
-    for words in (
-        ("--rooms-in", "a b"),
-        ("--rooms-join", ""),
-        ("--rooms-watch", "a b*"),
-        ("--rooms-in", *map(str, range(17))),
+    for words, complaint in (
+        (("--rooms-in", "a b"), "--rooms-in: 'a b' is not a valid name of a room: it holds"),
+        (("--rooms-in", "lobby", "x" * 65), "it is longer than 64 bytes"),
+        (("--rooms-join", ""), "--rooms-join: '' is not a valid name of a room: it must not be empty"),
+        (("--rooms-watch", "a b*"), "--rooms-watch: 'a b*' is not a valid name"),
+        (("--rooms-in", *map(str, range(17))), "--rooms-in takes at most 16 rooms"),
     ):
-        assert "at most 16 rooms" in run_token(*sign, *words, status=2)
+        assert complaint in run_token(*sign, *words, status=2)
+    assert claims_of(run_token(*sign, "--rooms-join", "*"))["rooms"] == {"join": ["*"]}
 
 
 def test_a_token_until_the_end_of_the_year_9999_is_verified(keys: Path, run_token: RunToken) -> None:
