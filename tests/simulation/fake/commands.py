@@ -255,6 +255,10 @@ def zscore(db: FakeRedis, key: bytes, member: bytes) -> Reply:
     return None if score is None else number_text(score)
 
 
+def zmscore(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
+    return [zscore(db, key, member) for member in members]
+
+
 def zrange(db: FakeRedis, key: bytes, start: bytes, stop: bytes, option: bytes) -> Reply:
     _expect((start, stop, option), (b"0", b"-1", b"WITHSCORES"))
     target = db.read(key, Sorted)
@@ -368,7 +372,7 @@ COMMANDS: Final[Mapping[bytes, Command]] = {
             *(setrange, exists, pexpire, time, info, publish, pubsub),
             *(hget, hmget, hset, hsetnx, hdel, hgetall, hexists, hlen, hscan),
             *(sadd, srem, smembers),
-            *(zadd, zrem, zcard, zscore, zscan, zrange, zrangebyscore, zremrangebyscore),
+            *(zadd, zrem, zcard, zscore, zmscore, zscan, zrange, zrangebyscore, zremrangebyscore),
             *(xadd, xtrim, xrange, xrevrange, xdel, xinfo),
         )
     },

@@ -27,7 +27,7 @@ local source, from, to, room_prefix, stream_maxlen = ARGV[1], ARGV[2], ARGV[3], 
 local tells_members, max_rooms, walk = ARGV[6] == 'all', tonumber(ARGV[7]), ARGV[8]
 local room_channel, kind, packed = ARGV[9], ARGV[10], ARGV[11]
 local groups = packed ~= '' and cmsgpack.unpack(packed) or {}
-local ITEM = 4  -- values of an item
+local are_events, ITEM = kind == 'events', 4  -- ITEM: values of an item
 local OCCUPIED, INVISIBLE = ' o', ' i'
 local ZERO, NINE, LETTER_INVISIBLE = 48, 57, 105  -- last bytes of values
 local byte = string.byte
@@ -58,54 +58,63 @@ local function add_entry(type, room, size, invisible, at)
   return id
 end
 
-local function will_in_slices(command, key, values, n)
-  for first = 1, n, VALUES_A_CALL do
-    will(command, key, unpack(values, first, math.min(first + VALUES_A_CALL - 1, n)))
+-- Collects a command with values of a list, in pairs or not.
+local function will_in_slices(command, key, values)
+  for first = 1, #values, VALUES_A_CALL do
+    will(command, key, unpack(values, first, math.min(first + VALUES_A_CALL - 1, #values)))
   end
 end
 
-local function read_fields(key, fields, n)
-  if n <= VALUES_A_CALL then return redis.call('HMGET', key, unpack(fields, 1, n)) end
+-- Returns what a command that is given a key and names answers for the first `n` of these.
+local function read_in_slices(command, key, names, n)
+  if n <= VALUES_A_CALL then return redis.call(command, key, unpack(names, 1, n)) end
   local values = {}
   for first = 1, n, VALUES_A_CALL do
     local last = math.min(first + VALUES_A_CALL - 1, n)
-    local found = redis.call('HMGET', key, unpack(fields, first, last))
+    local found = redis.call(command, key, unpack(names, first, last))
     for i = first, last do values[i] = found[i - first + 1] end
   end
   return values
 end
 
+-- The numbers of members are those of the index, because each command takes time; but a comparison counts members anew.
+local rooms, room_places, at = {}, {}, 1
+while at < #groups do
+  rooms[#rooms + 1], room_places[#rooms + 1] = groups[at], at
+  at = at + 2 + groups[at + 1]
+end
+local known_sizes = are_events and #rooms > 0 and read_in_slices('ZMSCORE', sizes_key, rooms, #rooms) or {}
+
 local sizes, emptied, news = {}, {}, {}
-local removals = {}  -- key, fields...: after all HSET, because permissions are asked for when the command changes
--- Of the room at hand: a table for each would take a tenth of the time of a change.
-local fields, present, absent = {OCCUPIED, INVISIBLE}, {}, {}
+local removals = {}  -- HDEL, after all HSET
+local fields = {INVISIBLE}  -- of the room at hand; a table for each would take a tenth of the time of a change
 local after = {}  -- field -> value by this call; false: none
 
 -- Applies the items of a room, which are these values of `groups`: collects what is left of the room, and entries.
-local function change(room, first, last)
-  local key, n = room_prefix .. room, 2
+local function change(room, known_size, first, last)
+  local key, n = room_prefix .. room, 1
   for i = first, last, ITEM do
     n = n + 1
     fields[n] = groups[i]
   end
-  local size, found, place = redis.call('HLEN', key), nil, 2
+  local size, found, place = tonumber(known_size or '') or redis.call('HLEN', key), nil, 1
   if size > 0 then
-    found = read_fields(key, fields, n)
-    if found[1] then size = size - 1 end
-    if found[2] then size = size - 1 end
+    found = read_in_slices('HMGET', key, fields, n)
+    if not known_size then size = size - (found[1] and 1 or 0) - (redis.call('HGET', key, OCCUPIED) and 1 or 0) end
   end
-  local invisible = found and tonumber(found[2] or '') or 0
+  local invisible = found and tonumber(found[1] or '') or 0
   local size_before, invisible_before, is_changed, is_news = size, invisible, false, false
   for i = first, last, ITEM do
     place = place + 1
     local uid, value = groups[i], groups[i + 1]
-    local before, letter = after[uid], byte(value, -1)
+    local before = after[uid]
     if before == nil then before = found and found[place] end
+    local letter, letter_before = byte(value, -1), before and byte(before, -1)
     local wanted, applies = value, true
-    if kind == 'events' then
+    if are_events then
       if letter >= ZERO and letter <= NINE then wanted, applies = false, before end
     elseif kind == 'records' then
-      applies = not (before and byte(before, -1) == letter)
+      applies = letter_before ~= letter
     else
       wanted, applies = false, before == value
     end
@@ -119,8 +128,8 @@ local function change(room, first, last)
     if applies then
       after[uid], is_changed = wanted, true
       if wanted and letter == LETTER_INVISIBLE then invisible = invisible + 1 end
-      if invisible > 0 and before and byte(before, -1) == LETTER_INVISIBLE then invisible = invisible - 1 end
-      if kind ~= 'events' then differences = differences + 1 end
+      if invisible > 0 and letter_before == LETTER_INVISIBLE then invisible = invisible - 1 end
+      if not are_events then differences = differences + 1 end
       if not before then
         size, joined, is_news = size + 1, joined + 1, true
         if size == 1 then after[OCCUPIED] = add_entry('occupied', room, size, invisible, i) end
@@ -132,7 +141,7 @@ local function change(room, first, last)
           room_count, vacated, after[OCCUPIED] = room_count - 1, vacated + 1, false
           add_entry('vacated', room, size, invisible, i)
         end
-      elseif (letter == LETTER_INVISIBLE) ~= (byte(before, -1) == LETTER_INVISIBLE) then
+      elseif (letter == LETTER_INVISIBLE) ~= (letter_before == LETTER_INVISIBLE) then
         is_news = true
       end
     end
@@ -140,19 +149,28 @@ local function change(room, first, last)
   if not is_changed then return end
 
   if invisible ~= invisible_before then after[INVISIBLE] = invisible > 0 and digits(invisible) end
-  local n_present, n_absent = 0, 0
-  for i = 1, n do
+  fields[n + 1] = OCCUPIED
+  local setting, removing, n_set, n_removed = {'HSET', key}, nil, 2, 2
+  for i = 1, n + 1 do
     local field = fields[i]
     local value = after[field]
     if value then
-      present[n_present + 1], present[n_present + 2], n_present = field, value, n_present + 2
+      setting[n_set + 1], setting[n_set + 2], n_set = field, value, n_set + 2
+      if n_set > VALUES_A_CALL then
+        add_effect(setting)
+        setting, n_set = {'HSET', key}, 2
+      end
     elseif value == false then
-      absent[n_absent + 1], n_absent = field, n_absent + 1
+      if not removing or n_removed > VALUES_A_CALL then
+        removing, n_removed = {'HDEL', key}, 2
+        removals[#removals + 1] = removing
+      end
+      n_removed = n_removed + 1
+      removing[n_removed] = field
     end
-    after[field] = nil  -- a uid may be there again
+    if value ~= nil then after[field] = nil end  -- a uid may be there again
   end
-  will_in_slices('HSET', key, present, n_present)
-  if n_absent > 0 then removals[#removals + 1], removals[#removals + 2], absent = key, absent, {} end
+  if n_set > 2 then add_effect(setting) end
   if size == 0 then
     emptied[#emptied + 1] = room
   elseif size ~= size_before then
@@ -161,16 +179,13 @@ local function change(room, first, last)
   if is_news then news[#news + 1] = room end
 end
 
-local at = 1
-while at < #groups do
-  local first = at + 2
-  local last = first + groups[at + 1] - 1
-  change(groups[at], first, last)
-  at = last + 1
+for i, room in ipairs(rooms) do
+  local first = room_places[i] + 2
+  change(room, known_sizes[i], first, first + groups[first - 1] - 1)
 end
-for i = 1, #removals, 2 do will_in_slices('HDEL', removals[i], removals[i + 1], #removals[i + 1]) end
-will_in_slices('ZADD', sizes_key, sizes, #sizes)
-will_in_slices('ZREM', sizes_key, emptied, #emptied)
+for i = 1, #removals do add_effect(removals[i]) end
+will_in_slices('ZADD', sizes_key, sizes)
+will_in_slices('ZREM', sizes_key, emptied)
 
 local stored = {}
 local function store(name, value)
@@ -180,6 +195,6 @@ if from ~= '-' and to ~= from then store(source, to) end
 if joined ~= left then store('members', digits(members + joined - left)) end
 if walk ~= '' then store('walk', walk) end
 if #news > 0 then will('PUBLISH', room_channel, table.concat(news, ' ')) end
-will_in_slices('HSET', sources_key, stored, #stored)
+will_in_slices('HSET', sources_key, stored)
 carry_out_all(sources_key, room_prefix, {room_channel})
 return reply('ok', joined, left, occupied, vacated, differences, refused)
