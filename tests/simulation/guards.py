@@ -254,8 +254,8 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/changes",
-                "  if before then\n    emit_if_shown_changed(change, record, before)\n",
-                "  if before then\n",
+                "  staying().shown_changed(change, record, before)\n  if not record",
+                "  if not record",
             ),
         ),
         seed=1,
@@ -297,7 +297,7 @@ GUARDS: Final = (
         (
             SourceChange(
                 "lib/changes",
-                "    if not record.sessions[device] then emit_device(change, record, present) end\n",
+                "  if not record.sessions[change.device] then staying().device(change, record, gone) end\n",
                 "",
             ),
         ),

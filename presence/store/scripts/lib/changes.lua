@@ -143,8 +143,8 @@ local function hand_to_pending_login(record, uid, gone, gone_entry, ended_ms)
       local change = {uid = uid, device = device, session = entry.session, code = CODE_LOGIN, reason = 'login',
         last_seen_ms = digits(now_ms), at_ms = digits(now_ms)}
       sessions[device] = entry
-      emit_if_shown_changed(change, record, before)
-      emit_device(change, record, entry)
+      staying().shown_changed(change, record, before)
+      staying().device(change, record, entry)
       before = shown(record)
     end
   end
@@ -155,9 +155,9 @@ end
 -- Writes the record of a user who stays online without a session, `gone`; collects the events. `before`: the session that was
 -- shown. `rooms`: of the user until now.
 local function stay_online(change, record, gone, before, rooms)
-  emit_if_shown_changed(change, record, before)
-  if not record.sessions[change.device] then emit_device(change, record, gone) end
-  if rooms_in_use then emit_rooms(change, record, rooms) end
+  staying().shown_changed(change, record, before)
+  if not record.sessions[change.device] then staying().device(change, record, gone) end
+  if rooms_in_use then staying().rooms(change, record, rooms) end
   write_record(change.uid, record)
 end
 

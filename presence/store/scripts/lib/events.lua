@@ -1,6 +1,5 @@
 -- requires: effects shard record_cache entries event_texts profile shown_state
--- provides: CODE_LOGIN CODE_NODE_DOWN CODE_RETURNED emit_device emit_if_shown_changed emit_rooms go_offline go_online
--- provides: privacy_of_offline
+-- provides: CODE_LOGIN CODE_NODE_DOWN CODE_RETURNED go_offline go_online privacy_of_offline staying
 -- Events of users. A *change* of a session causes them; it has the fields uid, device, session, code, reason, at_ms,
 -- last_seen_ms and, of the end of a lost connection whose grace was lengthened, grace_ms. All but the names are digits.
 
@@ -90,79 +89,90 @@ local function go_offline(change, since_id, since_ms, session, public, privacy, 
   if privacy then left[uid] = left[uid] .. ' +' .. privacy end
 end
 
--- The last fields of an event of a user who stays online, of whom a session is shown, before other arguments. `public`: what
--- it says of an invisible user.
-local function state_fields(record, session, status, status_ms, public, ...)
-  return 'since_id', record.id, 'status', said_status(status), 'status_ms', status_ms,
-    with('invisible', status == 'invisible' and '1', with('public', public, with_texts(session, 1, SHOWN_TEXTS, ...)))
-end
+local events  -- of users who stay online, once one is needed
 
-local function status_start(record)
-  return digits(record.state and record.state.since_ms or record.since_ms)
-end
+-- Returns the functions that collect events of users who stay online. Most calls need none of them, and each definition takes
+-- time in each call.
+local function staying()
+  if events then return events end
+  events = {}
 
--- Collects an event if what is shown of a user who stays online has changed; it becomes the latest entry of the user's state.
--- `before`: the session that was shown. That of the change may be gone. `hid_times`: whether others got no times of the user;
--- nil: as by now.
-local function emit_if_shown_changed(change, record, before, hid_times)
-  local session, at_ms = shown(record), change.at_ms
-  if show_the_same(session, before) and (hid_times == nil or hid_times == hides(record.privacy, 'l')) then return end
-  local status, status_before, status_ms = status_of(session), status_of(before), at_ms
-  local type, code, reason = 'update', CODE_UPDATED, 'updated'
-  if status == status_before then
-    status_ms = status_start(record)
-  elseif status == 'invisible' or status_before == 'invisible' then
-    record.public = nil
-    if status == 'invisible' then
-      record.public = hides(record.privacy, 'l') and '' or table.concat({CODE_LOGOUT, '*', at_ms, at_ms}, ' ')
+  -- The last fields of an event of a user who stays online, of whom a session is shown, before other arguments. `public`: what
+  -- it says of an invisible user.
+  local function state_fields(record, session, status, status_ms, public, ...)
+    return 'since_id', record.id, 'status', said_status(status), 'status_ms', status_ms,
+      with('invisible', status == 'invisible' and '1', with('public', public, with_texts(session, 1, SHOWN_TEXTS, ...)))
+  end
+
+  local function status_start(record)
+    return digits(record.state and record.state.since_ms or record.since_ms)
+  end
+
+  -- Collects an event if what is shown of a user who stays online has changed; it becomes the latest entry of the user's state.
+  -- `before`: the session that was shown. That of the change may be gone. `hid_times`: whether others got no times of the user;
+  -- nil: as by now.
+  function events.shown_changed(change, record, before, hid_times)
+    local session, at_ms = shown(record), change.at_ms
+    if show_the_same(session, before) and (hid_times == nil or hid_times == hides(record.privacy, 'l')) then return end
+    local status, status_before, status_ms = status_of(session), status_of(before), at_ms
+    local type, code, reason = 'update', CODE_UPDATED, 'updated'
+    if status == status_before then
+      status_ms = status_start(record)
+    elseif status == 'invisible' or status_before == 'invisible' then
+      record.public = nil
+      if status == 'invisible' then
+        record.public = hides(record.privacy, 'l') and '' or table.concat({CODE_LOGOUT, '*', at_ms, at_ms}, ' ')
+      end
+    elseif status == 'away' then
+      type, code, reason = 'away', CODE_AWAY, 'away'
+    elseif status_before == 'away' then
+      type, code, reason = 'away', CODE_BACK, 'back'
     end
-  elseif status == 'away' then
-    type, code, reason = 'away', CODE_AWAY, 'away'
-  elseif status_before == 'away' then
-    type, code, reason = 'away', CODE_BACK, 'back'
+    local id, command = add_entry(type, code, 'uid', change.uid, 'code', code, 'reason', reason,
+      'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
+      'last_seen_ms', at_ms, 'at_ms', at_ms,
+      state_fields(record, session, status, status_ms, record.public or status_before == 'invisible' and CODE_LOGIN,
+        with('devices', device_events and devices_text(record.sessions))))
+    if record.privacy or rooms_in_use then tell_of_user(command, record.privacy, rooms_of(record)) end
+    publish(change.uid, id, command, nil, status, status_ms)
+    record.state = {id = id, since_ms = tonumber(status_ms)}
+    if record.public then record.public = string.gsub(record.public, '%*', id) end
   end
-  local id, command = add_entry(type, code, 'uid', change.uid, 'code', code, 'reason', reason,
-    'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
-    'last_seen_ms', at_ms, 'at_ms', at_ms,
-    state_fields(record, session, status, status_ms, record.public or status_before == 'invisible' and CODE_LOGIN,
-      with('devices', device_events and devices_text(record.sessions))))
-  if record.privacy or rooms_in_use then tell_of_user(command, record.privacy, rooms_of(record)) end
-  publish(change.uid, id, command, nil, status, status_ms)
-  record.state = {id = id, since_ms = tonumber(status_ms)}
-  if record.public then record.public = string.gsub(record.public, '%*', id) end
-end
 
--- Collects an event for a device of a user who stays online: it has come, or has gone. `session` is that of the device. The
--- event has the user's state as above, and becomes its latest entry.
-local function emit_device(change, record, session)
-  if not device_events then return end
-  local shown_session, status_ms = shown(record), status_start(record)
-  local status = status_of(shown_session)
-  local id, command = add_entry('device', change.code, 'uid', change.uid, 'code', change.code, 'reason', change.reason,
-    'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
-    'last_seen_ms', change.last_seen_ms, 'at_ms', change.at_ms,
-    state_fields(record, shown_session, status, status_ms, record.public,
-      with_texts(session, SHOWN_TEXTS + 1, EVENT_TEXTS, with('devices', devices_text(record.sessions)))))
-  if record.privacy or rooms_in_use then tell_of_user(command, record.privacy, rooms_of(record)) end
-  publish(change.uid, id, command, nil, status, status_ms)
-  record.state = {id = id, since_ms = tonumber(status_ms)}
-end
-
--- Collects an event if the rooms of a user who stays online are not those `before`, as of `rooms_of`. It is no entry of the
--- user's state, and is not published: those who watch the user are not told the rooms.
-local function emit_rooms(change, record, before)
-  local rooms = rooms_of(record)
-  if rooms == (before or nil) then return end
-  local still_in, gone = {}, {}
-  for name in string.gmatch(rooms or '', '[^ ]+') do still_in[name] = true end
-  for name in string.gmatch(before or '', '[^ ]+') do
-    if not still_in[name] then gone[#gone + 1] = name end
+  -- Collects an event for a device of a user who stays online: it has come, or has gone. `session` is that of the device. The
+  -- event has the user's state as above, and becomes its latest entry.
+  function events.device(change, record, session)
+    if not device_events then return end
+    local shown_session, status_ms = shown(record), status_start(record)
+    local status = status_of(shown_session)
+    local id, command = add_entry('device', change.code, 'uid', change.uid, 'code', change.code, 'reason', change.reason,
+      'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
+      'last_seen_ms', change.last_seen_ms, 'at_ms', change.at_ms,
+      state_fields(record, shown_session, status, status_ms, record.public,
+        with_texts(session, SHOWN_TEXTS + 1, EVENT_TEXTS, with('devices', devices_text(record.sessions)))))
+    if record.privacy or rooms_in_use then tell_of_user(command, record.privacy, rooms_of(record)) end
+    publish(change.uid, id, command, nil, status, status_ms)
+    record.state = {id = id, since_ms = tonumber(status_ms)}
   end
-  local status = status_of(shown(record))
-  local _, command = add_entry('rooms', CODE_ROOMS, 'uid', change.uid, 'code', CODE_ROOMS, 'reason', 'rooms',
-    'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
-    'last_seen_ms', change.at_ms, 'at_ms', change.at_ms,
-    'since_id', record.id, 'status', said_status(status), 'status_ms', status_start(record),
-    with('invisible', status == 'invisible' and '1', with('rooms_left', gone[1] and table.concat(gone, ' '))))
-  tell_of_user(command, record.privacy, rooms)
+
+  -- Collects an event if the rooms of a user who stays online are not those `before`, as of `rooms_of`. It is no entry of the
+  -- user's state, and is not published: those who watch the user are not told the rooms.
+  function events.rooms(change, record, before)
+    local rooms = rooms_of(record)
+    if rooms == (before or nil) then return end
+    local still_in, gone = {}, {}
+    for name in string.gmatch(rooms or '', '[^ ]+') do still_in[name] = true end
+    for name in string.gmatch(before or '', '[^ ]+') do
+      if not still_in[name] then gone[#gone + 1] = name end
+    end
+    local status = status_of(shown(record))
+    local _, command = add_entry('rooms', CODE_ROOMS, 'uid', change.uid, 'code', CODE_ROOMS, 'reason', 'rooms',
+      'node', node, 'session', change.session, 'device', change.device, 'since_ms', digits(record.since_ms),
+      'last_seen_ms', change.at_ms, 'at_ms', change.at_ms,
+      'since_id', record.id, 'status', said_status(status), 'status_ms', status_start(record),
+      with('invisible', status == 'invisible' and '1', with('rooms_left', gone[1] and table.concat(gone, ' '))))
+    tell_of_user(command, record.privacy, rooms)
+  end
+
+  return events
 end

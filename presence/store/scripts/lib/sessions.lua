@@ -34,7 +34,7 @@ local function put_session(change, record, entry, profile)
   if left_id then  -- unreadable: the user was online, and stays it
     record = {id = left_id, since_ms = tonumber(left_ms or string.match(left_id, '^%d+')), sessions = {[device] = entry},
       privacy = privacy}
-    if entry.rooms then emit_rooms(change, record) end
+    if entry.rooms then staying().rooms(change, record) end
   elseif not record then
     local id, public = go_online(change, (profile ~= '' or privacy) and entry,
       device_events and devices_text({[device] = entry}), privacy)
@@ -44,13 +44,13 @@ local function put_session(change, record, entry, profile)
     if privacy ~= known then before, record.privacy = apply_privacy(record.sessions, privacy, before), privacy end
     record.sessions[device] = entry
     if not present or present.session ~= entry.session or privacy ~= known or not show_the_same(present, entry) then
-      emit_if_shown_changed(change, record, before, hid_times)
+      staying().shown_changed(change, record, before, hid_times)
     end
     if not present then
       change.last_seen_ms = change.at_ms
-      emit_device(change, record, entry)
+      staying().device(change, record, entry)
     end
-    if rooms_in_use then emit_rooms(change, record, rooms) end
+    if rooms_in_use then staying().rooms(change, record, rooms) end
   end
   if privacy then tell_nodes(uid, record, privacy ~= known and record.sessions or {[device] = entry}) end
   return record
@@ -73,7 +73,7 @@ local function update_session(change, idle_timeout_ms, profile, privacy_change)
   present.idle_timeout_ms = idle_timeout_ms
   if shown_before == present then shown_before = profile_before end  -- `present` has the other profile by now
   if record.privacy then apply_privacy({present}, record.privacy) end
-  emit_if_shown_changed(change, record, shown_before, hid_times)
-  if rooms_in_use then emit_rooms(change, record, rooms) end
+  staying().shown_changed(change, record, shown_before, hid_times)
+  if rooms_in_use then staying().rooms(change, record, rooms) end
   write_record(change.uid, record)
 end
