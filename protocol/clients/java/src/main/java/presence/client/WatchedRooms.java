@@ -62,7 +62,7 @@ final class WatchedRooms {
     }
 
     void requestSent(long id, Collection<String> rooms) {
-        requested.put(id, new HashSet<>(rooms));
+        requested.put(id, new LinkedHashSet<>(rooms));
     }
 
     /** Applies the answer to a request, perhaps of the client itself; returns the changes of rooms watched before. */
