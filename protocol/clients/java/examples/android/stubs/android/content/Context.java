@@ -1,0 +1,16 @@
+package android.content;
+
+public abstract class Context {
+    public static final String ALARM_SERVICE = "alarm";
+    public static final String CONNECTIVITY_SERVICE = "connectivity";
+    public static final String POWER_SERVICE = "power";
+    public static final int MODE_PRIVATE = 0;
+
+    public Object getSystemService(String name) {
+        return null;
+    }
+
+    public SharedPreferences getSharedPreferences(String name, int mode) {
+        return null;
+    }
+}
