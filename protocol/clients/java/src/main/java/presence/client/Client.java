@@ -20,7 +20,8 @@ import presence.client.PresenceError.RequestError;
  * <p>Every method may be called from any thread; only {@link #connect}, {@link #close}, {@link #receive} and
  * {@link PresenceFuture#await} block. Requests return a future, which fails with a {@link PresenceError}:
  * {@link NotConnected} while the client is not logged in, because requests are not queued. Pushes go to the listener of
- * the options, or wait for {@link #receive}. All clients share one thread for their connections.
+ * the options, or wait for {@link #receive}. All clients share one thread for their connections; like all threads of
+ * this library it is a daemon, so a program that has nothing else to do must wait by itself.
  */
 public final class Client implements AutoCloseable {
     private static final long CONFIRM_MS = 5000; // to wait for confirmations: a phone that is awake takes a second or two

@@ -204,13 +204,16 @@ final class ClientMachine {
 
     /** Bytes were received; those after the end of the connection are dropped. The array may be used again. */
     List<Effect> received(byte[] data, int start, int length, double now) {
+        if (!isConnected()) {
+            return none();
+        }
         List<Effect> effects = new ArrayList<>(2);
         if (session != null) {
             session.keepalives.noteReceived(now);
         }
         try {
             decoder.feed(data, start, length);
-            Packet packet = isConnected() ? decoder.next() : null;
+            Packet packet = decoder.next();
             while (packet != null) {
                 effects.addAll(handlePacket(packet, now));
                 packet = isConnected() ? decoder.next() : null;

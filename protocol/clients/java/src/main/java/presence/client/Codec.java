@@ -170,7 +170,10 @@ final class Codec {
 
         /** Moves what is left to the beginning of an array of its own, with room for so many bytes. */
         private void keep(int bytes) {
-            byte[] target = isOwn && data.length >= bytes ? data : new byte[isOwn ? Math.max(bytes, 2 * data.length) : bytes];
+            byte[] target = data;
+            if (!isOwn || data.length < bytes) {
+                target = new byte[isOwn ? Math.max(bytes, 2 * data.length) : bytes];
+            }
             System.arraycopy(data, at, target, 0, end - at);
             end -= at;
             at = 0;

@@ -86,6 +86,11 @@ final class Connection implements Loop.Channel {
         }
     }
 
+    @Override
+    public Link link() {
+        return link;
+    }
+
     private void writeRest() {
         try {
             channel.write(unsent);

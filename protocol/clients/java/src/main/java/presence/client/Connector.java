@@ -37,9 +37,9 @@ final class Connector implements Loop.Channel {
         Threads.BLOCKING.execute(() -> {
             try {
                 InetAddress[] found = InetAddress.getAllByName(host);
-                link.loop.execute(() -> resolved(found));
+                link.execute(() -> resolved(found));
             } catch (IOException | SecurityException error) {
-                link.loop.execute(() -> fail("unknown host: " + host));
+                link.execute(() -> fail("unknown host: " + host));
             }
         });
     }
@@ -49,7 +49,7 @@ final class Connector implements Loop.Channel {
         return addresses.isEmpty() ? Double.POSITIVE_INFINITY : (nextNanos - System.nanoTime()) / 1e9;
     }
 
-    void tick() {
+    void tick() throws IOException {
         if (!addresses.isEmpty() && nextNanos - System.nanoTime() <= 0) {
             tryNext();
         }
@@ -64,7 +64,7 @@ final class Connector implements Loop.Channel {
         attempts.clear();
     }
 
-    private void resolved(InetAddress[] found) {
+    private void resolved(InetAddress[] found) throws IOException {
         if (isOver) {
             return;
         }
@@ -84,28 +84,29 @@ final class Connector implements Loop.Channel {
         tryNext();
     }
 
-    private void tryNext() {
+    private void tryNext() throws IOException {
         while (!addresses.isEmpty()) {
             SocketChannel channel = null;
+            boolean isConnected = false;
             try {
                 channel = SocketChannel.open();
                 channel.configureBlocking(false);
                 channel.socket().setTcpNoDelay(true);
-                if (channel.connect(new InetSocketAddress(addresses.poll(), port))) {
-                    won(channel);
-                    return;
-                }
-                channel.register(link.loop.selector, SelectionKey.OP_CONNECT, this);
-                attempts.add(channel);
-                nextNanos = System.nanoTime() + (long) (ATTEMPT_DELAY_S * 1e9);
-                if (!addresses.isEmpty()) {
-                    link.loop.schedule(link, ATTEMPT_DELAY_S);
-                }
-                return;
+                isConnected = channel.connect(new InetSocketAddress(addresses.poll(), port));
+                channel.register(link.loop.selector, isConnected ? 0 : SelectionKey.OP_CONNECT, this);
             } catch (IOException | RuntimeException error) { // of an address that this device cannot use
                 note(error);
                 close(channel);
+                continue;
             }
+            attempts.add(channel);
+            if (isConnected) {
+                won(channel);
+            } else if (!addresses.isEmpty()) {
+                nextNanos = System.nanoTime() + (long) (ATTEMPT_DELAY_S * 1e9);
+                link.loop.schedule(link, ATTEMPT_DELAY_S);
+            }
+            return;
         }
         if (attempts.isEmpty()) {
             fail(failure == null ? "no address" : failure);
@@ -125,6 +126,11 @@ final class Connector implements Loop.Channel {
             return;
         }
         won(channel);
+    }
+
+    @Override
+    public Link link() {
+        return link;
     }
 
     private void won(SocketChannel channel) throws IOException {

@@ -7,13 +7,10 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.Future;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import org.jetbrains.annotations.Nullable;
 import presence.client.Effect.RequestResult;
 import presence.client.PresenceError.ConnectionLost;
-import presence.client.PresenceError.EncodeError;
 
 /**
  * Runs a machine: the calls of the program, on any thread, and the connections, on the loop's thread.
@@ -99,7 +96,7 @@ final class Link {
     private boolean isServicePending;
     private boolean dropsConnection; // the network has changed
     private boolean isFetching; // the source's call runs
-    @Nullable private Future<?> fetch; // to interrupt it
+    @Nullable private Thread fetchThread; // to interrupt it
     private boolean isStopped; // no connection is left
     // Of the loop's thread:
     @Nullable private Connector connector;
@@ -236,15 +233,21 @@ final class Link {
 
     /** Ends without a logout, and waits until no connection is left; a thread that is interrupted does not wait. */
     void stop() {
-        end(null);
-        synchronized (lock) {
-            try {
+        try {
+            synchronized (lock) {
+                while (machine.state == State.LOGGING_OUT) { // by another call, which is still to be sent
+                    lock.wait();
+                }
+            }
+            end(null);
+            synchronized (lock) {
                 while (!isStopped) {
                     lock.wait();
                 }
-            } catch (InterruptedException interrupted) {
-                Thread.currentThread().interrupt();
             }
+        } catch (InterruptedException interrupted) {
+            end(null);
+            Thread.currentThread().interrupt();
         }
     }
 
@@ -294,11 +297,13 @@ final class Link {
         for (Runnable each : results) {
             each.run();
         }
-        if (delivers) {
-            options.executor.execute(this::deliver);
+        if (delivers && !Threads.run(options.executor, this::deliver)) {
+            synchronized (lock) {
+                isDelivering = false;
+            }
         }
         if (needsService) {
-            loop.execute(this::service);
+            execute(this::service);
         }
     }
 
@@ -332,43 +337,39 @@ final class Link {
     // The loop's thread
 
     /** Does what the machine wants of the network: connect, close, write, ask for a token, wake up in time. */
-    private void service() {
-        try {
-            State state;
-            boolean wantsToken;
-            boolean drops;
-            synchronized (lock) {
-                isServicePending = false;
-                state = machine.state;
-                wantsToken = machine.wantsToken();
-                drops = dropsConnection;
-                dropsConnection = false;
-            }
-            if (connector != null && (drops || state != State.CONNECTING)) {
-                connector.cancel();
-                connector = null;
-            }
-            if (connection != null && (drops || (state != State.CONNECTING && !state.isConnected()))) {
-                connection.close();
-                connection = null;
-            }
-            if (state == State.CONNECTING && connector == null && connection == null) {
-                connector = new Connector(this, options.host, options.port);
-                connector.start();
-            }
-            updateFetch(wantsToken);
-            flush();
-            double deadline;
-            synchronized (lock) {
-                deadline = machine.deadline();
-            }
-            double waitS = deadline - now();
-            loop.schedule(this, connector == null ? waitS : Math.min(waitS, connector.nextAttemptIn()));
-            if (state == State.ENDED) {
-                stopped();
-            }
-        } catch (RuntimeException | Error bug) {
-            end(bug);
+    private void service() throws IOException {
+        State state;
+        boolean wantsToken;
+        boolean drops;
+        synchronized (lock) {
+            isServicePending = false;
+            state = machine.state;
+            wantsToken = machine.wantsToken();
+            drops = dropsConnection;
+            dropsConnection = false;
+        }
+        if (connector != null && (drops || state != State.CONNECTING)) {
+            connector.cancel();
+            connector = null;
+        }
+        if (connection != null && (drops || (state != State.CONNECTING && !state.isConnected()))) {
+            connection.close();
+            connection = null;
+        }
+        if (state == State.CONNECTING && connector == null && connection == null) {
+            connector = new Connector(this, options.host, options.port);
+            connector.start();
+        }
+        updateFetch(wantsToken);
+        flush();
+        double deadline;
+        synchronized (lock) {
+            deadline = machine.deadline();
+        }
+        double waitS = deadline - now();
+        loop.schedule(this, connector == null ? waitS : Math.min(waitS, connector.nextAttemptIn()));
+        if (state == State.ENDED) {
+            stopped();
         }
     }
 
@@ -385,10 +386,31 @@ final class Link {
 
     /** Time has come: for the machine, or for the next address of a connection. */
     void tick() {
-        if (connector != null) {
-            connector.tick();
+        guard(() -> {
+            if (connector != null) {
+                connector.tick();
+            }
+            input(() -> machine.tick(now()));
+        });
+    }
+
+    /** A task of the loop for this client. */
+    interface Task {
+        void run() throws IOException;
+    }
+
+    /** Runs a task on the loop's thread, soon; from any thread. */
+    void execute(Task task) {
+        loop.execute(() -> guard(task));
+    }
+
+    /** Runs a task; a bug in it ends this client, and no other one. */
+    private void guard(Task task) {
+        try {
+            task.run();
+        } catch (IOException | RuntimeException | Error bug) {
+            end(bug);
         }
-        input(() -> machine.tick(now()));
     }
 
     private interface LoopInput {
@@ -402,35 +424,39 @@ final class Link {
         settle();
     }
 
+    /** An input from a connection, unless it is one of the former network. */
+    private void networkInput(LoopInput input) {
+        input(() -> dropsConnection ? Collections.<Effect>emptyList() : input.into());
+    }
+
     private void updateFetch(boolean wantsToken) {
         synchronized (lock) {
             if (wantsToken && !isFetching) {
                 isFetching = true;
-                fetch = Threads.BLOCKING.submit(this::fetchToken);
-            } else if (!wantsToken && fetch != null) {
-                if (fetch.cancel(true)) {
-                    isFetching = isFetching && !neverStarted(fetch);
-                }
-                fetch = null;
+                Threads.BLOCKING.execute(this::fetchToken);
+            } else if (!wantsToken && fetchThread != null) {
+                fetchThread.interrupt();
             }
         }
     }
 
-    private boolean neverStarted(Future<?> task) {
-        return Threads.BLOCKING.remove((Runnable) task);
-    }
-
     private void fetchToken() {
-        Object token;
+        Object token = null;
+        boolean isWanted;
+        synchronized (lock) {
+            isWanted = machine.wantsToken();
+            fetchThread = Thread.currentThread();
+        }
         try {
-            token = options.tokenSource.token();
+            token = isWanted ? options.tokenSource.token() : null;
         } catch (Throwable error) { // the program's own: the machine reports it
             token = error;
         }
         synchronized (lock) {
+            fetchThread = null;
             isFetching = false;
-            fetch = null;
-            perform(machine.tokenFetched(token, now()));
+            Thread.interrupted(); // the thread is that of all clients
+            perform(isWanted ? machine.tokenFetched(token, now()) : Collections.<Effect>emptyList());
         }
         settle();
     }
@@ -445,7 +471,7 @@ final class Link {
 
     /** The connection is established, with TLS if it is wanted. */
     void established() {
-        input(() -> {
+        networkInput(() -> {
             machine.established(now());
             return Collections.emptyList();
         });
@@ -458,11 +484,11 @@ final class Link {
             connection.close();
             connection = null;
         }
-        input(() -> machine.disconnected(why, now()));
+        networkInput(() -> machine.disconnected(why, now()));
     }
 
     void received(byte[] data, int start, int length) {
-        input(() -> machine.received(data, start, length, now()));
+        networkInput(() -> machine.received(data, start, length, now()));
     }
 
     /** Writes what the machine has to send, as far as the connection takes it. */

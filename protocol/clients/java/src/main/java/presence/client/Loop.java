@@ -22,6 +22,8 @@ final class Loop implements Runnable {
     /** What a channel of the selector is for. */
     interface Channel {
         void ready(SelectionKey key) throws IOException;
+
+        Link link();
     }
 
     /** When a client is to be called; replaced by another one if that time comes nearer. */
@@ -140,11 +142,14 @@ final class Loop implements Runnable {
         }
     }
 
-    private static void handle(SelectionKey key) throws IOException {
+    private static void handle(SelectionKey key) {
+        Channel channel = (Channel) key.attachment();
         try {
-            ((Channel) key.attachment()).ready(key);
+            channel.ready(key);
         } catch (CancelledKeyException closed) {
             // By an earlier key of this round.
+        } catch (IOException | RuntimeException | Error bug) {
+            channel.link().end(bug); // and no other client
         }
     }
 

@@ -26,7 +26,8 @@ final class PendingRequest {
     @Nullable PresenceError refusal; // why it is to be sent again
     boolean isHeld; // whether it has not been sent, because it waits for other messages
 
-    PendingRequest(long id, Packet packet, double deadline, boolean retries, @Nullable OnAnswer onAnswer, byte[] frame) {
+    PendingRequest(long id, Packet packet, double deadline, boolean retries, @Nullable OnAnswer onAnswer,
+            byte[] frame) {
         this.id = id;
         this.packet = packet;
         this.deadline = deadline;

@@ -64,7 +64,7 @@ public final class PresenceFuture<T> implements Future<T> {
                 return this;
             }
         }
-        executor.execute(() -> callback.done(value, error));
+        Threads.run(executor, () -> callback.done(value, error));
         return this;
     }
 
@@ -141,7 +141,7 @@ public final class PresenceFuture<T> implements Future<T> {
             notifyAll();
         }
         for (Callback<? super T> callback : waiting) {
-            executor.execute(() -> callback.done(result, why));
+            Threads.run(executor, () -> callback.done(result, why));
         }
     }
 }

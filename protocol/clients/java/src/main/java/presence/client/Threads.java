@@ -1,6 +1,8 @@
 package presence.client;
 
+import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
@@ -15,6 +17,16 @@ final class Threads {
     static final ThreadPoolExecutor CALLBACKS = pool("presence callbacks", 1);
 
     private Threads() {}
+
+    /** Has an executor of the program run a task; returns false if it takes none any more, as after its shutdown. */
+    static boolean run(Executor executor, Runnable task) {
+        try {
+            executor.execute(task);
+            return true;
+        } catch (RejectedExecutionException closed) {
+            return false;
+        }
+    }
 
     private static ThreadPoolExecutor pool(String name, int threads) {
         ThreadPoolExecutor pool = new ThreadPoolExecutor(
