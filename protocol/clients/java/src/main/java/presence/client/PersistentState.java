@@ -216,7 +216,7 @@ final class PersistentState {
     /** Applies a granted request, perhaps of the client itself; returns the changes of what was watched before. */
     List<? extends Push> requestGranted(long id, Packet packet, Map<String, Object> answer, boolean isOwn) {
         if (packet.is(Kind.WATCH) && packet.payload.containsKey("rooms")) {
-            return watchedRooms.requestGranted(id, States.list(answer, "rooms"), isOwn);
+            return watchedRooms.requestGranted(id, answer, isOwn);
         } else if (packet.is(Kind.WATCH)) {
             keepPass((String) packet.payload.get("pass"));
             boolean isRoster = Boolean.TRUE.equals(packet.payload.get("roster"));

@@ -116,7 +116,8 @@ final class Schema {
                 optional("delivered", UINT), optional("confirmed", UINT), optional("by_app", UINT),
                 optional("unconfirmed", UINT), optional("scope", STRING), optional("hide", HIDE),
                 optional("presence", Schema::checkStates), optional("states", rows(false)), optional("roster", UINT),
-                optional("joined", ROOMS), optional("rooms", ROOM_ROWS));
+                optional("joined", ROOMS), optional("rooms", ROOM_ROWS),
+                optional("later", listOf(ROOM, MAX_WATCHED_ROOMS)));
         define(Kind.ERROR, required("code", UINT), required("reason", STRING), required("message", STRING),
                 optional("retry_after", DELAY));
         Field[] presence = Arrays.copyOf(STATE, STATE.length + 2);

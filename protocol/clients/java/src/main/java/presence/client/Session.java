@@ -367,8 +367,8 @@ final class Session {
         }
         persistentState.watches.unwatchAnswered(id);
         if (pending == null) { // a keepalive, or an abandoned request
-            List<?> rows = refused != null ? Collections.emptyList() : States.list(packet.payload, "rooms");
-            effects.addAll(persistentState.watchedRooms.answeredLate(id, rows));
+            Map<String, Object> answer = refused != null ? Packet.EMPTY : packet.payload;
+            effects.addAll(persistentState.watchedRooms.answeredLate(id, answer));
             return;
         }
         sightRequests.remove(id);

@@ -18,7 +18,8 @@ import presence.client.Push.RoomChanged;
  *
  * <p>A row of a room follows from the one before it on the same connection. So the rows of watched rooms are all
  * applied, in the order of arrival, also those of an answer that no call waits for any more. The answer on a new
- * connection is compared with what is known, and a difference is reported as a change.
+ * connection is compared with what is known, and a difference is reported as a change. Of a room whose members follow
+ * the answer, their row is compared.
  */
 final class WatchedRooms {
     private final Map<String, RoomState> known = new LinkedHashMap<>(2);
@@ -66,9 +67,9 @@ final class WatchedRooms {
     }
 
     /** Applies the answer to a request, perhaps of the client itself; returns the changes of rooms watched before. */
-    List<RoomChanged> requestGranted(long id, List<?> rows, boolean isOwn) {
+    List<RoomChanged> requestGranted(long id, Map<String, Object> answer, boolean isOwn) {
         Set<String> rooms = requested.remove(id);
-        return applied(rows, isOwn || rooms == null ? Collections.<String>emptySet() : rooms);
+        return answered(answer, isOwn || rooms == null ? Collections.<String>emptySet() : rooms);
     }
 
     void requestRefused(long id) {
@@ -89,8 +90,9 @@ final class WatchedRooms {
     }
 
     /** Applies the answer to an abandoned request: later rows follow from it. */
-    List<RoomChanged> answeredLate(long id, List<?> rows) {
-        return abandoned.remove(id) ? pushed(rows) : Collections.<RoomChanged>emptyList();
+    List<RoomChanged> answeredLate(long id, Map<String, Object> answer) {
+        return abandoned.remove(id) ? answered(answer, Collections.<String>emptySet())
+                : Collections.<RoomChanged>emptyList();
     }
 
     /** Applies pushed rows; returns the changes. Rooms that are not watched are ignored. */
@@ -122,6 +124,18 @@ final class WatchedRooms {
             each.removeAll(gone);
         }
         known.keySet().removeAll(gone);
+    }
+
+    /** Applies an answer, except to rooms that are known and whose members follow. */
+    private List<RoomChanged> answered(Map<String, Object> answer, Set<String> wanted) {
+        List<Object> rows = new ArrayList<>();
+        for (Object row : States.list(answer, "rooms")) {
+            String room = (String) ((List<?>) row).get(0);
+            if (!(known.containsKey(room) && States.list(answer, "later").contains(room))) {
+                rows.add(row);
+            }
+        }
+        return applied(rows, wanted);
     }
 
     /** Applies rows to the rooms that are watched, or requested; returns the changes of the former. */
