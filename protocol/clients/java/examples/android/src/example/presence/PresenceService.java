@@ -43,6 +43,10 @@ import presence.client.Update;
  * <p>From Android 8 on, a service of an app in the background lives for some minutes only, unless it calls
  * {@code startForeground} with a notification. An app that need not be online then logs out instead:
  * {@code client.logout("background")}.
+ *
+ * <p>The manifest needs {@code <service android:name="example.presence.PresenceService"/>} and the permissions
+ * {@code INTERNET}, {@code ACCESS_NETWORK_STATE} and {@code WAKE_LOCK}. The tests only compile this class, against stubs
+ * with the signatures that it uses of the Android SDK, which is no part of this project: it has not run on a device.
  */
 public final class PresenceService extends Service {
     /** Sent by the app's activities in {@code onStart}. */
