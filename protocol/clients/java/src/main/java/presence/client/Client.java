@@ -240,11 +240,13 @@ public final class Client implements AutoCloseable {
      * was granted, the status for this device.
      *
      * @throws IllegalArgumentException an end or a scope without a status, or an end of the user's invisibility.
+     * @throws IllegalStateException a duration, and the server has not said what time it is.
      */
     @NotNull
     public PresenceFuture<Void> update(@NotNull Update update) {
         Double serverTimeS = link.serverTimeS();
-        Map<String, Object> fields = update.resolved(serverTimeS == null ? (Double) 0.0 : serverTimeS);
+        boolean fails = serverTimeS == null && state() != State.ONLINE; // as NotConnected, whatever the time
+        Map<String, Object> fields = update.resolved(fails ? (Double) 0.0 : serverTimeS);
         return link.request(new Packet((long) Kind.UPDATE, null, fields), timeoutS, false, answer -> {
             boolean hides = States.list(answer, "hide").containsAll(States.list(fields, "hide"));
             if (!hides || ("user".equals(fields.get("scope")) && !"user".equals(answer.get("scope")))) {
