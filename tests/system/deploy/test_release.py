@@ -19,7 +19,7 @@ from tests.support.server_process import running_server
 ROOT = Path(__file__).parents[3]
 PYTHONS = ("3.11", "3.12", "3.13")
 NOT_RELEASED = shutil.ignore_patterns(
-    ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "node_modules", "dist"
+    ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "node_modules", "dist", "target"
 )
 SCRIPT = """
 import presence.protocol, presence.client, presence.reader, protocol
@@ -74,8 +74,9 @@ def test_the_sdist_has_what_a_checkout_has(release: Path) -> None:
         names = {name.partition("/")[2] for name in packed.getnames()}
     assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "protocol/SPEC.md", ".ci/run"} <= names
     assert any(name.startswith("tests/system/") for name in names)
-    assert any(name.startswith("protocol/clients/node/src/") for name in names)
-    assert not any("node_modules" in name or "__pycache__" in name for name in names)
+    for client in ("node", "java"):
+        assert any(name.startswith(f"protocol/clients/{client}/src/") for name in names)
+    assert not any("node_modules" in name or "__pycache__" in name or "/target/" in name for name in names)
 
 
 def test_a_wheel_of_the_tree_is_that_of_the_sdist(release: Path, tmp_path: Path) -> None:
