@@ -17,7 +17,7 @@ from tests.support.events import read_events
 from tests.support.page_server import serving_files
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
-from tests.system.protocol.test_node import NodeDevice
+from tests.system.protocol.device import in_typescript
 from tests.transports import certificates
 
 README = "protocol/clients/node/README.md"
@@ -165,7 +165,7 @@ def test_it_watches_and_sends_messages(
         cert, key = certificates.write(tmp_path)
         flags += ("--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
     with serving(redis_server, *flags) as (server, url):
-        with NodeDevice(node_client, server.address, "bob") as bob:
+        with in_typescript(node_client).device(server.address, "bob") as bob:
             bob.told("connected")
             bob.sees("bob")
             connected = tab.start(url.replace("ws:", f"{scheme}:"), uid="ann")

@@ -1,0 +1,46 @@
+"""The client in Java: its own tests, its README, its jar, and a day with real servers."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.protocol.vectors import BAD, GOOD
+from tests.system.protocol import any_client
+from tests.system.protocol.device import ClientProgram
+from tests.system.protocol.java_package import JAVA, PROTOCOL, class_path, in_java, jar, run
+
+pytestmark = pytest.mark.needs("javac")
+
+JAR_LIMIT_BYTES = 180_000
+
+
+@pytest.fixture
+def program(java_client: Path) -> ClientProgram:
+    return in_java(java_client)
+
+
+test_what_a_user_hides_is_hidden_from_it = any_client.what_a_user_hides_is_hidden_from_it
+test_it_watches_rooms_again_after_a_restart = any_client.it_watches_rooms_again_after_a_restart
+test_a_session_with_real_servers = any_client.a_session_with_real_servers
+test_it_logs_in_with_a_token_over_tls = any_client.it_logs_in_with_a_token_over_tls
+
+
+def test_its_own_tests_pass_with_every_vector(java_client: Path) -> None:
+    tests = run(java_client, *JAVA, "-cp", class_path(java_client), "presence.client.Tests", str(PROTOCOL))
+    assert tests.returncode == 0, re.findall(r"^not ok .*(?:\n(?!ok ).*){0,20}", tests.stdout, re.MULTILINE)
+    assert f"vectors: {len(GOOD)} good and {len(BAD)} bad" in tests.stdout
+    assert tests.stdout.endswith(", failed: 0\n")
+
+
+def test_the_jar_has_the_client_and_nothing_else(java_client: Path) -> None:
+    assert jar(java_client).stat().st_size < JAR_LIMIT_BYTES
+    with zipfile.ZipFile(jar(java_client)) as packed:
+        names = {name for name in packed.namelist() if not name.endswith("/")}
+    assert {name for name in names if not name.startswith("presence/client/")} == {
+        "META-INF/MANIFEST.MF",
+        "LICENSE",
+    }
+    assert not any("Test" in name for name in names)
+    assert (java_client / "LICENSE").read_text() == (PROTOCOL.parent / "LICENSE").read_text()
