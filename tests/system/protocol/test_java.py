@@ -1,11 +1,15 @@
 """The client in Java: its own tests, its README, its jar, and a day with real servers."""
 
+import json
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from presence.client import BlockingClient
+from tests.client.test_names import TABLE
 from tests.protocol.vectors import BAD, GOOD
 from tests.system.protocol import any_client
 from tests.system.protocol.device import ClientProgram
@@ -44,3 +48,46 @@ def test_the_jar_has_the_client_and_nothing_else(java_client: Path) -> None:
     }
     assert not any("Test" in name for name in names)
     assert (java_client / "LICENSE").read_text() == (PROTOCOL.parent / "LICENSE").read_text()
+
+
+@pytest.fixture(scope="module")
+def names(java_client: Path) -> dict[str, Any]:
+    """The names in the client, as it prints them."""
+    printed = run(java_client, *JAVA, "-cp", class_path(java_client), "presence.client.Names")
+    assert printed.returncode == 0, printed.stderr
+    found: dict[str, Any] = json.loads(printed.stdout)
+    return found
+
+
+def spelled(name: str) -> str:
+    """Return Python's spelling in Java's, where times are milliseconds and `private` is a keyword."""
+    first, *others = name.split("_")
+    in_java = "".join((first, *(each.title() for each in others)))
+    return {"private": "privateMeta"}.get(name, f"{in_java}Ms" if name in TABLE["seconds"] else in_java)
+
+
+def test_its_errors_are_those_of_the_table(names: dict[str, Any]) -> None:
+    parents = {name: error["parent"] for name, error in TABLE["errors"].items()}
+    assert names["parents"] == parents
+    codes = {str(code): name for name, error in TABLE["errors"].items() for code in error["codes"]}
+    assert names["codes"] == codes
+
+
+@pytest.mark.parametrize("part", ["pushes", "results"])
+def test_its_fields_are_those_of_the_table(names: dict[str, Any], part: str) -> None:
+    assert names[part] == {name: [*map(spelled, fields)] for name, fields in TABLE[part].items()}
+
+
+def test_its_options_are_those_of_the_table_and_what_is_javas_own(names: dict[str, Any]) -> None:
+    own = {"listener", "executor", "clock", "build"}
+    given = {"host", "port"}  # to the builder
+    assert set(names["options"]) - own == set(map(spelled, TABLE["options"])) - given
+
+
+def test_its_methods_are_those_of_the_client_in_python(names: dict[str, Any]) -> None:
+    methods = {name for name in vars(BlockingClient) if not name.startswith("_")}
+    iterators = {name for name in methods if name.endswith("changes")} | {
+        "messages"
+    }  # here a kind of `receive`
+    own = {"connect", "start", "networkChanged", "wake"}
+    assert set(names["methods"]) - own == set(map(spelled, methods - iterators))
