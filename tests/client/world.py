@@ -9,7 +9,7 @@ machine's inside.
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pytest
@@ -73,18 +73,26 @@ def rooms_after(rooms: set[str], update: Mapping[str, Any]) -> set[str]:
     return {*update.get("rooms", rooms)} - {*update.get("leave", ())} | {*update.get("join", ())}
 
 
+def new_machine(now: float, *, persistent: bool, fetches: bool, chance: Callable[[], float]) -> ClientMachine:
+    """Return the machine of a user without more options."""
+    policy = ReconnectPolicy(persistent=persistent, chance=chance)
+    return ClientMachine(protocol.login("ann"), now, reconnect_policy=policy, fetches=fetches, chance=chance)
+
+
 class World:
     """One client after the other, on one server.
 
     Args:
         seed: of everything random.
         fetches: whether the program has a token function.
+        new_machine: makes the machine; that of another language has the same methods and results.
 
     Attributes:
         done: how often each action was taken.
     """
 
-    def __init__(self, seed: int, *, fetches: bool) -> None:
+    def __init__(self, seed: int, *, fetches: bool, new_machine: Callable[..., Any] = new_machine) -> None:
+        self._new_machine = new_machine
         self.random = random.Random(seed)
         self._rooms_random = random.Random(f"{seed} rooms")  # so that all else is as without rooms
         self.now = 1000.0
@@ -101,12 +109,8 @@ class World:
 
     def _begin_client(self) -> None:
         self._persistent = self.random.random() < 0.7
-        self.machine = ClientMachine(
-            protocol.login("ann"),
-            self.now,
-            reconnect_policy=ReconnectPolicy(persistent=self._persistent, chance=lambda: self._chance),
-            fetches=self._fetches,
-            chance=lambda: self._chance,
+        self.machine = self._new_machine(
+            self.now, persistent=self._persistent, fetches=self._fetches, chance=lambda: self._chance
         )
         self._was_online = self._must_end = self._is_logging_out = False
         self._last_refused = self._accepted = ""
@@ -331,7 +335,7 @@ class World:
             with pytest.raises((NotConnected, Ended)):
                 self.machine.request(packet, timeout_s, self.now, retries=retries)
             return None
-        id = self.machine.request(packet, timeout_s, self.now, retries=retries)
+        id: int = self.machine.request(packet, timeout_s, self.now, retries=retries)
         self._due[id] = self.now + timeout_s
         return id
 
