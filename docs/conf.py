@@ -20,6 +20,7 @@ include_patterns = [
         "loadtest/README.md",
         "protocol/SPEC.md",
         "protocol/clients/node/README.md",
+        "protocol/clients/java/README.md",
         "tests/system/README.md",
     ),
 ]

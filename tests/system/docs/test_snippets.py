@@ -63,6 +63,11 @@ NOT_RUN: Table[str] = {
         "import { PresenceClient, Recip": "tests/system/protocol/test_node.py compiles and runs it",
         "import { PresenceClient, storedDevice": "tests/system/protocol/test_browser.py runs it",
     },
+    "protocol/clients/java/README.md": {
+        "./build": "tests/system/protocol/test_java.py builds and tests it",
+        "import java.util.Arrays;": "tests/system/protocol/test_java.py compiles and runs it",
+        "import java.util.Collections;": "tests/system/protocol/test_java.py compiles and runs it",
+    },
 }
 # What a program prints once it has worked, for it runs for ever.
 FOR_EVER: Table[str] = {

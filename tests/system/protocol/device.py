@@ -58,7 +58,13 @@ class Device:
 
     def sees(self, *uids: str) -> None:
         """Wait until these users are online for others too: a login is answered before Redis has it."""
-        wait_for(lambda: all(each["status"] == "online" for each in self.ask("query", uids).values()))
+
+        def are_online() -> bool:
+            states = self.ask("query", uids)
+            assert set(states) == set(uids), states
+            return all(each["status"] == "online" for each in states.values())
+
+        wait_for(are_online)
 
     def told(self, event: str, **parts: object) -> Line:
         """Wait for the next matching event; `parts`: what it or its state must contain."""

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,13 @@ from typing import Any
 import pytest
 
 from presence.client import BlockingClient
+from presence.store.embedded import EmbeddedRedis
 from tests.client.test_names import TABLE
 from tests.protocol.vectors import BAD, GOOD
+from tests.support.server_process import running_server
 from tests.system.protocol import any_client
 from tests.system.protocol.device import ClientProgram
-from tests.system.protocol.java_package import JAVA, PROTOCOL, class_path, in_java, jar, run
+from tests.system.protocol.java_package import JAVA, PROTOCOL, SOURCE, class_path, in_java, jar, run
 
 pytestmark = pytest.mark.needs("javac")
 
@@ -48,6 +52,54 @@ def test_the_jar_has_the_client_and_nothing_else(java_client: Path) -> None:
     }
     assert not any("Test" in name for name in names)
     assert (java_client / "LICENSE").read_text() == (PROTOCOL.parent / "LICENSE").read_text()
+
+
+def readme_programs() -> dict[str, str]:
+    """Return the programs of the client's README by the name of their class."""
+    texts = re.findall(r"```java\n(.+?)```", (SOURCE / "README.md").read_text("utf-8"), re.DOTALL)
+    return {re.findall(r"public class (\w+)", text)[0]: text for text in texts}
+
+
+def test_the_programs_of_its_readme_talk_to_each_other(
+    java_client: Path, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    shutil.copy(jar(java_client), tmp_path)
+    with running_server("--redis", redis_server.url, *any_client.FLAGS) as server:
+        for name, text in readme_programs().items():
+            (tmp_path / f"{name}.java").write_text(text.replace("7400", str(server.address[1])))
+        compiled = run(tmp_path, "javac", "-cp", jar(java_client).name, "Example.java", "Friends.java")
+        assert compiled.returncode == 0, compiled.stderr
+        java = (*JAVA, "-cp", f"{jar(java_client).name}:.")
+        friends = subprocess.Popen([*java, "Friends"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        try:
+            with in_java(java_client).device(server.address, "eve") as eve:
+                eve.told("connected")
+                eve.sees("bob")
+            example = run(tmp_path, *java, "Example")
+            assert example.returncode == 0, example.stderr
+            lines = example.stdout.splitlines()
+            assert sorted(lines[:2])[0] == "bob is online"
+            assert lines[2:] == ["sessions reached: 1", "bob says so do I"]
+        finally:
+            friends.kill()
+            printed, _ = friends.communicate(timeout=30)
+    assert "ann is online\nanswered ann\n" in printed
+
+
+def test_the_example_for_android_compiles(java_client: Path) -> None:
+    android = java_client / "examples" / "android"
+    sources = [str(path) for path in android.rglob("*.java")]
+    options = (
+        "--release",
+        "8",
+        "-nowarn",
+        "-cp",
+        str(jar(java_client)),
+        "-d",
+        str(java_client / "target" / "android"),
+    )
+    compiled = run(java_client, "javac", *options, *sources)
+    assert compiled.returncode == 0, compiled.stderr
 
 
 @pytest.fixture(scope="module")
