@@ -17,6 +17,7 @@ from tests.transports.harness import Harness
 
 # Time in which a server starts again, however busy the machine, before who was with it is told offline.
 FLAGS = ("--idle-timeout", "60", "--disconnect-grace", "60")
+RETURN_TIMEOUT_S = 90.0  # the longest pause of a client, after a start of the server that took long
 HOST = f"tls://{certificates.HOST}"
 
 
@@ -68,7 +69,7 @@ def it_watches_rooms_again_after_a_restart(program: ClientProgram, redis_server:
         server.stop()
         server = PresenceServer(*flags, port=server.address[1])
         for device in (ann, bob, eve):
-            device.told("connected", again=True)
+            device.told("connected", again=True, within_s=RETURN_TIMEOUT_S)
         assert eve.close() == 0
         assert sorted(ann.told("room", count=2)["state"]["members"]) == ["ann", "bob"]
         assert ann.ask("unwatchRooms", ["lobby"]) is None
@@ -121,7 +122,7 @@ def a_session_with_real_servers(how: str, program: ClientProgram, redis_server: 
         assert bob.ask("logout", "background") is None
         server = PresenceServer(*flags, port=server.address[1])
         for device in (ann, carl):
-            device.told("connected", again=True)
+            device.told("connected", again=True, within_s=RETURN_TIMEOUT_S)
         gone = ann.told("presence", uid="bob")
         assert (gone["reason"], gone["state"]["status"]) == ("meanwhile", "offline")
         assert gone["state"]["lastSeenMs"] is not None

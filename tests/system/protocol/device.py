@@ -66,7 +66,7 @@ class Device:
 
         wait_for(are_online)
 
-    def told(self, event: str, **parts: object) -> Line:
+    def told(self, event: str, *, within_s: float = WAIT_TIMEOUT_S, **parts: object) -> Line:
         """Wait for the next matching event; `parts`: what it or its state must contain."""
 
         def fits(line: Line) -> bool:
@@ -75,10 +75,10 @@ class Device:
                 line.get(name, state.get(name)) == value for name, value in parts.items()
             )
 
-        return self._wait(fits, take=True)
+        return self._wait(fits, take=True, within_s=within_s)
 
-    def _wait(self, fits: Callable[[Line], bool], *, take: bool) -> Line:
-        give_up = time.monotonic() + WAIT_TIMEOUT_S
+    def _wait(self, fits: Callable[[Line], bool], *, take: bool, within_s: float = WAIT_TIMEOUT_S) -> Line:
+        give_up = time.monotonic() + within_s
         with self._news:
             while True:
                 for index in range(self._taken, len(self.lines)):
