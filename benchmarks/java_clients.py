@@ -11,14 +11,13 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
-
-import redis
+from typing import Any, Final
 
 from loadtest.arguments import from_1
 from loadtest.outcome import markdown
 from loadtest.servers import PresenceServer
 from presence.store.embedded import embedded_redis
+from presence.store.redis_client import open_client
 
 CLIENT: Final = Path(__file__).parents[1] / "protocol" / "clients" / "java"
 FIRST_UID: Final = 1000  # those below warm up
@@ -27,12 +26,13 @@ T_S: Final = 30
 
 def event_types(url: str) -> Counter[str]:
     """Return how many events of each type the stream of the clients has."""
-    with redis.Redis.from_url(url, decode_responses=True) as connection:
-        found: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    with open_client(url) as connection:
         for key in connection.scan_iter("*:events", count=1000):
-            for _, fields in connection.xrange(key):
-                found[fields["type"]] += int(fields["uid"][1:]) >= FIRST_UID
-        return found
+            entries: Any = connection.xrange(key)
+            for _, fields in entries:
+                found[fields[b"type"].decode()] += int(fields[b"uid"][1:]) >= FIRST_UID
+    return found
 
 
 def measure(clients: int, seconds: int) -> dict[str, object]:
