@@ -266,7 +266,8 @@ async def test_the_roster_is_unwatched_and_named_users_stay() -> None:
         )
         assert client.watched == {"eve": UserState("offline")}
         await script.hang_up()
-        await anyio.sleep(0.1)
+        while not isinstance(await client.receive("connection"), Disconnected):
+            pass
         await client.unwatch_roster()
         assert client.state is State.WAITING
 

@@ -74,6 +74,9 @@ class TwinScripting:
                 raise answer
         return answers
 
+    def connection_number(self, _key: str) -> int:
+        return 1
+
     def _answer(self, text: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         is_ok, answer = self._twins.attempt(text, keys, arguments)
         return answer if is_ok else StoreError(str(answer))
