@@ -93,7 +93,7 @@ def test_bans_count_at_all_workers_and_outlive_restarts_and_outages(redis: Redis
             started = time.monotonic()
             assert command(redis, "ban", "ann", "--reason", "rude")["ann"]["sessions"] == 1
             swarm.run(5, until=lambda: clients[0].is_closed)
-            assert time.monotonic() - started < AT_ONCE_S + 2, "a command needs up to 2 s to start"
+            assert time.monotonic() - started < AT_ONCE_S + 4, "a command may need 4 s on a busy machine"
             goodbye = clients[0].received[-1]
             assert (goodbye.kind, goodbye.payload["code"]) == (Kind.GOODBYE, Code.BANNED)
             assert not clients[1].is_closed

@@ -110,7 +110,7 @@ def test_a_command_prints_the_tokens_and_goodbyes_are_judged_without_redis(
     with running_server("--redis", redis_server.url, "--token-keys", str(keys), *SERVER) as server:
         host = f"127.0.0.1:{server.address[1]}"
         report = run_locust(host, "", *without, "--token-command", printed, users=4, seconds=20)
-        failed = run_locust(host, "", *without, "--token-command", "false {uid}", users=1, seconds=6)
+        failed = run_locust(host, "", *without, "--token-command", "false {uid}", users=1, seconds=12)
     assert (report.status, report.failures) == (0, 0)
     assert report.rows["device", "login"].requests >= 4
     assert report.rows["device", "goodbye idle_timeout"].requests >= 4
