@@ -1,7 +1,7 @@
 """``python -m benchmarks.java_clients``: thousands of clients in one JVM against one server.
 
-It builds the client in Java; the clients of one JVM log in and stay online with T = 30 s. It prints their
-threads, the heap of each, and what the server has said of them meanwhile. Nobody may be offline.
+It builds the Java client; the clients of one JVM log in and stay online with T = 30 s. It prints their
+threads, the heap of each, and the events of them in the meantime. The exit status is 1 if one was offline.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def measure(clients: int, seconds: int) -> dict[str, object]:
 
 
 def is_quiet(found: Mapping[str, object], clients: int) -> bool:
-    """Return whether all clients have stayed online, and nobody was told otherwise."""
+    """Return whether all clients have stayed online, and the stream of events says the same."""
     return found["lost"] == found["ended"] == 0 and found["events"] == {"online": clients}
 
 

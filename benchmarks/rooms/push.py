@@ -167,7 +167,7 @@ class PushRun:
             games += member_deliveries(in_games, log.seen, self._crowd.watchers)
             lobby += count_deliveries(before, in_lobby, log.counts, self._crowd.watchers[LOBBY])
         for each in (games, lobby):
-            broken += [f"{each.unmatched:,} pushes of changes that nobody made"] if each.unmatched else []
+            broken += [f"{each.unmatched:,} pushes of changes that no client made"] if each.unmatched else []
         server_cores, redis_cores, load_cores = (each / seconds for each in spent)
         return PushFigures(
             rate,

@@ -15,7 +15,7 @@ from tests.system.protocol.device import ClientProgram
 from tests.transports import certificates
 from tests.transports.harness import Harness
 
-# Time in which a server starts again, however busy the machine, before who was with it is told offline.
+# Time in which a server starts again, however busy the machine, before its users are reported offline.
 FLAGS = ("--idle-timeout", "60", "--disconnect-grace", "60")
 RETURN_TIMEOUT_S = 90.0  # the longest pause of a client, after a start of the server that took long
 HOST = f"tls://{certificates.HOST}"
