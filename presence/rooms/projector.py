@@ -75,7 +75,7 @@ class RoomProjector(ShardJob):
         self._database = database(url)
         self._bounds: dict[str, Any] = {
             "kept": kept,
-            "tells_members": events == "all",
+            "has_member_events": events == "all",
             "max_rooms": max_rooms,
         }
         self._clock = clock
@@ -89,7 +89,7 @@ class RoomProjector(ShardJob):
             self._begin(Keys(self._prefix, shards, self._database))
         now = self._clock()
         self._project(self._read([source for source in self._sources if source.due <= now]))
-        self._tell()
+        self._report()
         is_more = not self.failure and self._compare_members()
         next_due = min(source.due for source in self._sources)
         return 0.0 if is_more else max(0.0, next_due - self._clock())
@@ -157,7 +157,7 @@ class RoomProjector(ShardJob):
                 self._note_failure(answer)
         return answers
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Log what happened to shards, and sum up those that this projector is active in."""
         active = [source for source in self._sources if source.is_active]
         self.counters.rooms = sum(source.rooms for source in active)

@@ -68,7 +68,7 @@ def project_call(
     kind: str = EVENTS,
     walk: bytes = b"",
     kept: int = DEFAULT_KEPT,
-    tells_members: bool = False,
+    has_member_events: bool = False,
     max_rooms: int = DEFAULT_MAX_ROOMS,
 ) -> Call:
     """Return a call of project.lua for the rooms of a shard.
@@ -78,7 +78,7 @@ def project_call(
         kind: what these items say.
     """
     names = [keys.room_sources(place), keys.room_events(place), keys.room_sizes(place), keys.absent(place)]
-    bounds = [kept, "all" if tells_members else "", max(1, max_rooms // keys.shards)]
+    bounds = [kept, "all" if has_member_events else "", max(1, max_rooms // keys.shards)]
     packed = msgpack.packb(groups, use_bin_type=False) if groups else b""
     what = [walk, keys.room_channel, kind, packed]
     return Call("rooms/project", names, [source, position, to, keys.room_prefix(place), *bounds, *what])

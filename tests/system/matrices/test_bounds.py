@@ -520,7 +520,9 @@ def _join(scripting: Scripting, keys: Keys, members: list[tuple[str, str]]) -> N
         items = rooms.setdefault(name.encode(), [])
         items += [user.encode(), b"1795393627549-12 -", b"1795393627549", b"login"]
     groups = [each for name, items in rooms.items() for each in (name, len(items), *items)]
-    call = project_call(keys, 0, 0, position=ANY_POSITION, to=ANY_POSITION, groups=groups, tells_members=True)
+    call = project_call(
+        keys, 0, 0, position=ANY_POSITION, to=ANY_POSITION, groups=groups, has_member_events=True
+    )
     (answer,) = scripting.evaluate([call])
     assert unpacked(answer)[:2] == [b"ok", len(members)]
 

@@ -275,7 +275,7 @@ def _project(a: Hand, _: Hand) -> Call:
     def call(position: bytes, to: bytes, **rooms: tuple[bytes, ...]) -> Call:
         groups = [each for room, item in rooms.items() for each in (room.encode(), len(item), *item)]
         return room_calls.project_call(
-            SHAPE.keys, 0, 0, position=position, to=to, groups=groups, walk=b"token", tells_members=True
+            SHAPE.keys, 0, 0, position=position, to=to, groups=groups, walk=b"token", has_member_events=True
         )
 
     first = call(b"", b"1-0 e", lobby=(b"u", b"1-0 -", b"1", b"login"), game=(b"w", b"1-0 i", b"1", b"login"))

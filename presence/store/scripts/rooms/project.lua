@@ -24,7 +24,7 @@
 
 local sources_key, sizes_key = KEYS[1], KEYS[3]
 local source, from, to, room_prefix, stream_maxlen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local tells_members, max_rooms, walk = ARGV[6] == 'all', tonumber(ARGV[7]), ARGV[8]
+local has_member_events, max_rooms, walk = ARGV[6] == 'all', tonumber(ARGV[7]), ARGV[8]
 local room_channel, kind, packed = ARGV[9], ARGV[10], ARGV[11]
 local groups = packed ~= '' and cmsgpack.unpack(packed) or {}
 local are_events, ITEM = kind == 'events', 4  -- ITEM: values of an item
@@ -133,10 +133,10 @@ local function change(room, known_size, first, last)
       if not before then
         size, joined, is_news = size + 1, joined + 1, true
         if size == 1 then after[OCCUPIED] = add_entry('occupied', room, size, invisible, i) end
-        if tells_members then add_entry('joined', room, size, invisible, i) end
+        if has_member_events then add_entry('joined', room, size, invisible, i) end
       elseif not wanted then
         size, left, is_news = size - 1, left + 1, true
-        if tells_members then add_entry('left', room, size, invisible, i) end
+        if has_member_events then add_entry('left', room, size, invisible, i) end
         if size == 0 then
           room_count, vacated, after[OCCUPIED] = room_count - 1, vacated + 1, false
           add_entry('vacated', room, size, invisible, i)
