@@ -73,7 +73,8 @@ def main() -> None:
         file = Path(folder) / "webhook.secret"
         file.write_text(secret)
         file.chmod(0o600)
-        options = ["--redis", server.redis_url, "--url", f"http://127.0.0.1:{PORT}/events"]
+        # With all events that there are: the phone may fall silent before the runner has begun.
+        options = ["--redis", server.redis_url, "--url", f"http://127.0.0.1:{PORT}/events", "--after", "0"]
         runner = [sys.executable, "-m", "presence", "webhooks", "run", *options, "--secret-file", str(file)]
         with needed(subprocess.Popen([*runner, "--types", "offline"]), "presence webhooks run"):
             asyncio.run(serve(server, secret.encode()))
