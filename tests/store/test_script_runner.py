@@ -4,6 +4,7 @@ import gc
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import msgpack
@@ -17,6 +18,7 @@ from tests.store.servers import Server
 from tests.support.answers import CLOSED, AnsweringProxy
 
 CALLS = 30
+ROUNDS = 3
 MAX_BYTES_PER_CALL = 8_192  # a connection's buffer has 64 KiB
 
 FOLDER = Path(script_runner.__file__).parent / "scripts"
@@ -43,11 +45,13 @@ def test_refused_calls_keep_no_memory(server: Server, answer: str) -> None:
         runner.one(call)
         proxy.answer(answer)
         refuse(runner, call, 10)
-        before, _ = tracemalloc.get_traced_memory()
-        refuse(runner, call, CALLS)
-        after, _ = tracemalloc.get_traced_memory()
-        assert proxy.answered >= CALLS
-        assert (after - before) / CALLS < MAX_BYTES_PER_CALL
+        kept = [tracemalloc.get_traced_memory()[0]]
+        for _ in range(ROUNDS):
+            refuse(runner, call, CALLS)
+            kept.append(tracemalloc.get_traced_memory()[0])
+        assert proxy.answered >= ROUNDS * CALLS
+        # The least of all: the proxy's thread is traced, too, and has buffers for a while.
+        assert min(after - before for before, after in pairwise(kept)) / CALLS < MAX_BYTES_PER_CALL
         proxy.heal()
         runner.one(call)
 

@@ -31,6 +31,7 @@ def test_the_command_measures_and_writes(
     assert (tmp_path / "bench.md").read_text() in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_visits_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "--rates 100 --seconds 0.5 --rounds 1 --others 30 --servers presence,presence-2 --workers 2"
     status = visits.main([*line.split(), "--out", str(tmp_path)])

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from loadtest.processes import LOCUSTFILE
 
 
@@ -22,6 +24,7 @@ def run(*words: str, out: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.nightly
 def test_every_change_is_applied_and_measured(tmp_path: Path) -> None:
     some = ("--parts", "costs,live,silence", "--users", "600", "--shards", "2")
     found = run(*some, "--rates", "100", "--seconds", "2", out=tmp_path)
@@ -46,6 +49,7 @@ def test_every_view_is_right_and_lags_are_measured(tmp_path: Path) -> None:
         assert 0 < lags["p50_ms"] <= lags["p99_ms"] <= lags["max_ms"]
 
 
+@pytest.mark.nightly
 def test_members_and_stream_are_right_after_each_fault(tmp_path: Path) -> None:
     found = run("--faults", "--users", "300", "--fault-rate", "50", out=tmp_path)["faults"]
     assert isinstance(found, list)

@@ -50,6 +50,7 @@ def test_six_hundred_connections_are_held_and_judged(tmp_path: Path) -> None:
     assert "600 of 600" in (tmp_path / "scale.md").read_text()
 
 
+@pytest.mark.nightly
 def test_those_who_stay_are_not_offline(tmp_path: Path) -> None:
     figures = figures_of(tmp_path, "--silent", "60", "--floor-hold", "0")
     assert figures["silence"]["offline"] == figures["silence"]["clients"] == 60

@@ -24,6 +24,7 @@ def run(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # visits that are late end without their logout
 def test_three_thousand_visits_with_restarts_of_redis(tmp_path: Path) -> None:
     size = ("--visits", "3000", "--rate", "200", "--users", "900", "--crowd", "40")

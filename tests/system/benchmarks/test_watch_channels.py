@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from loadtest.processes import LOCUSTFILE
 
 SMALL = (
@@ -22,6 +24,7 @@ SMALL = (
 )
 
 
+@pytest.mark.nightly
 def test_every_way_is_measured() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.watch_channels", *SMALL],

@@ -1,8 +1,11 @@
 """The bench of what watches cost a worker, small: all rows are measured."""
 
+import pytest
+
 from benchmarks.watch_memory import CROWD, STATES, measure, plans, table
 
 
+@pytest.mark.nightly
 def test_every_row_is_measured() -> None:
     found = [measure(plan) for plan in plans(3_000)]
     assert [each.plan.state for each in found[: len(STATES)]] == list(STATES)

@@ -7,7 +7,9 @@ from benchmarks.progress import Bar
 from benchmarks.websocket import ALONE, TCP, WEBSOCKET, measure, parse
 
 
-@pytest.mark.parametrize("subprotocol", [[], ["--json"]], ids=["frames", "JSON"])
+@pytest.mark.parametrize(
+    "subprotocol", [[], pytest.param(["--json"], marks=pytest.mark.nightly)], ids=["frames", "JSON"]
+)
 def test_both_transports_are_measured_on_one_server(subprotocol: list[str]) -> None:
     words = ["--connections", "60", "--rate", "100", "--seconds", "0.5", "--rounds", "1", "--logins", "5"]
     with Bar(1.0) as bar:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.client.test_client_model import FIRST_SEEDS, STEPS
 from tests.client.world import World
+from tests.support.built_once import built_once
 from tests.system.client.java_machine import JavaProcess
 from tests.system.protocol.java_package import built_client, run
 
@@ -68,7 +69,7 @@ FAULTS = {  # by name: the class, and a text of its source with what stands in i
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built_client(tmp_path_factory.mktemp("java"))
+    return built_once(tmp_path_factory, "java", built_client)
 
 
 def test_whatever_happens_the_client_does_what_it_should(client: Path) -> None:

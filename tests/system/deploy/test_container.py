@@ -117,7 +117,7 @@ def asked(url: str, folder: Path) -> int:
 
 
 @pytest.mark.needs("bwrap")
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.nightly)])
 def test_it_serves_and_drains_as_pid_1_of_a_container(
     redis_server: EmbeddedRedis, credentials: Path, workers: str
 ) -> None:

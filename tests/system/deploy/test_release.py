@@ -79,6 +79,7 @@ def test_the_sdist_has_what_a_checkout_has(release: Path) -> None:
     assert not any("node_modules" in name or "__pycache__" in name or "/target/" in name for name in names)
 
 
+@pytest.mark.nightly
 def test_a_wheel_of_the_tree_is_that_of_the_sdist(release: Path, tmp_path: Path) -> None:
     source = release.parent / "source"
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(source)]

@@ -220,7 +220,16 @@ async def test_a_page_that_was_too_slow_is_told_and_shows_the_newest_states() ->
     ]
 
 
-@pytest.mark.parametrize("name", ["chat_roster", "push_sender", "matchmaker", "game_lobby"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "push_sender",  # it has a child more than the others
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("chat_roster", "matchmaker", "game_lobby")
+        ),
+    ],
+)
 def test_an_example_ends_with_its_server(name: str) -> None:
     words = ["--port", str(free_port())] if name == "chat_roster" else []
     command = [sys.executable, "-m", f"examples.{name}", *words]

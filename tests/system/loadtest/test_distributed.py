@@ -76,6 +76,7 @@ def test_a_run_fails_whose_worker_cannot_judge_to_the_end(
     assert "its judge of 10 devices is gone" in reason
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_is_judged_up_to_then(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     with distributed(redis_server.url, tmp_path) as run:
         time.sleep(2)

@@ -147,6 +147,7 @@ def test_a_server_that_was_killed_fails_the_run_and_the_report_says_since_when(
     assert any("100 x connection lost: closed by the server" in reason for reason in report.reasons)
 
 
+@pytest.mark.nightly
 def test_the_master_sums_up_the_broken_promises_of_workers_elsewhere(redis_server: EmbeddedRedis) -> None:
     # Devices that believe in a longer grace than the server's count its events as too early.
     port, liars = str(free_port()), ("--disconnect-grace", "2.9", "--action-every", "1", "--away-share", "1")
@@ -167,6 +168,7 @@ def test_the_master_sums_up_the_broken_promises_of_workers_elsewhere(redis_serve
     assert any("offline event within the grace" in reason for reason in report.reasons)
 
 
+@pytest.mark.nightly
 def test_what_was_not_due_at_the_end_is_counted_over_all_workers(
     redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_what_was_not_due_at_the_end_is_counted_over_all_workers(
     assert (run.returncode, report["verdict"], report["not_due"]) == (0, "passed", 20)
 
 
+@pytest.mark.nightly
 def test_a_silence_that_never_began_fails(redis_server: EmbeddedRedis) -> None:
     together = ("--scenario", "silence", "--together-every", "1e9")
     with running_server("--redis", redis_server.url, *SERVER) as server:
@@ -204,6 +207,7 @@ def test_a_silence_that_never_began_fails(redis_server: EmbeddedRedis) -> None:
     assert "--scenario silence has judged nothing" in report.reasons[0]
 
 
+@pytest.mark.nightly
 def test_another_prefix_than_the_servers_is_suspected(redis_server: EmbeddedRedis) -> None:
     flags = ("--redis-prefix", "other", "--scenario", "steady")
     with running_server("--redis", redis_server.url, *SERVER) as server:
@@ -220,6 +224,7 @@ def test_the_help_lists_our_options_and_locusts() -> None:
     assert "--run-time" in locusts
 
 
+@pytest.mark.nightly
 def test_the_readmes_own_device_works(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     found = re.search(r"```python\n(.+?)```", README, re.DOTALL)
     assert found
@@ -347,6 +352,7 @@ def test_a_report_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path)
     assert f"--json-report {path}: No such file or directory" in run.stderr
 
 
+@pytest.mark.nightly
 def test_an_error_in_the_judge_fails_the_run(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     faulty = tmp_path / "faulty.py"
     faulty.write_text(

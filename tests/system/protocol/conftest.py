@@ -9,6 +9,7 @@ from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.core.authenticator import Authenticator
 from presence.server import credentials
+from tests.support.built_once import built_once
 from tests.support.credentials import SECRET, write_keys
 from tests.system.protocol import java_package, node_package
 from tests.transports.harness import Harness, serving
@@ -17,13 +18,13 @@ from tests.transports.harness import Harness, serving
 @pytest.fixture(scope="session")
 def node_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built client in TypeScript."""
-    return node_package.built_client(tmp_path_factory.mktemp("node"))
+    return built_once(tmp_path_factory, "node", node_package.built_client)
 
 
 @pytest.fixture(scope="session")
 def java_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built client in Java."""
-    return java_package.built_client(tmp_path_factory.mktemp("java"))
+    return built_once(tmp_path_factory, "java", java_package.built_client)
 
 
 @pytest.fixture

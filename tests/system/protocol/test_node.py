@@ -107,7 +107,13 @@ export const client = new PresenceClient(options);
 
 
 def test_the_package_installs_and_works_as_published(node_client: Path, tmp_path: Path) -> None:
-    packed = run(node_client, "npm", "pack", "--json", "--pack-destination", str(tmp_path))
+    package = json.loads((node_client / "package.json").read_text())
+    assert package["scripts"]["prepack"] == "npm run build", (
+        "which the fixture has run; others read its results"
+    )
+    packed = run(
+        node_client, "npm", "pack", "--ignore-scripts", "--json", "--pack-destination", str(tmp_path)
+    )
     assert packed.returncode == 0, packed.stderr
     assert (node_client / "LICENSE").read_text() == (PROTOCOL.parent / "LICENSE").read_text()
     (contents,) = json.loads(packed.stdout)
