@@ -191,6 +191,7 @@ def assert_an_online_user_is_explained(browser: Browser, uid: str) -> None:
     assert browser.driver.current_url.endswith(f"#user={uid}"), "an address that can be passed on"
 
 
+@pytest.mark.nightly
 def test_the_page_is_readable_wherever_it_is_read(redis_server: EmbeddedRedis, browser: Browser) -> None:
     flags = ("--redis", redis_server.url, *ADMIN, "--workers", "2")
     uids = [LONG, STRANGE, *(f"user-{n:04d}" for n in range(500))]

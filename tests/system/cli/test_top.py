@@ -110,7 +110,7 @@ def test_it_draws_updates_survives_a_restart_and_restores_the_terminal(terminals
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.nightly)])
 def test_it_is_left_cleanly(terminals: list[Terminal], how: str) -> None:
     with running_server("--admin", "127.0.0.1:0"):
         terminals.append(top := Terminal())
@@ -126,7 +126,7 @@ def test_it_is_left_cleanly(terminals: list[Terminal], how: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.nightly), "2"])
 def test_commands_find_a_server_until_it_has_ended(workers: str) -> None:
     def count() -> "subprocess.CompletedProcess[str]":
         command = [*PRESENCE, "status", "--count"]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
 from presence.store.embedded import EmbeddedRedis
 from presence.store.redis_client import open_client
@@ -91,6 +92,7 @@ def test_a_demo_whose_redis_is_killed_ends_and_says_so() -> None:
     assert re.fullmatch(r"presence: the embedded Redis has exited: .*", errors.splitlines()[-1])
 
 
+@pytest.mark.nightly
 def test_a_demo_whose_redis_is_stopped_says_so_and_goes_on() -> None:
     with demo_of_its_own("--no-admin") as (demo, _):
         assert demo.stderr is not None

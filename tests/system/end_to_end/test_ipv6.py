@@ -20,7 +20,7 @@ IPV4, IPV6 = "127.0.0.1", "::1"
 @pytest.mark.parametrize(
     ("host", "bobs"), [(IPV6, IPV6), ("::", IPV4), ("::", "::ffff:127.0.0.1"), ("::", "localhost")]
 )
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.nightly), "2"])
 def test_clients_of_both_families_reach_each_other(host: str, bobs: str, workers: str) -> None:
     flags = ("--insecure", "--workers", workers, "--event-address", "--disconnect-grace", "0")
     with PresenceServer("--host", host, *flags) as server:

@@ -85,6 +85,7 @@ def test_an_interrupted_run_is_judged_up_to_then(redis_server: EmbeddedRedis, tm
         assert run.verdict() == (0, "passed", [])
 
 
+@pytest.mark.nightly
 def test_a_killed_master_leaves_no_report_that_says_passed(
     redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:

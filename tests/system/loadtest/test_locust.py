@@ -101,6 +101,7 @@ def test_devices_log_in_over_tls_with_tokens_and_consumers_read_their_events(
     assert "protocol_error: this port is for TLS (with TLS: --host presences://" in plain.reasons[0]
 
 
+@pytest.mark.nightly
 def test_a_command_prints_the_tokens_and_goodbyes_are_judged_without_redis(
     redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def test_what_a_swarm_does_is_judged(redis_server: EmbeddedRedis) -> None:
     assert min(rows["device", name].requests for name in ("keepalive", "keepalive, answered")) >= 200
 
 
+@pytest.mark.nightly
 def test_a_storm_ends_nobody_who_comes_back_in_time_and_a_limit_fails(redis_server: EmbeddedRedis) -> None:
     storm = ("--scenario", "storm", "--together-every", "4", "--login-p99-max", "0.000001")
     with running_server("--redis", redis_server.url, *SERVER, "--disconnect-grace", "5") as server:

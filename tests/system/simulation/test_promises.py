@@ -12,6 +12,7 @@ def test_no_seed_breaks_a_promise() -> None:
     assert simulation("--first", "2", "--seeds", "5").returncode == 0  # two of them with rooms
 
 
+@pytest.mark.nightly
 def test_displacements_beyond_the_inbox_are_made_good_in_time() -> None:
     # A crowd moves on while its process is stopped, and shards are busy whenever it could compare.
     assert simulation("--first", "18799", "--seeds", "1").returncode == 0
