@@ -35,16 +35,26 @@ def event_types(url: str) -> Counter[str]:
     return found
 
 
-def measure(clients: int, seconds: int) -> dict[str, object]:
+def build() -> None:
+    """Build the client and its tests."""
     subprocess.run([CLIENT / "build"], check=True)
+
+
+def java_command(program: str) -> list[str]:
+    """Return the command that runs a program of the tests of the client."""
     path = f"{CLIENT}/target/presence-client.jar:{CLIENT}/target/test"
+    return ["java", "-XX:+UseSerialGC", "-cp", path, f"presence.client.{program}"]
+
+
+def measure(clients: int, seconds: int) -> dict[str, object]:
+    build()
     with (
         embedded_redis() as store,
         PresenceServer("--redis", store.url, "--idle-timeout", str(T_S)) as server,
     ):
         host, port = server.address
         numbers = map(str, (port, FIRST_UID, clients, seconds))
-        command = ["java", "-XX:+UseSerialGC", "-cp", path, "presence.client.Crowd", host, *numbers]
+        command = [*java_command("Crowd"), host, *numbers]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as java:
             assert java.stdout is not None
             found: dict[str, object] = json.loads(java.stdout.readline())

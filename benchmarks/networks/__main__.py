@@ -1,6 +1,6 @@
 """``python -m benchmarks.networks``: what do time-outs give on bad networks?
 
-Phones with the Python client library, each behind a network of its own (see `networks.link`): latency,
+Phones with a client library, each behind a network of its own (see `networks.lossy_link`): latency,
 bandwidth, loss, blackouts, changes of address, translators of addresses that forget connections. For each
 setting of T and grace there is a server, and on it ``--phones`` phones on each network, for ``--minutes``. A
 phone dies without a word after some minutes, and another takes its place.
@@ -8,7 +8,8 @@ phone dies without a word after some minutes, and another takes its place.
 Counted are offline events of phones that are alive: after a blackout longer than T less the keepalive
 interval, which no server can tell from a death, and otherwise. Of the dead it is measured how long after the
 death their offline event is in Redis. A dead phone without such an event, or a network without phones, is not
-a figure: the exit status is 1 then. Needs the ``loadtest`` and ``embedded`` extras.
+a figure: the exit status is 1 then. Needs the ``loadtest`` and ``embedded`` extras, and a JDK for phones with
+the Java client.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 
+from benchmarks.java_clients import build
 from benchmarks.networks.lossy_link import NETWORKS
 from benchmarks.networks.phone import PhoneRecord
 from benchmarks.networks.phone_crowd import play
@@ -40,7 +42,7 @@ HEAD = (
 
 
 def measure(
-    settings: Sequence[TimeoutSetting], phones: int, seconds: float, seed: str
+    settings: Sequence[TimeoutSetting], phones: int, seconds: float, seed: str, client: str = "python"
 ) -> dict[TimeoutSetting, dict[str, NetworkOutcome]]:
     """Return the outcome on each network, for each setting.
 
@@ -60,7 +62,7 @@ def measure(
             ]
             server = stack.enter_context(PresenceServer("--redis", data.url, *flags))
             process = stack.enter_context(WorkerProcess())
-            future = process.submit(play, server.address, phones, seconds, seed)
+            future = process.submit(play, server.address, phones, seconds, seed, client)
             running.append((setting, data, server, future))
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
@@ -70,7 +72,7 @@ def measure(
             lost = f"the phones of T = {setting.idle_timeout:g} s cannot be judged"
             try:
                 records = future.result(END_TIMEOUT_S)
-            except (BrokenExecutor, TimeoutError) as error:
+            except (BrokenExecutor, TimeoutError, ChildProcessError) as error:
                 raise SystemExit(f"their process is gone: {lost}") from error
             if server.process.poll() is not None:
                 raise SystemExit(f"their server is gone: {lost}")
@@ -93,6 +95,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--phones", type=from_1, default=40, help="on each network, for each setting")
     add("--minutes", type=above_0, default=15.0)
+    add("--client", choices=("python", "java"), default="python", help="of the phones")
     add("--seed", default=f"{time.time():.0f}", help="of the networks and the deaths")
     add("--out", type=Path, help="file for the table")
     return parser.parse_args(words)
@@ -103,7 +106,10 @@ def main() -> int:
     print_progress(f"seed {given.seed}")
     rows: dict[str, list[list[str]]] = {each.name: [] for each in NETWORKS}
     broken: list[str] = []
-    for setting, outcomes in measure(SETTINGS, given.phones, given.minutes * 60, given.seed).items():
+    if given.client == "java":
+        build()
+    seconds = given.minutes * 60
+    for setting, outcomes in measure(SETTINGS, given.phones, seconds, given.seed, given.client).items():
         broken += [f"T = {setting.idle_timeout:g} s, {each}" for each in failures(outcomes, rows)]
         for name, outcome in outcomes.items():
             rows[name].append([name, *outcome.cells(setting)])
