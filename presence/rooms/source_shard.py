@@ -229,6 +229,8 @@ class SourceShard:
 
     def _process_read(self, now: float, read: SourceRead, connection: int | None) -> None:
         self.rooms, self.members = read.rooms, read.members
+        if b"walked" not in self._stored and read.walk == self._walked:
+            self._walked = b""  # Redis has lost that it is complete
         self.walk = read.walk if read.walk != self._walked else b""
         if read.is_gap or (self._users_have_rooms and not read.users_have_rooms):
             self._counters.gaps += 1

@@ -281,6 +281,25 @@ def test_5_another_projector_goes_on_from_the_checkpoint(world: World) -> None:
     assert other.counters.joined == 0, "all of them were members already"
 
 
+def test_a_comparison_whose_end_redis_has_lost_is_made_again(world: World) -> None:
+    projector = started(world)
+    world.put("ann", LOBBY)
+    world.run(projector)
+    place = world.keys.shard(LOBBY)
+    state = world.keys.rooms_state(place)
+    world.client.hset(world.keys.rooms_state(world.keys.shard("ann")), "rebuild", "wish")
+    world.run(projector, 3.0)
+    walk = world.client.hget(world.keys.room_sources(place), "walk")
+    assert world.client.hget(state, "walked") == walk is not None
+    reads = projector.counters.reads
+    world.run(projector, 3.0)
+    assert projector.counters.reads - reads < 40 * world.keys.shards, "it is not made again and again"
+    world.client.hset(state, "walked", "earlier")
+    world.run(projector, 3.0)
+    assert world.client.hget(state, "walked") == walk
+    world.check()
+
+
 def test_another_projector_waits_for_the_lease(world: World) -> None:
     started(world)
     other = world.projector()

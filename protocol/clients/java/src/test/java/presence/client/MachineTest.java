@@ -135,6 +135,42 @@ final class MachineTest {
         Check.that(error instanceof RecipientDisconnected && Long.valueOf(4000).equals(error.retryAfterMs), error);
     }
 
+    void testAMessageThatALaterOneHasOvertakenFailsAndIsNotSentAgain() {
+        driven.logIn();
+        driven.answer(driven.message("bob", 1), "delivered", 1L);
+        long second = driven.message("bob", 2);
+        long third = driven.message("bob", 3);
+        driven.refuse(second, Code.RECIPIENT_DISCONNECTED);
+        Check.that(!driven.results.containsKey(second), "the answer to the third is open");
+        driven.answer(third, "delivered", 1L);
+        Check.that(driven.results.get(second).error instanceof RecipientDisconnected, driven.results.get(second).error);
+        driven.run(5);
+        Check.equal(Arrays.asList(1L, 2L, 3L), bodies(driven.sent));
+    }
+
+    void testWhatALoginLeftOutDoesNotOvertakeAnUpdate() {
+        driven.logIn();
+        String[] names = {"token", "meta", "private"};
+        Object[] values = {repeated(760), Collections.singletonMap("m", repeated(200)), Collections.singletonMap("p", repeated(200))};
+        for (int i = 0; i < names.length; i++) {
+            driven.answer(driven.request(Packet.of(Kind.UPDATE, names[i], values[i])));
+        }
+        driven.lose();
+        List<Packet> rest = new ArrayList<>(driven.returnOnline());
+        Check.equal(1, rest.size());
+        Check.that(rest.get(0).payload.containsKey("private"), rest);
+        driven.refuse(rest.get(0).id(), Code.BUSY, "retry_after", 1.0);
+        Map<String, Object> wanted = Collections.<String, Object>singletonMap("p", "new");
+        driven.request(Packet.of(Kind.UPDATE, "private", wanted));
+        driven.run(5);
+        Check.that(driven.lastSent().is(Kind.UPDATE), driven.lastSent());
+        Check.equal(wanted, driven.lastSent().payload.get("private"));
+    }
+
+    private static String repeated(int times) {
+        return new String(new char[times]).replace('\0', 't');
+    }
+
     void testWatchesAreRestoredAndDifferencesReported() {
         driven.logIn();
         watch("bob", online("1-0"));
