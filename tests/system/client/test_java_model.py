@@ -32,16 +32,6 @@ FAULTS = {  # by name: the class, and a text of its source with what stands in i
         "line.held.put(id, retries);\n            return false;",
         "return true;",
     ),
-    "a refused message is sent again behind a later one": (
-        "MessageLines",
-        "overtaken.addAll(line.refused.headSet(id));",
-        "",
-    ),
-    "what a login left out overtakes an update": (
-        "PersistentState",
-        "leftOut.removeAll(fields);\n            roomsLeftOut.removeAll(rooms);",
-        "",
-    ),
     "no room is kept": ("PersistentState", '&& namesRooms && answer.containsKey("joined")', "&& false"),
     "rooms of an older server are kept": (
         "PersistentState",

@@ -151,7 +151,8 @@ final class MachineTest {
     void testWhatALoginLeftOutDoesNotOvertakeAnUpdate() {
         driven.logIn();
         String[] names = {"token", "meta", "private"};
-        Object[] values = {repeated(760), Collections.singletonMap("m", repeated(200)), Collections.singletonMap("p", repeated(200))};
+        Object[] values = {repeated(760), Collections.singletonMap("m", repeated(200)),
+                Collections.singletonMap("p", repeated(200))};
         for (int i = 0; i < names.length; i++) {
             driven.answer(driven.request(Packet.of(Kind.UPDATE, names[i], values[i])));
         }
