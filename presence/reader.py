@@ -142,9 +142,9 @@ class PresenceReader:
         A user who is online, and wanted, from the first page to the last is in one of them, unless Redis
         restarts or fails over meanwhile, or the slot of the shard moves. A user who comes or goes meanwhile
         may be missing. A user may be in two pages if many come or go meanwhile, because Redis then rearranges
-        its table. For an exact view see
-        the snapshots of `presence.subscriber.follow`. `size` is approximate: a small shard comes whole. Where
-        few users are wanted, a page ends after `SEARCH_S`, and may have none although more follow.
+        its table. For an exact view see the snapshots of `presence.subscriber.follow`. `size` is approximate:
+        a small shard comes whole. Where few users are wanted, a page ends after `SEARCH_S`, and may have none
+        although more follow.
 
         Raises:
             ValueError: the cursor is not one of a page.
