@@ -7,7 +7,7 @@ from random import Random
 from typing import Self
 
 import anyio
-from anyio.abc import SocketAttribute, SocketStream, TaskGroup
+from anyio.abc import ByteStream, SocketAttribute, SocketStream, TaskGroup
 
 from benchmarks.java_clients import java_command
 from benchmarks.networks.lossy_link import Network
@@ -65,7 +65,8 @@ class JavaDevices:
 class JavaPhone(Phone):
     """As `Phone`; nothing but the relay is between the client and the link.
 
-    A connection is made for the client at once, and for the link when the network lets it through.
+    A connection is made for the client at once, and for the link when the network lets it through; not at all
+    if the client has given up by then. So the client's time for the login covers both.
     """
 
     def __init__(
@@ -90,18 +91,42 @@ class JavaPhone(Phone):
                 self._devices.end(self.record)
 
     async def _relay(self, client: SocketStream) -> None:
-        async with client, await self._open_stream() as network, anyio.create_task_group() as ways:
+        async with client:
+            waiting, network = await self._open_while_wanted(client)
+            if network is None:
+                return
+            async with network, anyio.create_task_group() as ways:
 
-            async def send_up() -> None:
+                async def send_up() -> None:
+                    try:
+                        for data in waiting:
+                            await network.send(data)
+                        while True:
+                            await network.send(await client.receive(READ_BYTES))
+                    except _ENDS:
+                        ways.cancel_scope.cancel()
+
+                ways.start_soon(send_up)
                 try:
                     while True:
-                        await network.send(await client.receive(READ_BYTES))
+                        await client.send(await network.receive(READ_BYTES))
                 except _ENDS:
                     ways.cancel_scope.cancel()
 
-            ways.start_soon(send_up)
-            try:
-                while True:
-                    await client.send(await network.receive(READ_BYTES))
-            except _ENDS:
-                ways.cancel_scope.cancel()
+    async def _open_while_wanted(self, client: SocketStream) -> tuple[list[bytes], ByteStream | None]:
+        """Return what the client has sent meanwhile, and the stream; None: the client has given up."""
+        waiting: list[bytes] = []
+        network: ByteStream | None = None
+        async with anyio.create_task_group() as opening:
+
+            async def read() -> None:
+                try:
+                    while True:
+                        waiting.append(await client.receive(READ_BYTES))
+                except _ENDS:
+                    opening.cancel_scope.cancel()
+
+            opening.start_soon(read)
+            network = await self._open_stream()
+            opening.cancel_scope.cancel()
+        return waiting, network

@@ -3,9 +3,10 @@
 Records are compared with members by `source_shard`, page by page. Members are compared with records here: a
 member whose record lacks the room is removed, if nothing has changed it meanwhile.
 
-A member that only has not left *yet* is no difference. After the record the last entry of its shard is read;
+A member that only has not left *yet* is no difference. With the record the last entry of its shard is read;
 once the rooms have all events up to there, a value that is still the same was wrong. So the order is: value,
-record, last entry, position, removal if the value is the same.
+record and last entry, position, removal if the value is the same. A rebuild skips events, and finds its
+members with the values of before: so a record of before its epoch says nothing any more.
 
 A walk over members begins again on another connection, to which its cursors mean nothing.
 
@@ -42,7 +43,7 @@ _ROOMS: Final = re.compile(rb'"rooms":"([^"\\]*)"')
 _LETTERS: Final = {"online": b"-", "away": b"a", "busy": b"b", "dnd": b"d"}
 
 _Member = tuple[bytes, bytes, bytes]  # room, uid, value
-_Suspect = tuple[int, bytes, _Member]  # source, and its last entry
+_Suspect = tuple[int, bytes, _Member]  # source, and the position there that has all that the record has
 
 
 def order(entry_id: bytes) -> tuple[int, int]:
@@ -193,24 +194,29 @@ class MemberWalk:
         sources = self._keys.room_sources(self._shard)
         names = sorted({source for source, *_ in self._suspects})
         (positions,) = scripting.commands(sources, [("HMGET", sources, *names)])
-        known = {source: order(found) for source, found in zip(names, positions, strict=True) if found}
-        ready: dict[int, dict[bytes, list[bytes]]] = {}
+        known: dict[int, bytes] = dict(zip(names, positions, strict=True))
+        ready: dict[tuple[int, bytes], dict[bytes, list[bytes]]] = {}
         early: list[_Suspect] = []
         for suspect in self._suspects:
-            source, last, (room, uid, value) = suspect
-            if known.get(source, (-1, 0)) >= order(last):
-                items = ready.setdefault(source, {}).setdefault(room, [])
-                items += (uid, value, last, COMPARISON)
-            else:
+            source, wanted, (room, uid, value) = suspect
+            last, _, epoch = wanted.partition(b" ")
+            found = known.get(source)
+            if not found or order(found) < order(last):
                 early.append(suspect)
+            elif found.endswith(
+                b" " + epoch
+            ):  # another one is dropped: the next walk sees what has become of it
+                items = ready.setdefault((source, epoch), {}).setdefault(room, [])
+                items += (uid, value, last, COMPARISON)
         calls = [
-            self._project(
-                self._shard, source, position=ANY_POSITION, to=ANY_POSITION, groups=groups, kind=REMOVALS
-            )
-            for source, items in ready.items()
+            self._project(self._shard, source, position=position, to=position, groups=groups, kind=REMOVALS)
+            for (source, epoch), items in ready.items()
+            for position in [ANY_POSITION + b" " + epoch]
             for groups in in_calls(items)
         ]
-        for _, *numbers in _answers(scripting, calls):
+        for status, *numbers in _answers(scripting, calls):
+            if status != b"ok":  # a rebuild has begun
+                continue
             self._counters.add(numbers)
             self.removed += numbers[4]
             self._counters.differences += 0 if self.token else numbers[4]

@@ -102,7 +102,8 @@ def in_calls(items: Mapping[bytes, Sequence[bytes]]) -> Iterator[list[Any]]:
 
 def records_call(keys: Keys, source: int, uids: Sequence[bytes]) -> Call:
     """Return a call of records.lua."""
-    return Call("rooms/records", [keys.online(source), keys.events(source), keys.absent(source)], [*uids])
+    names = [keys.online(source), keys.events(source), keys.rooms_state(source), keys.absent(source)]
+    return Call("rooms/records", names, [*uids])
 
 
 def unpacked(answer: bytes) -> list[Any]:

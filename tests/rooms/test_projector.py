@@ -9,7 +9,7 @@ import pytest
 
 from presence.rooms import script_calls
 from presence.rooms.counters import RoomCounters
-from presence.rooms.script_calls import ITEM, project_call
+from presence.rooms.script_calls import ITEM, REMOVALS, project_call
 from presence.rooms.source_shard import SourceShard
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
@@ -279,6 +279,29 @@ def test_5_another_projector_goes_on_from_the_checkpoint(world: World) -> None:
     assert other.counters.rebuilds == other.counters.differences == 0
     assert other.counters.events > 0
     assert other.counters.joined == 0, "all of them were members already"
+
+
+def test_a_record_of_before_a_rebuild_removes_no_member(world: World) -> None:
+    """The rebuild skips the event that says so, and the member has the value of before."""
+    projector, other, rebuilt = started(world), world.projector(), list[str]()
+    world.put("ann", LOBBY)
+    world.run(projector)
+    world.put("ann", has_event=False)
+
+    def rebuild(call: Any) -> str:
+        if REMOVALS in call.arguments and not rebuilt:
+            rebuilt.append(world.put("ann", LOBBY))
+            world.client.hset(world.keys.rooms_state(world.keys.shard("ann")), "rebuild", "wish")
+            world.release()
+            world.run(other, 3.0)
+        return ""
+
+    Failing(projector, rebuild)
+    world.run(projector, 3.0)
+    assert rebuilt
+    assert other.counters.rebuilds == 1
+    assert projector.counters.left == other.counters.left == 0
+    world.check()
 
 
 def test_a_comparison_whose_end_redis_has_lost_is_made_again(world: World) -> None:

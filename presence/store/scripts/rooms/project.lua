@@ -2,7 +2,8 @@
 --
 -- KEYS 1 rooms:sources   2 rooms:events   3 rooms:sizes   4 absent
 -- ARGV
---   1 source shard   2 position that this call continues, "-": any   3 position after it; not stored with "-"
+--   1 source shard   2 position that this call continues, "-": any, "- <epoch>": any of this epoch   3 position after it; with
+--     any the same as 2, and nothing is stored
 --   4 prefix of the keys of rooms   5 approximate maximum of entries in rooms:events   6 "all": members that join and leave
 --     have entries, too; or ""   7 most rooms of this shard; others are refused   8 "", or a token for `walk`
 --   9 channel that is told in which rooms other members are, or others invisible: names with a space between two
@@ -16,8 +17,8 @@
 -- occupied, vacated, differences, refused].
 --
 -- Members, entries and position change in one step, and a position is left only once: so each event is applied once, in the
--- order of its room, no matter who sends it, or how often. Removals, which no position guards, guard themselves: later events
--- change the value.
+-- order of its room, no matter who sends it, or how often. Removals guard themselves: later events change the value, unless a
+-- rebuild has skipped them, and then the epoch is another one.
 --
 -- Entries: v, type, room, uid, count (members after it), public (those of them who are not invisible), at_ms, reason,
 -- event_id, source. A room that is occupied or vacated has its entry beside that of the member.
@@ -35,7 +36,10 @@ local byte = string.byte
 raise(finish_former(sources_key))
 local known = redis.call('HMGET', sources_key, source, 'members')
 local position, members = known[1] or '', tonumber(known[2] or '') or 0
-if from ~= '-' and position ~= from then return reply('at', position) end
+local epoch = string.match(from, '^%-(.*)$')  -- with the space before it; '': any
+local fits = position == from
+if epoch then fits = epoch == '' or string.sub(position, -#epoch) == epoch end
+if not fits then return reply('at', position) end
 
 local joined, left, occupied, vacated, differences, refused = 0, 0, 0, 0, 0, 0
 local room_count = #groups > 0 and redis.call('ZCARD', sizes_key) or 0
@@ -191,7 +195,7 @@ local stored = {}
 local function store(name, value)
   stored[#stored + 1], stored[#stored + 2] = name, value
 end
-if from ~= '-' and to ~= from then store(source, to) end
+if to ~= from then store(source, to) end
 if joined ~= left then store('members', digits(members + joined - left)) end
 if walk ~= '' then store('walk', walk) end
 if #news > 0 then will('PUBLISH', room_channel, table.concat(news, ' ')) end
