@@ -195,7 +195,7 @@ class MemberWalk:
         names = sorted({source for source, *_ in self._suspects})
         (positions,) = scripting.commands(sources, [("HMGET", sources, *names)])
         known: dict[int, bytes] = dict(zip(names, positions, strict=True))
-        ready: dict[tuple[int, bytes], dict[bytes, list[bytes]]] = {}
+        ready: dict[tuple[int, bytes], dict[bytes, list[bytes]]] = {}  # by source and position
         early: list[_Suspect] = []
         for suspect in self._suspects:
             source, wanted, (room, uid, value) = suspect
@@ -203,19 +203,16 @@ class MemberWalk:
             found = known.get(source)
             if not found or order(found) < order(last):
                 early.append(suspect)
-            elif found.endswith(
-                b" " + epoch
-            ):  # another one is dropped: the next walk sees what has become of it
-                items = ready.setdefault((source, epoch), {}).setdefault(room, [])
+            else:
+                items = ready.setdefault((source, ANY_POSITION + b" " + epoch), {}).setdefault(room, [])
                 items += (uid, value, last, COMPARISON)
         calls = [
             self._project(self._shard, source, position=position, to=position, groups=groups, kind=REMOVALS)
-            for (source, epoch), items in ready.items()
-            for position in [ANY_POSITION + b" " + epoch]
+            for (source, position), items in ready.items()
             for groups in in_calls(items)
         ]
         for status, *numbers in _answers(scripting, calls):
-            if status != b"ok":  # a rebuild has begun
+            if status != b"ok":  # a rebuild has begun; the next walk sees what has become of them
                 continue
             self._counters.add(numbers)
             self.removed += numbers[4]

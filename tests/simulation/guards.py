@@ -120,7 +120,9 @@ def _gone_on_where_it_was(
 
 def _removed_early(self: comparison.MemberWalk, scripting: Scripting) -> None:
     """Remove members before the rooms have the events that their records have."""
-    self._suspects = [(source, b"0-0", member) for source, _, member in self._suspects]
+    self._suspects = [
+        (source, b"0-0 " + position.partition(b" ")[2], member) for source, position, member in self._suspects
+    ]
     _remove(self, scripting)
 
 
@@ -335,8 +337,18 @@ GUARDS: Final = (
     # Of rooms
     Guard(
         "rooms-position",
-        (SourceChange("rooms/project", "position ~= from then", "position ~= from and from == '?' then"),),
+        (SourceChange("rooms/project", "if not fits then", "if not fits and from == '?' then"),),
         seed=1100,
+        is_of_rooms=True,
+    ),
+    Guard(
+        "rooms-removals-of-the-epoch",
+        (
+            SourceChange(
+                "rooms/project", "if epoch then fits = epoch == '' or", "if epoch then fits = true or"
+            ),
+        ),
+        seed=31271,
         is_of_rooms=True,
     ),
     Guard(
