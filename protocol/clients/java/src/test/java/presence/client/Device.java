@@ -24,6 +24,8 @@ import javax.net.ssl.TrustManagerFactory;
  */
 final class Device extends Listener {
     private final PrintStream out;
+    private int unanswered; // commands
+    private Integer status; // of the program, once the client has ended
 
     private Device() throws IOException {
         out = new PrintStream(System.out, true, "UTF-8");
@@ -73,6 +75,9 @@ final class Device extends Listener {
 
     private void execute(Client client, List<?> command) {
         String verb = (String) command.get(0);
+        synchronized (this) {
+            unanswered++;
+        }
         try {
             request(client, verb, command).whenDone((answer, error) -> answered(verb, answer, error));
         } catch (RuntimeException error) {
@@ -84,6 +89,17 @@ final class Device extends Listener {
         Map<String, Object> line = Packet.of(0, "verb", verb).payload;
         line.put(error == null ? "answer" : "error", Plain.of(error == null ? answer : error));
         out.println(Json.text(line));
+        synchronized (this) {
+            unanswered--;
+            exitIfOver();
+        }
+    }
+
+    /** The end may be told before the answer to a logout. */
+    private void exitIfOver() {
+        if (status != null && unanswered == 0) {
+            System.exit(status);
+        }
     }
 
     @SuppressWarnings("unchecked") // a wrong command is a mistake of the test
@@ -162,6 +178,9 @@ final class Device extends Listener {
         Map<String, Object> line = Packet.of(0, "event", "end").payload;
         line.put("error", Plain.of(error));
         out.println(Json.text(line));
-        System.exit(error == null ? 0 : 1);
+        synchronized (this) {
+            status = error == null ? 0 : 1;
+            exitIfOver();
+        }
     }
 }
