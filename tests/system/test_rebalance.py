@@ -157,6 +157,7 @@ def test_clients_move_to_a_third_server(balancer: str) -> None:
     check_a_third_server(2400, 100, balancer)
 
 
+@pytest.mark.nightly
 def test_a_call_is_refused_beside_another_and_can_be_stopped() -> None:
     with ExitStack() as stack:
         place = Place(stack, "least")

@@ -11,6 +11,7 @@ from benchmarks.load_generator import ANSWERED, UNANSWERED
 from benchmarks.prober import KINDS
 
 
+@pytest.mark.nightly
 def test_the_command_measures_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def test_every_change_is_applied_and_measured(tmp_path: Path) -> None:
     assert found["silence"]
 
 
+@pytest.mark.nightly
 def test_every_view_is_right_and_lags_are_measured(tmp_path: Path) -> None:
     some = ("--parts", "push", "--clients", "200", "--workers", "2", "--shards", "2")
     found = run(*some, "--push-rates", "40", "--seconds", "3", out=tmp_path)["push"]

@@ -39,6 +39,7 @@ def figures_of(directory: Path, *more: str) -> dict[str, Any]:
     return figures
 
 
+@pytest.mark.nightly
 def test_six_hundred_connections_are_held_and_judged(tmp_path: Path) -> None:
     figures = figures_of(tmp_path)
     silence = figures["silence"]

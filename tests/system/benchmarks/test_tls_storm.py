@@ -8,6 +8,7 @@ from loadtest.outcome import markdown
 CLIENTS = 40
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("resumes", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_clients_resume_their_sessions_at_any_worker_after_a_reload(resumes: bool) -> None:
     found = storm(KEYS["p256"], CLIENTS, workers=3, resumes=resumes)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from loadtest.processes import LOCUSTFILE
 
 SMALL = ("--clients", "200", "--friends", "10", "--workers", "2", "--logins", "1000")
@@ -22,6 +24,7 @@ SHORT = (
 )
 
 
+@pytest.mark.nightly
 def test_every_view_and_every_delivery_is_right(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.watches", *SMALL, *SHORT, "--out", str(tmp_path)],

@@ -7,6 +7,7 @@ from benchmarks.progress import Bar
 from benchmarks.websocket import ALONE, TCP, WEBSOCKET, measure, parse
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "subprotocol", [[], pytest.param(["--json"], marks=pytest.mark.nightly)], ids=["frames", "JSON"]
 )

@@ -84,6 +84,7 @@ def child_of(demo: "subprocess.Popen[str]", words: str) -> psutil.Process:
     return found
 
 
+@pytest.mark.nightly
 def test_a_demo_whose_redis_is_killed_ends_and_says_so() -> None:
     with demo_of_its_own("--no-admin") as (demo, _):
         child_of(demo, "redis.sock").kill()
@@ -108,6 +109,7 @@ def test_a_demo_whose_redis_is_stopped_says_so_and_goes_on() -> None:
         assert demo.poll() is None
 
 
+@pytest.mark.nightly
 def test_the_live_page_of_a_demo_is_started_again() -> None:
     with demo_of_its_own() as (demo, line):
         page = child_of(demo, "presence.admin")

@@ -29,6 +29,7 @@ def context_of(cert: Path) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.alone
 async def test_reloads_drop_no_client(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     issuer, other = Issuer(tmp_path), Issuer(tmp_path)
     cert, key = certificates.write(tmp_path)

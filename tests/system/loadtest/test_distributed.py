@@ -61,6 +61,7 @@ def distributed(redis_url: str, folder: Path, *flags: str) -> Iterator[Distribut
                     worker.kill()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("harm", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.nightly)])
 def test_a_run_fails_whose_worker_cannot_judge_to_the_end(
     redis_server: EmbeddedRedis, tmp_path: Path, harm: signal.Signals

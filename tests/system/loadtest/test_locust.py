@@ -32,7 +32,8 @@ from tests.transports import certificates
 ROOT = LOCUSTFILE.parent.parent
 README = LOCUSTFILE.with_name("README.md").read_text("utf-8")
 SERVER = ("--idle-timeout", "3", "--tick", "0.5", "--disconnect-grace", "1.5")
-DEVICES = ("--tick", "0.5", "--disconnect-grace", "1.5", "--action-every", "2")
+SLOW = ("--login-p99-max", "5", "--answer-p99-max", "5")  # other tests run beside these
+DEVICES = ("--tick", "0.5", "--disconnect-grace", "1.5", "--action-every", "2", *SLOW)
 
 
 def test_a_server_that_keeps_its_promises_passes(redis_server: EmbeddedRedis) -> None:
@@ -74,6 +75,7 @@ def test_a_redis_that_is_not_there_refuses_to_start(tmp_path: Path, flags: tuple
     assert f"cannot reach Redis at {url}" in report.reasons[0]
 
 
+@pytest.mark.nightly
 def test_devices_log_in_over_tls_with_tokens_and_consumers_read_their_events(
     redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_command_prints_the_tokens_and_goodbyes_are_judged_without_redis(
     assert any("--token-command ended with status 1" in reason for reason in failed.reasons)
 
 
+@pytest.mark.nightly
 def test_a_server_that_was_killed_fails_the_run_and_the_report_says_since_when(
     redis_server: EmbeddedRedis,
 ) -> None:
@@ -302,6 +305,7 @@ def web_ui(*flags: str) -> Iterator[WebUi]:
         ui.process.wait(10)
 
 
+@pytest.mark.nightly
 def test_the_web_ui_starts_one_run_after_another(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     with running_server("--redis", redis_server.url, *SERVER) as server:
         host = f"127.0.0.1:{server.address[1]}"

@@ -13,6 +13,7 @@ OPTIONS = ("--tick", "0.5", "--disconnect-grace", "1.5")
 needs_epoll = pytest.mark.skipif(sys.platform != "linux", reason="a swarm waits with epoll")
 
 
+@pytest.mark.nightly
 @needs_epoll
 def test_what_a_swarm_does_is_judged(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *SERVER) as server:

@@ -171,6 +171,7 @@ def tally() -> Iterator[Counter[bool]]:
     print(f"\n{counts.total()} cells, {counts[False]} held")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "cell",
     [
