@@ -178,7 +178,7 @@ def test_a_worker_that_is_replaced_imports_nothing_anew(
 
 
 def test_a_renewal_is_no_death(redis_server: EmbeddedRedis) -> None:
-    flags = ("--redis", redis_server.url, "--workers", "2", "--idle-timeout", "2", "--lease", "2")
+    flags = ("--redis", redis_server.url, "--workers", "2", "--idle-timeout", "6", "--lease", "2")
     with running_server(*flags) as server:
         with Swarm(server.address, beat_s=0.5) as swarm:
             swarm.log_in(f"user-{n}" for n in range(40))
@@ -189,7 +189,7 @@ def test_a_renewal_is_no_death(redis_server: EmbeddedRedis) -> None:
             wait_for(lambda: bool(server.logged("rolling restart finished")))
             with PresenceReader(redis_server.url) as reader:
                 assert sorted(node.status for node in reader.nodes()) == ["alive"] * 2 + ["left"] * 2
-            swarm.run(9, until=lambda: len(server.logged("sweep of departed node finished")) == 2)
+            swarm.run(20, until=lambda: len(server.logged("sweep of departed node finished")) == 2)
     swept = server.logged("sweep of departed node finished")
     assert sum(line["users_offline"] for line in swept) == 10
     assert sum(line["returned"] for line in swept) == 30
