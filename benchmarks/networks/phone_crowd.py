@@ -20,7 +20,7 @@ def play(address: tuple[str, int], phones: int, seconds: float, seed: str, clien
     """Let so many phones on each network live for some seconds; return what became of each.
 
     Args:
-        client: "python" or "java"; that one is built.
+        client: "python" or "java", which must have been built.
     """
     raise_file_limit()
     with ExitStack() as stack:

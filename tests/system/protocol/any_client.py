@@ -167,7 +167,7 @@ async def it_logs_in_with_a_token_over_tls(program: ClientProgram, secured: Harn
     assert await trio.to_thread.run_sync(live) == (
         *("Unsupported", 0),  # this server serves no queries
         *("auth_failed", "no_token"),  # of another user's token; the file has no other
-        "unreachable",  # for whoever does not trust its certificate
+        "unreachable",  # to a client that does not trust its certificate
         "unreachable",  # nor by a name that the certificate does not have
     )
     assert secured.history() == [("login", "ann", "login"), ("end", "ann", "logout")]
