@@ -64,8 +64,9 @@ class RelayCallbacks:
     # notices of other nodes and operators about sessions of this node, each at least once
     notices: Callable[[Sequence[NodeNotice]], None]
     new_node_id: Callable[[], str]  # returns a new id, after this node was fenced
-    # Redis has lost writes, or another server has taken its place: subscriptions may be left with the old one
-    gone_back: Callable[[], None] = lambda: None
+    # Redis has lost writes, or is perhaps not the server that others here are still connected to, as before
+    # the first answer
+    redis_changed: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -310,7 +311,7 @@ class Relay:
         superseded: list[Superseded] = []
         failures: Failures = []
         failed: list[ShardWriter] = []
-        has_gone_back = False
+        is_changed = False
         for (writer, step), answer in zip(planned, answers, strict=True):
             if not isinstance(answer, Reply):
                 failures.append(answer)
@@ -318,9 +319,9 @@ class Relay:
                 writer.answer_lost()
                 continue
             if node == self.node:  # else the opening under the new id will tell what was applied
-                rollbacks = writer.rollbacks
+                before = writer.rollbacks, writer.replication_id
                 superseded += writer.accept_reply(step, answer)
-                has_gone_back = has_gone_back or writer.rollbacks > rollbacks
+                is_changed = is_changed or (writer.rollbacks, writer.replication_id) != before
                 if isinstance(step, Batch) and answer.status is ReplyStatus.OK:
                     self._counters.batches += 1
                     self._counters.items += len(step.items)
@@ -328,8 +329,8 @@ class Relay:
         self._failed(failed, sent_at)
         if superseded:
             self.callbacks.superseded(superseded)
-        if has_gone_back:
-            self.callbacks.gone_back()
+        if is_changed:
+            self.callbacks.redis_changed()
         return failures
 
     async def _linger(self) -> None:

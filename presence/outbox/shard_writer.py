@@ -205,6 +205,11 @@ class ShardWriter:
         return self.phase is Phase.FENCED
 
     @property
+    def replication_id(self) -> str:
+        """That of Redis when a generation was opened last; "" before the first."""
+        return self._numbers.replication_id
+
+    @property
     def lost_to_fence(self) -> bool:
         """Whether an earlier id was fenced and the sessions are not all registered again."""
         return Cause.FENCED in self._causes and self.phase is not Phase.COMPLETE

@@ -4,7 +4,8 @@ Notices only arrive faster this way: they are also in the node's inbox, which th
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
 lost is not delivered, and its sender gets an error. Changes of bans, rosters and rooms may be missed, too, so
 the table of bans, and the rosters and rooms that sessions watch, are read again after each subscription.
-When Redis has gone back or was replaced it is subscribed anew: a former primary may keep the connection, and
+It is subscribed once Redis has answered the node's first write, because before nobody can have a message for
+it; and anew when Redis has gone back or is another server: a former primary may keep the connection, and
 nothing that the new one publishes arrives there.
 Under load the channel is read in batches, because a turn costs as much as a dozen deliveries. Questions of
 operators also arrive here; `presence.server.answer_queue` answers them.
@@ -101,12 +102,13 @@ class ControlListener:
         )
 
     async def run(self) -> None:
-        """Listen until it is stopped or cancelled."""
+        """Listen, from the node's first write on, until it is stopped or cancelled."""
         try:
             with self._running:
+                await self._node.redis_changed.wait(math.inf)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._listen_anew, self._node.renamed)
-                    nursery.start_soon(self._listen_anew, self._node.gone_back)
+                    nursery.start_soon(self._listen_anew, self._node.redis_changed)
                     while True:
                         with trio.CancelScope() as self._listening:
                             await self._listen()

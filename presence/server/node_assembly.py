@@ -117,7 +117,7 @@ class Node:
         declared_readiness: READY and DRAINING are set by the owner of the node.
         slot_clock: the slots of the timing wheel.
         renamed: rung when `relay.node` is about to change.
-        gone_back: rung when Redis has lost writes, or another server has taken its place.
+        redis_changed: rung when Redis has first answered, has lost writes, or is another server now.
         outbox: changes that wait for Redis.
         recent_ends: ends of sessions, kept for operators.
         admission: limits connections and logins.
@@ -153,7 +153,7 @@ class Node:
         self.delays = LatencyHistograms(Histogram(detection_bounds(settings.tick)))
         self.declared_readiness = Readiness.STARTING
         self.renamed = runtime.wake_event()
-        self.gone_back = runtime.wake_event()
+        self.redis_changed = runtime.wake_event()
         self.slot_clock = SlotClock(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
         self._pending_ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
@@ -244,7 +244,7 @@ class Node:
             node=node,
             live=self._registrations.of_shard,
             callbacks=RelayCallbacks(
-                self._end_superseded, self.apply_notices, self._new_id, self.gone_back.set
+                self._end_superseded, self.apply_notices, self._new_id, self.redis_changed.set
             ),
             local_sessions=LocalSessions(
                 self.engine.registration.registrable_sessions, self._current_profile

@@ -436,7 +436,9 @@ async def test_a_node_that_slept_for_days_registers_under_a_new_id_as_after_a_fe
     assert relaying.relay.writers[0].rollbacks == 0
 
 
-async def test_it_is_told_when_redis_has_gone_back_and_not_at_the_first_opening(clock: MockClock) -> None:
+async def test_it_is_told_of_the_first_redis_and_when_it_has_gone_back_and_not_of_an_outage(
+    clock: MockClock,
+) -> None:
     told: list[float] = []
     callbacks = RelayCallbacks(
         lambda _: None, lambda _: None, lambda: "second", lambda: told.append(trio.current_time())
@@ -445,10 +447,17 @@ async def test_it_is_told_when_redis_has_gone_back_and_not_at_the_first_opening(
     async with trio.open_nursery() as nursery:
         await relaying.run(nursery)
         await trio.sleep(2 * PROBE_INTERVAL_S)
-        assert not told
+        assert told
+        told.clear()
         relaying.fake.counters.clear()  # Redis lost all
         await until(lambda: len(relaying.fake.counters) == 3)
         assert told
+        told.clear()
+        relaying.fake.away = {1}  # and what was written before is there
+        await until(lambda: not relaying.connected)
+        relaying.fake.away = set()
+        await until(lambda: relaying.connected)
+        assert not told
         nursery.cancel_scope.cancel()
 
 

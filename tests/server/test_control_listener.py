@@ -130,7 +130,8 @@ class FakeNode:
 
     def __init__(self) -> None:
         self.renamed = TrioRuntime().wake_event()
-        self.gone_back = TrioRuntime().wake_event()
+        self.redis_changed = TrioRuntime().wake_event()
+        self.redis_changed.set()
         self.relay = SimpleNamespace(node="n1")
         self.notices: list[NodeNotice] = []
         self.faults = Faults()

@@ -44,10 +44,11 @@ def redis() -> Iterator[Redis]:
 def command(redis: Redis | LocalRedis, *words: str) -> Any:
     done = subprocess.run(
         [sys.executable, *PRESENCE, *words, "--json", "--redis", redis.url],
+        check=False,
         capture_output=True,
         text=True,
-        check=True,
     )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return json.loads(done.stdout)
 
 
