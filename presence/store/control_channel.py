@@ -2,10 +2,12 @@
 
 The same connection has the channels of changed rosters and rooms, which all nodes hear.
 
-A connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails.
+A connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails. A quiet server
+is asked for a sign of life: in a cluster the others go on when one hangs, and forward to it what nobody hears.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
@@ -26,7 +28,7 @@ from presence.store.control_messages import (
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
 from presence.store.questions import Question, read_question
-from presence.store.redis_client import open_listener, read_arrived
+from presence.store.redis_client import CALL_TIMEOUT_S, Redis, TimedOut, open_listener, read_arrived
 from presence.store.roster_table import read_changed
 from presence.store.script_arguments import read_message, read_notice
 
@@ -55,6 +57,7 @@ ControlMessage: TypeAlias = (
     | ChangedRooms
 )
 
+PING_INTERVAL_S: Final = 1.0  # while nothing arrives
 MAX_MESSAGES_PER_READ: Final = 64  # of a control channel: each holds at most one call of another node
 _FIRST_OF_JSON: Final = b"{"
 
@@ -82,13 +85,15 @@ class ControlChannel:
         }
         if rooms:
             self._readers[keys.room_channel.encode()] = lambda text: [ChangedRooms(read_rooms(text))]
+        self._client: Redis | None = None
         self._connection: Any = None  # redis-py's, whose types are loose
 
     def subscribe(self, node: str) -> None:
         """Subscribe; return when Redis has confirmed."""
         self.close()
-        with calling(self.close):
-            connection: Any = self._routes.any_server().connection_pool.get_connection()
+        with calling(self._leave):
+            self._client = self._routes.any_server()
+            connection: Any = self._client.connection_pool.get_connection()
             channels = self._keys.control_channel(node), *self._readers
             connection.send_command("SUBSCRIBE", *channels)
             for _ in channels:
@@ -96,7 +101,7 @@ class ControlChannel:
             self._connection = connection
 
     def next(self) -> list[ControlMessage]:
-        """Return what has arrived, without messages of unknown kinds."""
+        """Return what has arrived, without messages of unknown kinds. A server that hangs is unavailable."""
         return [
             each
             for _, channel, text in self._read()
@@ -104,8 +109,14 @@ class ControlChannel:
         ]
 
     def close(self) -> None:
-        self._connection = None
+        self._client = self._connection = None
         self._routes.close()
+
+    def _leave(self) -> None:
+        """Close the connection after a failure; in a cluster the next one is to another server, if any answers."""
+        if self._client is not None:
+            self._routes.invalidate(self._client)
+        self.close()
 
     def _read(self) -> list[Any]:
         """Wait for a message; return it and those that have arrived with it.
@@ -116,13 +127,26 @@ class ControlChannel:
             raise StoreUnavailable("not connected")
         found: list[Any] = []
         try:
-            with calling(self.close):
-                found.append(connection.read_response(timeout=None))
-                read_arrived(connection, found, MAX_MESSAGES_PER_READ)
+            with calling(self._leave):
+                while not any(map(_is_message, found)):
+                    found = [_next_answer(connection)]
+                    read_arrived(connection, found, MAX_MESSAGES_PER_READ)
         except StoreUnavailable:
             if not found:
                 raise
-        return found
+        return [*filter(_is_message, found)]
+
+
+def _next_answer(connection: Any) -> Any:
+    """Wait for a message, or for the answer to a PING."""
+    with suppress(TimedOut):
+        return connection.read_response(timeout=PING_INTERVAL_S, disconnect_on_error=False)
+    connection.send_command("PING")
+    return connection.read_response(timeout=CALL_TIMEOUT_S)
+
+
+def _is_message(answer: list[Any]) -> bool:
+    return bool(answer[0] == b"message")
 
 
 def _read_message(text: bytes) -> Sequence[ControlMessage]:

@@ -22,6 +22,7 @@ from presence.store.sentinels import SentinelConnect, Sentinels
 Redis = redis.Redis
 RedisError = redis.RedisError
 ResponseError = redis.ResponseError
+TimedOut = redis.TimeoutError
 
 CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at the start
 CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay

@@ -11,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from presence.common.errors import StoreUnavailable
 from presence.common.runtime import LoopCaller
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
+from presence.store import control_channel
 from presence.store.control_channel import ChangedRooms, ChangedRosters, ControlChannel, ControlMessage
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
@@ -92,3 +93,24 @@ async def test_changed_rosters_come_over_the_same_connection(server: Server) -> 
         found += await call(channel.next)
     assert found == [ChangedRosters(("ann", "eve")), KICKED]
     channel.close()
+
+
+async def test_a_server_that_hangs_is_left_and_a_quiet_one_is_not(
+    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_channel, "PING_INTERVAL_S", 0.05)
+    monkeypatch.setattr(control_channel, "CALL_TIMEOUT_S", 0.2)
+    call = LoopCaller().call
+    with Proxy(str(folder / "redis.sock")) as proxy, trio.fail_after(PATIENCE_S):
+        channel = ControlChannel(proxy.url, KEYS)
+        await call(partial(channel.subscribe, "a"))
+        with trio.move_on_after(10 * 0.05 + 0.2) as quiet:
+            await call(channel.next)
+        assert quiet.cancelled_caught, "it answers, and so is waited for"
+        await call(partial(channel.subscribe, "a"))
+        server.client.publish(KEYS.control_channel("a"), KICK)
+        assert await call(channel.next) == [KICKED]
+        proxy.blackhole()
+        with pytest.raises(StoreUnavailable):
+            await call(channel.next)
+        channel.close()
