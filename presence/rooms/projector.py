@@ -16,6 +16,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.loop_calls import Pacer
 from presence.common.outage import EventLog, Outage
 from presence.common.redis_url import database
+from presence.rooms.away_shards import AwayShards
 from presence.rooms.comparison import MemberWalk
 from presence.rooms.counters import RoomCounters
 from presence.rooms.script_calls import (
@@ -80,6 +81,7 @@ class RoomProjector(ShardJob):
         }
         self._clock = clock
         self._name = name or secrets.token_hex(8)
+        self._away = AwayShards()
         self._sources: list[SourceShard] = []
         self._walks: list[MemberWalk] = []
         self._walk_shard, self._walk_at = 0, 0.0
@@ -87,11 +89,16 @@ class RoomProjector(ShardJob):
     def _run(self, shards: int) -> float:
         if not self._sources:
             self._begin(Keys(self._prefix, shards, self._database))
-        now = self._clock()
-        self._project(self._read([source for source in self._sources if source.due <= now]))
+        now, away = self._clock(), self._away
+        retried = away.begin_run(now)
+        due = [each for each in self._sources if each.due <= now or each.shard in retried]
+        self._project(self._read([source for source in due if source.shard not in away.unread]))
+        away.end_run(self._clock())
         self._report()
-        is_more = not self.failure and self._compare_members()
-        next_due = min(source.due for source in self._sources)
+        is_more = not (self.failure or away.unchanged) and self._compare_members()
+        next_due = min(
+            away.retry_at if source.shard in away.unread else source.due for source in self._sources
+        )
         return 0.0 if is_more else max(0.0, next_due - self._clock())
 
     def _begin(self, keys: Keys) -> None:
@@ -111,6 +118,9 @@ class RoomProjector(ShardJob):
         answered = []
         pacer = Pacer()
         for source, words, answer in zip(due, arguments, self._evaluate(calls), strict=True):
+            if isinstance(answer, StoreUnavailable):
+                self._away.not_read(source.shard)
+                continue
             if isinstance(answer, Exception):
                 source.due = self._clock() + self._retry_s()
                 continue
@@ -126,7 +136,9 @@ class RoomProjector(ShardJob):
         pacer = Pacer()
         while True:
             now = self._clock()
-            sent = [(source, call) for source in sources for call in source.outgoing(now)]
+            sent = [
+                (source, call) for source in sources for call in source.outgoing(now, self._away.unchanged)
+            ]
             if not sent:
                 break
             calls = [
@@ -143,8 +155,12 @@ class RoomProjector(ShardJob):
             ]
             for (source, call), answer in zip(sent, self._evaluate(calls), strict=True):
                 pacer.note()
-                if isinstance(answer, Exception):
-                    source.failed(call, self._clock())
+                if isinstance(answer, StoreUnavailable):
+                    self._away.not_changed(call.place)
+                    source.failed(call)
+                elif isinstance(answer, Exception):
+                    source.failed(call)
+                    source.postpone(call, self._clock())
                 else:
                     source.answered(call, unpacked(answer))
         for source in sources:

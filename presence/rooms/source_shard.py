@@ -24,7 +24,7 @@ Tests: `tests/rooms/test_projector.py`.
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -327,12 +327,12 @@ class SourceShard:
 
     # Sending
 
-    def outgoing(self, now: float) -> Iterator[Outgoing]:
-        """Yield the next call to each room shard, if there is one."""
+    def outgoing(self, now: float, away: Container[int]) -> Iterator[Outgoing]:
+        """Yield the next call to each room shard that is not away, if there is one."""
         if self._resets or self.cursor == BEGIN:
             return
         for place, each in enumerate(self._room_shards):
-            if each.retry_at > now:
+            if each.retry_at > now or place in away:
                 continue
             if each.position is None:
                 yield Outgoing(place, UNKNOWN, UNKNOWN)
@@ -346,14 +346,18 @@ class SourceShard:
     def _position(self, entry_id: bytes) -> bytes:
         return entry_id + b" " + self._epoch
 
-    def failed(self, call: Outgoing, now: float) -> None:
+    def failed(self, call: Outgoing) -> None:
         """Note that a room shard has not answered a call, which it may have carried out."""
         each = self._room_shards[call.place]
         each.chunks.clear()
         each.position = None
+        self._failed = True
+
+    def postpone(self, call: Outgoing, now: float) -> None:
+        """Have the next call to a room shard, which has refused one, wait."""
+        each = self._room_shards[call.place]
         each.retry_at = now + jittered(backoff_s(each.failures, RETRY_FIRST_S, RETRY_MAX_S))
         each.failures += 1
-        self._failed = True
 
     def answered(self, call: Outgoing, answer: list[Any]) -> None:
         """Process an answer of project.lua."""

@@ -195,7 +195,6 @@ async def test_rooms_are_right_after_replicas_have_taken_over(replicated: Cluste
     await run(replicated, hand_over_and_kill)
 
 
-@pytest.mark.nightly  # in some runs the other rooms wait for too long, see docs/reliability.md
 def test_a_server_that_is_away_delays_its_rooms_and_the_events_of_its_users_only() -> None:
     options = "--cluster-require-full-coverage", "no"
     with Cluster(options=options) as cluster, PresenceServer(*FLAGS, "--redis", cluster.url) as server:
