@@ -2,8 +2,8 @@
 
 The same connection has the channels of changed rosters and rooms, which all nodes hear.
 
-A connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails. A quiet server
-is asked for a sign of life: in a cluster the others go on when one hangs, and forward to it what nobody hears.
+A connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails. A quiet
+server is asked for a sign of life: in a cluster the others go on while one hangs, and nothing is heard there.
 """
 
 from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ class ControlChannel:
         self._routes.close()
 
     def _leave(self) -> None:
-        """Close the connection after a failure; in a cluster the next one is to another server, if any answers."""
+        """Close the connection after a failure; in a cluster another server is tried next."""
         if self._client is not None:
             self._routes.invalidate(self._client)
         self.close()
