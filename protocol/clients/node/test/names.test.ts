@@ -9,6 +9,7 @@ import * as exported from "../src/index.js";
 import {
   type Connected,
   type Delivered,
+  type DeviceState,
   type Disconnected,
   type Dropped,
   type Goodbye,
@@ -19,6 +20,7 @@ import {
   type RoomChanged,
   type RoomState,
   TcpConnector,
+  type UserState,
   type WatchEnded,
 } from "../src/index.js";
 import { ended, requestFailed } from "../src/errors.js";
@@ -88,7 +90,8 @@ test("an error without a message says its reason", () => {
 
 // Each has all fields of its type, and no other, or it would not compile.
 const refusal = { code: 1, reason: "", message: "" };
-const state = {
+const deviceState: DeviceState = { device: "", status: "", sinceMs: 1, deviceClass: null, meta: {} };
+const state: UserState = {
   status: "",
   sinceMs: null,
   lastSeenMs: null,
@@ -127,7 +130,10 @@ const PUSHES: Readonly<Record<string, object>> = {
 const receipt: Receipt = { delivered: 1, confirmed: 1, byApp: 1, unconfirmed: 0 };
 
 test("results", () => {
-  const mine = { Receipt: sorted(Object.keys(receipt)), RoomState: sorted(Object.keys(roomState)) };
+  const results = { Receipt: receipt, RoomState: roomState, UserState: state, DeviceState: deviceState };
+  const mine = Object.fromEntries(
+    Object.entries(results).map(([name, result]) => [name, sorted(Object.keys(result))] as const),
+  );
   const fields = Object.entries(TABLE.results).map(
     ([name, each]) => [name, sorted(each.map(spelled))] as const,
   );

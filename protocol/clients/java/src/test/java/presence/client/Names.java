@@ -25,7 +25,7 @@ final class Names {
         }
         names.put("pushes", pushes);
         Map<String, Object> results = new LinkedHashMap<>();
-        for (Class<?> each : new Class<?>[] {Receipt.class, RoomState.class}) {
+        for (Class<?> each : new Class<?>[] {Receipt.class, RoomState.class, UserState.class, DeviceState.class}) {
             results.put(each.getSimpleName(), fields(each));
         }
         names.put("results", results);
