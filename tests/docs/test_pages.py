@@ -11,7 +11,7 @@ import pytest
 from presence.cli.main import argument_parser
 from presence.config.loader import FIELDS
 from presence.protocol import Code
-from tests.docs.pages import ROOT, anchors, links, pages, prose
+from tests.docs.pages import FOR_APPS, ROOT, anchors, links, pages, prose
 
 PAGES = pages()
 OUTSIDE = re.compile(r"https?://|mailto:")
@@ -93,7 +93,7 @@ def test_every_module_that_is_run_exists() -> None:
 
 
 def test_codes_have_their_names() -> None:
-    text = PAGES["docs/apps.md"] + PAGES["docs/subscribers.md"]
+    text = "".join(PAGES[page] for page in (*FOR_APPS, "docs/subscribers.md"))
     named = [(int(code), name) for name, code in re.findall(r"`([a-z]\w+)` \((\d{3})\)", text)]
     refusals = PAGES["docs/operations.md"].partition("\n## Refusals\n")[2].partition("\n## ")[0]
     named += [(int(code), name) for code, name in re.findall(r"(\d{3}) `(\w+)`", refusals)]
@@ -102,7 +102,7 @@ def test_codes_have_their_names() -> None:
 
 
 def test_settings_on_the_pages_for_apps_and_reliability_exist_with_their_defaults() -> None:
-    page = PAGES["docs/apps.md"]
+    page = "".join(PAGES[page] for page in FOR_APPS)
     cells = [row.split("|")[2] for row in page.splitlines() if row.startswith("| ") and row.count("|") == 4]
     named = [each for cell in cells for each in re.findall(r"`(\w+)` (\d+|oldest)\b", cell)]
     assert len(named) >= 6

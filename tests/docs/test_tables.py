@@ -16,7 +16,7 @@ from presence.admin.metric_table import TABLE
 from presence.cli.main import main
 from presence.config.loader import FIELDS
 from presence.protocol import Code
-from tests.docs.pages import ROOT, pages, prose
+from tests.docs.pages import FOR_APPS, ROOT, pages, prose
 from tests.docs.roles import ask
 from tests.store.servers import Server
 from tests.system.security.__main__ import CASES
@@ -229,7 +229,7 @@ def test_tests_of_attacks_exist_and_every_attack_program_is_on_the_page() -> Non
 
 
 def test_client_types_exist_and_have_their_codes() -> None:
-    page = PAGES["apps"]
+    page = "".join(PAGES[Path(page).stem] for page in FOR_APPS)
     names = re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)`", page)
     assert [name for name in names if not hasattr(presence.client, name)] == []
     errors = presence.client.errors

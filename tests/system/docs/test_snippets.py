@@ -48,7 +48,7 @@ NOT_RUN: Table[str] = {
         ),
         "tests/system/docs/test_first_deployment.py runs the page",
     ),
-    "docs/apps.md": dict.fromkeys(
+    "docs/own-client.md": dict.fromkeys(
         ("// `login` returns the payload", "const login = () =>"),
         "tests/system/protocol/test_plain_javascript.py runs them in a browser",
     ),
@@ -92,7 +92,6 @@ FOR_EVER: Table[str] = {
 # All that a program prints, without the times at the ends of lines.
 PRINTED: Table[list[str]] = {
     "docs/apps.md": {
-        "socket.create_connection": ["[64, 1]", "offline", "recipient_offline", "[64, 4]", "[64, 5]"],
         "keep it, or send a push notification": [
             "eve is not there: keep it, or send a push notification",
             "handed to 1 of bob",
@@ -103,6 +102,9 @@ PRINTED: Table[list[str]] = {
         '"status": "at lunch"': ["away at lunch"],
         'join=["game:7"]': ["('lobby',)", "('game:7',)"],
         "within a second": ["bob offline", "eve offline", "no change within a second"],
+    },
+    "docs/own-client.md": {
+        "socket.create_connection": ["[64, 1]", "offline", "recipient_offline", "[64, 4]", "[64, 5]"],
     },
     "docs/timers.md": {
         "open_timer_service()": ["first"],

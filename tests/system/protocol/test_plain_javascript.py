@@ -19,7 +19,7 @@ from tests.support.page_server import serving_files
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
-PAGE = "docs/apps.md"
+PAGE = "docs/own-client.md"
 CLIENT, USE = (each.text for each in blocks(PAGE, pages()[PAGE]) if each.language == "js")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "web_roster" / "index.html"
 # A function's body has no names for others; what is logged stays in the page.
