@@ -12,7 +12,13 @@ FENCE = re.compile(
 LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")
 SKIPPED = {"node_modules", ".venv", ".git"}
 OF_THE_SITE = {"index.md", "api.md"}  # in the markup of Sphinx
-FOR_APPS = ("docs/apps.md", "docs/limits.md", "docs/own-client.md")
+FOR_APPS = (
+    "docs/apps.md",
+    "docs/limits.md",
+    "docs/messages.md",
+    "docs/own-client.md",
+    "docs/status-and-privacy.md",
+)
 
 
 class Block(NamedTuple):

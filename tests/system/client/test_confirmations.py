@@ -64,7 +64,7 @@ listen presence
 """
 
 BY_APP, BY_KERNEL, UNCONFIRMED = Receipt(1, 1, 1, 0), Receipt(1, 1, 0, 0), Receipt(1, 0, 0, 1)
-# The table of docs/apps.md
+# The table of docs/messages.md
 CASES: list[tuple[str, Kind, Receipt]] = [
     ("alive", "library", BY_APP),
     ("alive", "plain", BY_KERNEL),
