@@ -17,6 +17,7 @@ FOR_APPS = (
     "docs/limits.md",
     "docs/messages.md",
     "docs/own-client.md",
+    "docs/rooms.md",
     "docs/status-and-privacy.md",
 )
 

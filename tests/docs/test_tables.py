@@ -229,7 +229,7 @@ def test_tests_of_attacks_exist_and_every_attack_program_is_on_the_page() -> Non
 # Apps, subscribers and timers
 
 
-OF_BACKENDS = {"docs/messages.md": ("presence.common.errors",)}
+OF_BACKENDS = {"docs/messages.md": ("presence.common.errors",), "docs/rooms.md": ("presence.rooms",)}
 """By page for apps: whose types it names, besides those of the client."""
 
 

@@ -35,7 +35,8 @@ def helped(modules: list[str]) -> dict[str, str]:
 
 
 def test_modules_on_the_page_on_reliability_have_the_named_arguments() -> None:
-    commands = [(name, words.split()) for name, words in MODULES.findall(pages()["docs/reliability.md"])]
+    text = pages()["docs/reliability.md"] + pages()["docs/rooms.md"]
+    commands = [(name, words.split()) for name, words in MODULES.findall(text)]
     help_texts = helped(sorted({name for name, _ in commands}))
     assert len(help_texts) > 8
     unknown = [

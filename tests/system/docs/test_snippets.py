@@ -75,7 +75,10 @@ FOR_EVER: Table[str] = {
     },
     "docs/apps.md": {
         "from presence.client import Disconnected, PresenceChanged": "bob is",
+    },
+    "docs/rooms.md": {
         "client.watch_rooms(": "lobby 1 joined:",
+        "from presence.rooms import Gap, Occupied": "lobby was opened by",
     },
     "docs/followups.md": {"due_sync(": "mail to zoe mail template 7"},
     "docs/timers.md": {"await handle_due(": "mail to ann"},
@@ -84,7 +87,6 @@ FOR_EVER: Table[str] = {
         "events.drain()": "mail about zoe",
         "places = {}": "Online",
         "for event in follow_sync(": "1 online",
-        "from presence.rooms import Gap, Occupied": "lobby was opened by",
         'sqlite3.connect("users.db")': "zoe is in the table",
         'sqlite3.connect("visits.db")': "zoe was here for",
     },
@@ -93,7 +95,6 @@ FOR_EVER: Table[str] = {
 PRINTED: Table[list[str]] = {
     "docs/apps.md": {
         "ca.pem": ["bob is offline"],
-        'join=["game:7"]': ["('lobby',)", "('game:7',)"],
         "within a second": ["bob offline", "eve offline", "no change within a second"],
     },
     "docs/messages.md": {
@@ -106,6 +107,9 @@ PRINTED: Table[list[str]] = {
     },
     "docs/own-client.md": {
         "socket.create_connection": ["[64, 1]", "offline", "recipient_offline", "[64, 4]", "[64, 5]"],
+    },
+    "docs/rooms.md": {
+        'join=["game:7"]': ["('lobby',)", "('game:7',)"],
     },
     "docs/status-and-privacy.md": {
         '"status": "at lunch"': ["away at lunch"],
