@@ -17,7 +17,7 @@ from presence.subscriber.events import Entry, decode
 from tests.store.driving import Event, Hand, end, events, login, update
 from tests.store.servers import Server
 
-PAGE = Path(__file__).parents[2] / "docs" / "subscribers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "event-stream.md"
 FULL = Profile("dnd", '{"m":1}', '{"p":1}', LoginFacts("192.0.2.1", "phone"), rooms="hall lobby")
 ANOTHER = {"meta": '{"m":2}', "private": '{"p":2}', "devices": "[]", "status": "busy"}  # else one more
 # What the typed events leave out: a reader that needs it takes the raw entry.

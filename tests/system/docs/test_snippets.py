@@ -19,6 +19,9 @@ PAGES = {page: text for page, text in pages().items() if page != "CHANGELOG.md"}
 RUN = {"sh", "python", "toml", "js", "ts"}
 LOAD = "minutes of load; tests/system/loadtest/test_locust.py runs one like it, and shorter"
 
+WITH_SERVER = {"docs/event-stream.md", "docs/operations.md", "docs/troubleshooting.md"}
+"""Pages whose commands need users who come and go, although they name no port of a server."""
+
 T = TypeVar("T")
 Table = dict[str, dict[str, T]]
 """By page, and by how a block begins or a line of it."""
@@ -157,7 +160,7 @@ def test_every_snippet_runs(page: str, backend: str, tmp_path: Path) -> None:
     due = [block for block in mine if not entry_of(block, NOT_RUN)]
     if not due:
         return
-    is_live = any(entry_of(block, FOR_EVER) is not None for block in due)
+    is_live = page in WITH_SERVER or any(entry_of(block, FOR_EVER) is not None for block in due)
     with open_stage(tmp_path / "stage", "".join(block.text for block in due), is_live=is_live) as stage:
         for block in map(on_trio, due) if backend == "trio" else due:
             stage.settle()
