@@ -16,6 +16,7 @@ from presence.store.embedded import EmbeddedRedis
 from presence.webhooks.metrics import RunnerMetrics
 from tests.admin.processes import ADMIN, answers, get, url_of
 from tests.admin.scrapes import parsed, scrape
+from tests.docs.pages import FOR_OPERATORS
 from tests.server.test_server import served
 from tests.support.credentials import SECRET, write_keys
 from tests.support.server_process import running_server
@@ -27,7 +28,7 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "presence.json").read_text())
 ALERTS = (PROMETHEUS / "alerts.yml").read_text()
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+OPERATIONS = "".join((ROOT / page).read_text() for page in FOR_OPERATORS)
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 WEBHOOKS = {
     name: (label, meaning)

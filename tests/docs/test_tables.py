@@ -17,7 +17,7 @@ from presence.admin.metric_table import TABLE
 from presence.cli.main import main
 from presence.config.loader import FIELDS
 from presence.protocol import Code
-from tests.docs.pages import FOR_APPS, ROOT, pages, prose
+from tests.docs.pages import FOR_APPS, FOR_OPERATORS, ROOT, pages, prose
 from tests.docs.roles import ask
 from tests.store.servers import Server
 from tests.system.security.__main__ import CASES
@@ -151,7 +151,7 @@ def rows(text: str) -> list[list[str]]:
 
 def test_each_named_metric_exists_with_that_label() -> None:
     metrics = {metric.name: metric for metric in TABLE}
-    pages_of_operators = PAGES["operations"] + PAGES["metrics"]
+    pages_of_operators = "".join(PAGES[Path(each).stem] for each in (*FOR_OPERATORS, "docs/metrics.md"))
     named = [text for text in quoted(pages_of_operators) if re.match(r"presence_\w+", text)]
     assert len(named) > 50
     for text in named:
