@@ -12,7 +12,7 @@ FENCE = re.compile(
 LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")
 SKIPPED = {"node_modules", ".venv", ".git"}
 OF_THE_SITE = {"index.md", "api.md"}  # in the markup of Sphinx
-FOR_OPERATORS = ("docs/operations.md", "docs/http-api.md")
+FOR_OPERATORS = ("docs/operations.md", "docs/http-api.md", "docs/troubleshooting.md")
 FOR_APPS = (
     "docs/apps.md",
     "docs/limits.md",

@@ -95,7 +95,7 @@ def test_every_module_that_is_run_exists() -> None:
 def test_codes_have_their_names() -> None:
     text = "".join(PAGES[page] for page in (*FOR_APPS, "docs/subscribers.md"))
     named = [(int(code), name) for name, code in re.findall(r"`([a-z]\w+)` \((\d{3})\)", text)]
-    refusals = PAGES["docs/operations.md"].partition("\n## Refusals\n")[2].partition("\n## ")[0]
+    refusals = PAGES["docs/troubleshooting.md"].partition("\n## Refusals\n")[2].partition("\n## ")[0]
     named += [(int(code), name) for code, name in re.findall(r"(\d{3}) `(\w+)`", refusals)]
     assert len(named) > 15
     assert [(code, name) for code, name in named if Code(code).reason != name] == []

@@ -167,7 +167,7 @@ def test_each_named_metric_exists_with_that_label() -> None:
 
 
 def test_remedies_for_refusals_are_settings() -> None:
-    cells = [row[3] for row in rows(section("operations", "Refusals"))]
+    cells = [row[3] for row in rows(section("troubleshooting", "Refusals"))]
     names = {name for text in cells for name in quoted(text) if re.fullmatch(r"[a-z_]+", name)}
     assert len(names) > 10
     assert names <= set(FIELDS)
@@ -175,7 +175,7 @@ def test_remedies_for_refusals_are_settings() -> None:
 
 def test_each_documented_log_event_is_in_the_code() -> None:
     sources = "\n".join(path.read_text("utf-8") for path in TOP.rglob("*.py"))
-    events = [event for row in rows(section("operations", "The log")) for event in quoted(row[0])]
+    events = [event for row in rows(section("troubleshooting", "The log")) for event in quoted(row[0])]
     assert len(events) > 15
     assert [event for event in events if f'"{event}"' not in sources] == []
 
