@@ -43,7 +43,9 @@ METRICS = {metric.name: metric for metric in TABLE}
 OF_PROMETHEUS = {"job", "instance", "le"}
 _SELECTOR = re.compile(r"\b(presence_[a-z_]+)(?:\{([^}]*)\})?")
 TESTS = (PROMETHEUS / "alerts_test.yml").read_text()
-SECURITY = (ROOT / "docs" / "security.md").read_text()
+SECURITY = "".join(
+    (ROOT / "docs" / f"{page}.md").read_text() for page in ("security", "authentication", "tls")
+)
 ROW = re.compile(r"^\| `(presence_\w+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}

@@ -222,7 +222,7 @@ def test_tests_of_attacks_exist_and_every_attack_program_is_on_the_page() -> Non
             assert importlib.util.find_spec(each.split()[2]) is not None, each
         else:
             assert (ROOT / each).is_file(), each
-    named = {*quoted(PAGES["security"])}
+    named = {*quoted(PAGES["security"] + PAGES["tls"] + PAGES["authentication"])}
     assert [case for case in CASES if not {case, f"python -m tests.system.security {case}"} & named] == []
 
 
