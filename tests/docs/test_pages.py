@@ -108,6 +108,6 @@ def test_settings_on_the_pages_for_apps_and_reliability_exist_with_their_default
     assert len(named) >= 6
     assert [(name, str(FIELDS[name].default).removesuffix(".0")) for name, _ in named] == named
     promises = PAGES["docs/rooms.md"].partition("\n## What rooms promise\n")[2]
-    quoted = re.findall(r"`([a-z_]+)`", PAGES["docs/reliability.md"] + promises)
+    quoted = re.findall(r"`([a-z_]+)`", PAGES["docs/reliability.md"] + PAGES["docs/faults.md"] + promises)
     fields = {"code", "gap", "since_id", "at_ms", "comparison"}  # of events, and a word of the page itself
     assert {*quoted} - {*FIELDS} - {code.reason for code in Code} - fields == set()

@@ -35,7 +35,7 @@ def helped(modules: list[str]) -> dict[str, str]:
 
 
 def test_modules_on_the_page_on_reliability_have_the_named_arguments() -> None:
-    text = pages()["docs/reliability.md"] + pages()["docs/rooms.md"]
+    text = "".join(pages()[f"docs/{page}.md"] for page in ("reliability", "faults", "rooms"))
     commands = [(name, words.split()) for name, words in MODULES.findall(text)]
     help_texts = helped(sorted({name for name, _ in commands}))
     assert len(help_texts) > 8
