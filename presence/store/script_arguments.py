@@ -65,7 +65,7 @@ from presence.protocol.constants import Code
 from presence.store.keys import Keys
 from presence.store.script_runner import Call
 
-DATA_VERSION: Final = "2"  # of the form of the data; docs/redis.md has all
+DATA_VERSION: Final = "2"  # of the form of the data; docs/redis-data.md has all
 
 MAX_FIELDS_PER_CALL: Final = 512  # of a retirement or a sweep: as much work as a batch
 
