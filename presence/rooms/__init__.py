@@ -2,7 +2,7 @@
 
 `subscribe_rooms` gives `Occupied`, when a room gets its first member, and `Vacated`, when the last one has
 left; `follow_rooms` begins with a snapshot of the rooms that have members. `presence.reader` reads the
-members of a room. See `docs/subscribers.md`.
+members of a room. See `docs/rooms.md`.
 """
 
 from presence.rooms.stream import (
