@@ -14,6 +14,8 @@ from presence.protocol import Code
 from tests.docs.pages import FOR_APPS, ROOT, anchors, links, pages, prose
 
 PAGES = pages()
+MAX_WORDS = 3_500
+"""Of a page: some fifteen minutes of reading. A longer one has more than one purpose; split it."""
 OUTSIDE = re.compile(r"https?://|mailto:")
 PATHS = re.compile(r"`((?:presence|protocol|tests|benchmarks|loadtest|deploy)/[\w./-]*)`")
 MODULES = re.compile(r"`python\s-m\s((?:presence|benchmarks|loadtest|tests)[\w.]*)([^`]*)`")
@@ -78,6 +80,11 @@ def test_a_broken_link_is_found(link: str) -> None:
 @pytest.mark.parametrize("command", ["serv", "tail --typ offline", "config show|chek"])
 def test_a_wrong_command_is_found(command: str) -> None:
     assert any(map(complaint, commands_in(f"Say `presence {command}`.")))
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_a_page_is_not_too_long(page: str) -> None:
+    assert len((ROOT / "docs" / page).read_text("utf-8").split()) <= MAX_WORDS
 
 
 def test_the_readme_names_every_page() -> None:
