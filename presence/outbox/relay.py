@@ -64,8 +64,7 @@ class RelayCallbacks:
     # notices of other nodes and operators about sessions of this node, each at least once
     notices: Callable[[Sequence[NodeNotice]], None]
     new_node_id: Callable[[], str]  # returns a new id, after this node was fenced
-    # Redis has lost writes, or is perhaps not the server that others here are still connected to, as before
-    # the first answer
+    # Redis has first answered, has lost writes, or is another server now: subscriptions may be with another
     redis_changed: Callable[[], None] = lambda: None
 
 

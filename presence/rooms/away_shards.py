@@ -16,7 +16,7 @@ class AwayShards:
 
     Attributes:
         unread: those that are not even read.
-        unchanged: those whose rooms are not changed; all others are among them.
+        unchanged: those whose rooms are not changed; the unread ones are among them.
         retry_at: monotonic seconds.
     """
 
@@ -24,7 +24,7 @@ class AwayShards:
         self.unread: set[int] = set()
         self.unchanged: set[int] = set()
         self.retry_at = 0.0
-        self._failures = 0  # runs in a row with a call that was not answered; those without any call aside
+        self._failures = 0  # runs with a call that was not answered, since all shards have answered
         self._has_failed = False
 
     def begin_run(self, now: float) -> set[int]:

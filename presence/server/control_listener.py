@@ -4,8 +4,8 @@ Notices only arrive faster this way: they are also in the node's inbox, which th
 few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
 lost is not delivered, and its sender gets an error. Changes of bans, rosters and rooms may be missed, too, so
 the table of bans, and the rosters and rooms that sessions watch, are read again after each subscription.
-It is subscribed once Redis has answered the node's first write, because before nobody can have a message for
-it; and anew when Redis has gone back or is another server: a former primary may keep the connection, and
+It is subscribed once Redis has answered the node's first write: until then nobody can find the node. It is
+subscribed anew when Redis has gone back or is another server: a former primary may keep the connection, and
 nothing that the new one publishes arrives there.
 Under load the channel is read in batches, because a turn costs as much as a dozen deliveries. Questions of
 operators also arrive here; `presence.server.answer_queue` answers them.
