@@ -120,6 +120,7 @@ class RoomProjector(ShardJob):
         for source, words, answer in zip(due, arguments, self._evaluate(calls), strict=True):
             if isinstance(answer, StoreUnavailable):
                 self._away.not_read(source.shard)
+                self._lose(source.shard)
                 continue
             if isinstance(answer, Exception):
                 source.due = self._clock() + self._retry_s()
@@ -157,14 +158,18 @@ class RoomProjector(ShardJob):
                 pacer.note()
                 if isinstance(answer, StoreUnavailable):
                     self._away.not_changed(call.place)
-                    source.failed(call)
+                    self._lose(call.place)
                 elif isinstance(answer, Exception):
-                    source.failed(call)
-                    source.postpone(call, self._clock())
+                    source.refused(call.place, self._clock())
                 else:
                     source.answered(call, unpacked(answer))
         for source in sources:
             source.settle(self._clock())
+
+    def _lose(self, place: int) -> None:
+        """Have no source take a room shard that is away for one that has what was read."""
+        for source in self._sources:
+            source.lost(place)
 
     def _evaluate(self, calls: list[Call]) -> list[Any]:
         answers = self._scripting.evaluate(calls) if calls else []

@@ -346,16 +346,17 @@ class SourceShard:
     def _position(self, entry_id: bytes) -> bytes:
         return entry_id + b" " + self._epoch
 
-    def failed(self, call: Outgoing) -> None:
-        """Note that a room shard has not answered a call, which it may have carried out."""
-        each = self._room_shards[call.place]
+    def lost(self, place: int) -> None:
+        """Note that a room shard does not answer; it may have carried out a call."""
+        each = self._room_shards[place]
         each.chunks.clear()
         each.position = None
         self._failed = True
 
-    def postpone(self, call: Outgoing, now: float) -> None:
-        """Have the next call to a room shard, which has refused one, wait."""
-        each = self._room_shards[call.place]
+    def refused(self, place: int, now: float) -> None:
+        """Note that a room shard has refused a call; the next one waits."""
+        self.lost(place)
+        each = self._room_shards[place]
         each.retry_at = now + jittered(backoff_s(each.failures, RETRY_FIRST_S, RETRY_MAX_S))
         each.failures += 1
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from presence.rooms import script_calls
+from presence.rooms.comparison import order
 from presence.rooms.counters import RoomCounters
 from presence.rooms.script_calls import ITEM, REMOVALS, project_call
 from presence.rooms.source_shard import SourceShard
@@ -479,6 +480,29 @@ def test_9_a_shard_that_fails_holds_up_no_other(world: World, when: str) -> None
     told = [entry.split()[0] for entry in world.entries(there)]
     assert told == ["occupied", *["joined"] * 30, *["left"] * 10]
     assert projector.counters.rebuilds == projector.counters.differences == 0
+
+
+@pytest.mark.parametrize("world", [4], indirect=True)
+def test_9_no_checkpoint_is_made_for_a_shard_that_is_away_for_another_source(world: World) -> None:
+    projector = started(world)
+    room = world.uid_of(1, "room")
+    sources = [world.uid_of(shard, "user") for shard in (0, 2)]
+    for uid in sources:
+        world.put(uid, room)
+    world.run(projector, 7.0)
+
+    def is_of_the_first(call: Any) -> bool:
+        return is_project(call, 1) and call.arguments[0] == 0
+
+    Failing(projector, lambda call: "before" if is_of_the_first(call) else "")
+    for _ in range(150):
+        for uid in sources:
+            world.end(uid)
+            world.put(uid, room)
+        world.run(projector, 0.1)
+        position = world.client.hget(world.keys.room_sources(1), "2").split()[0]
+        checkpoint = world.client.hget(world.keys.rooms_state(2), "cursor")
+        assert order(checkpoint) <= order(position)
 
 
 def test_10_rooms_are_right_after_everything_was_lost(world: World) -> None:
