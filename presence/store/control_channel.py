@@ -132,7 +132,7 @@ class ControlChannel:
                     found = [_next_answer(connection)]
                     read_arrived(connection, found, MAX_MESSAGES_PER_READ)
         except StoreUnavailable:
-            if not found:
+            if not any(map(_is_message, found)):
                 raise
         return [*filter(_is_message, found)]
 

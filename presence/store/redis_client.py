@@ -152,9 +152,10 @@ def open_client(
 
 
 def open_listener(url: str) -> "redis.Redis":
-    """Return a client whose TCP connections use kernel keepalives."""
+    """Return a client whose TCP connections use kernel keepalives. A lost connection is not made again."""
+    once = ConnectOnce()
     if url.startswith("unix:"):
-        return open_client(url)  # the kernel reports the end of the peer
+        return open_client(url, redis_connect_func=once)  # the kernel reports the end of the peer
     idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)  # macOS
     wanted = {
         idle: KEEPALIVE_IDLE_S,
@@ -162,7 +163,7 @@ def open_listener(url: str) -> "redis.Redis":
         getattr(socket, "TCP_KEEPCNT", None): KEEPALIVE_PROBES,
     }
     options = {name: value for name, value in wanted.items() if name is not None}
-    return open_client(url, socket_keepalive=True, socket_keepalive_options=options)
+    return open_client(url, redis_connect_func=once, socket_keepalive=True, socket_keepalive_options=options)
 
 
 @cache

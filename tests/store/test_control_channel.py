@@ -114,3 +114,23 @@ async def test_a_server_that_hangs_is_left_and_a_quiet_one_is_not(
         with pytest.raises(StoreUnavailable):
             await call(channel.next)
         channel.close()
+
+
+@pytest.mark.timeout(20)
+def test_a_channel_that_was_closed_meanwhile_asks_over_no_new_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py reconnects before it sends, and a connection that is subscribed to nothing answers, too."""
+    monkeypatch.setattr(control_channel, "PING_INTERVAL_S", 0.05)
+    channel = ControlChannel(server.url, KEYS)
+    channel.subscribe("a")
+    send = channel._connection.send_command
+
+    def closed_before(*words: str, **options: object) -> None:
+        if words[0] == "PING":
+            channel.close()
+        send(*words, **options)
+
+    channel._connection.send_command = closed_before
+    with pytest.raises(StoreUnavailable):
+        channel.next()
