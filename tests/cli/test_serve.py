@@ -47,7 +47,7 @@ def test_a_failure_of_the_server_is_logged(
         raise RuntimeError("out of order")
 
     serve_with(run)
-    assert main(["serve", "--no-admin", "--redis", "redis://h", "--log-format", "json"]) == 1
+    assert main(["serve", "--no-admin", "--port", "0", "--redis", "redis://h", "--log-format", "json"]) == 1
     entry = json.loads(capfd.readouterr().err)
     assert entry["event"] == "server failed"
     assert "RuntimeError: out of order" in entry["exception"]
