@@ -39,7 +39,7 @@ def host_name(host: str) -> str:
 def names(name: str, values: Iterable[str]) -> list[str]:
     """Return uids or rooms as a list; a single string would be taken for its letters."""
     if isinstance(values, str | bytes):
-        raise TypeError(f'{name} must be several, as in ["bob"], not one string')
+        raise TypeError(f"{name} must be a list, as in [{values!r}], not one string")
     return list(values)
 
 
