@@ -42,6 +42,14 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    log_plainly()
+
+
+def log_plainly() -> None:
+    """Log as structlog does by default, but without drawing tracebacks, which takes longer than many tests."""
+    structlog.reset_defaults()
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
 
 
 def import_test_modules(arguments: list[str], worker: int, workers: int) -> None:
@@ -99,7 +107,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("presence.config.loader.SYSTEM_FILE", Path("/nonexistent"))
     level = logging.root.level
     yield
-    structlog.reset_defaults()
+    log_plainly()
     logging.root.setLevel(level)
     for handler in [h for h in logging.root.handlers if type(h).__module__ == "presence.common.logs"]:
         logging.root.removeHandler(handler)

@@ -120,9 +120,10 @@ def argument_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = Parser(prog="presence", description="A TCP presence server: tracks which users are online.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, about in COMMANDS.items():
-        command = commands.add_parser(name, help=about)
-        if [*words[:1]] == [name]:
+    named = [name for name in COMMANDS if [*words[:1]] == [name]]
+    for name in named or COMMANDS:  # to make all takes longer than to run some
+        command = commands.add_parser(name, help=COMMANDS[name])
+        if named:
             _module(name).add_arguments(command)
     return parser
 

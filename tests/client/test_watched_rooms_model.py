@@ -4,20 +4,15 @@ The server tells each connection differences from what it has told before, as `p
 time out and are cancelled, rooms may be forbidden, and some servers have none.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from presence import protocol
 from presence.client import RoomChanged, RoomState, State
@@ -244,20 +239,23 @@ Method = Callable[..., Any]
     [
         ("request_abandoned", lambda _: lambda self, id: self._requested.pop(id, None) and None),  # no undo
         ("batches", lambda _: lambda _: iter(())),  # nothing is restored
+        (None, None),
     ],
 )
 def test_a_planted_fault_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, method: str, plant: Callable[[Method], Method]
+    monkeypatch: pytest.MonkeyPatch, method: str | None, plant: Callable[[Method], Method] | None
 ) -> None:
-    monkeypatch.setattr(WatchedRooms, method, plant(getattr(WatchedRooms, method)))
-    enough = settings(
-        max_examples=300,
-        stateful_step_count=50,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    with pytest.raises((AssertionError, ExceptionGroup, KeyError)):
-        run_state_machine_as_test(WatchingRooms, settings=enough)
+    """By one story that has what these faults need: chance takes long to find the second."""
+    if method and plant:
+        monkeypatch.setattr(WatchedRooms, method, plant(getattr(WatchedRooms, method)))
+    with pytest.raises(AssertionError) if method else contextlib.nullcontext():
+        model = WatchingRooms()
+        model.program_watches([*ROOMS[:2]], 5.0)
+        model.server_reads(1, busy=False, cut=False)
+        model.network_delivers(1)
+        model.connection_moves(1)
+        model.member_comes_or_goes(ROOMS[0], UIDS[0])
+        model.program_watches([*ROOMS[2:]], 5.0)
+        model.program_cancels()
+        model.teardown()
+        model.the_program_was_told_what_the_client_knows()
