@@ -20,9 +20,10 @@ from presence.store.embedded import EmbeddedRedis, embedded_redis
 SYSTEM = Path(__file__).parent / "system"
 WORKERS = 3  # of the fast tier: some of its tests wait, and each worker collects all of them
 
-settings.register_profile("fast", max_examples=30, derandomize=True, deadline=None)
+# Tests that need more or fewer examples take a multiple of the profile's.
+settings.register_profile("fast", max_examples=15, derandomize=True, deadline=None)
 settings.register_profile("system", max_examples=150, deadline=None, print_blob=True)
-settings.load_profile("fast")
+settings.load_profile(os.environ.get("TESTS_EXAMPLES", "fast"))  # .ci/nightly takes "system"
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -46,7 +47,7 @@ def pytest_configure() -> None:
 
 
 def log_plainly() -> None:
-    """Log as structlog does by default, but without drawing tracebacks, which takes longer than many tests."""
+    """Log as structlog does by default, but draw no tracebacks: that takes longer than many tests."""
     structlog.reset_defaults()
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])

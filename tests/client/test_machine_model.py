@@ -170,6 +170,8 @@ class WithTokens(AnythingHappens):
 
 
 TestAnythingHappens = AnythingHappens.TestCase
-TestAnythingHappens.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestAnythingHappens.settings = settings(
+    max_examples=2 * settings().max_examples, stateful_step_count=60, deadline=None
+)
 TestWithTokens = WithTokens.TestCase
 TestWithTokens.settings = TestAnythingHappens.settings

@@ -229,7 +229,9 @@ class WatchingRooms(RuleBasedStateMachine):
 
 
 TestWatchingRooms = WatchingRooms.TestCase
-TestWatchingRooms.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestWatchingRooms.settings = settings(
+    max_examples=2 * settings().max_examples, stateful_step_count=40, deadline=None
+)
 
 Method = Callable[..., Any]
 

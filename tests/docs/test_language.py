@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ def name_of(node: Any) -> str:
     """Return the last part of a name, or of the name of what is called."""
     node = getattr(node, "func", node)
     return getattr(node, "attr", "") or getattr(node, "id", "")
+
+
+@cache
+def assignments(module: ast.Module) -> list[ast.AST]:
+    return [node for node in ast.walk(module) if hasattr(node, "targets") or hasattr(node, "target")]
 
 
 class Program:
@@ -42,7 +48,7 @@ class Program:
 
     def values(self, event: ast.Name | ast.Attribute) -> Iterator[Any]:
         """Yield what is assigned to a name or attribute in its module, or passed for it to its class."""
-        for node in ast.walk(self.above(event, ast.Module)):
+        for node in assignments(self.above(event, ast.Module)):
             for target in getattr(node, "targets", [getattr(node, "target", None)]):
                 if type(target) is type(event) and name_of(target) == name_of(event):
                     yield getattr(node, "value", None)

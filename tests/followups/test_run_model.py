@@ -51,7 +51,11 @@ class Model:
         self.waiting = {uid: (event, left_ms - STEP_MS) for uid, (event, left_ms) in self.waiting.items()}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * settings().max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(STEPS)
 def test_the_script_delivers_what_the_model_does(
     client: Redis, url: str, steps: list[tuple[str, Any]]

@@ -120,7 +120,7 @@ COMMANDS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=7 * settings().max_examples, deadline=None)
 @given(st.lists(COMMANDS, max_size=60))
 def test_changes_of_a_user_reach_redis_in_order_and_once(commands: list[tuple[Any, ...]]) -> None:
     model = Model()

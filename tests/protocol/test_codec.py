@@ -175,7 +175,7 @@ BIG = st.integers(-5, 2**65)
 ODDER = ODD | st.sampled_from(["online", "offline", "5-0", 7, "\ud800", {}, [], [{}]])
 
 
-@settings(max_examples=150)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.fixed_dictionaries(
         {"status": ODD | st.sampled_from(["online", "offline", "\ud800"])},
@@ -189,7 +189,7 @@ def test_what_counts_as_plain_obeys_the_protocol(state: dict[str, Any]) -> None:
         encode(ok(None, presence={"ann": state}))
 
 
-@settings(max_examples=150)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.tuples(
         st.sampled_from(["online", "offline", "asleep", "\ud800"]),

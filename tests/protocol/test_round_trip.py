@@ -99,13 +99,13 @@ UNKNOWN = st.builds(
 ANY = st.one_of(*PACKETS.values(), UNKNOWN)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=5 * settings().max_examples, deadline=None)
 @given(ANY)
 def test_decode_returns_what_encode_accepted(packet: Packet) -> None:
     assert exact(decode(encode(packet)[4:])) == exact(packet)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(st.lists(ANY, max_size=6), st.integers(1, 64))
 def test_a_stream_in_pieces_yields_every_packet(packets: list[Packet], piece_bytes: int) -> None:
     stream = b"".join(map(encode, packets))

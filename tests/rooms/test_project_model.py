@@ -124,7 +124,7 @@ class History:
         return sum(getattr(projector.counters, name) for projector in self._all)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.integers(1, 3), st.lists(_plain, min_size=10, max_size=60))
 def test_each_event_changes_rooms_once_whatever_becomes_of_calls(shards: int, steps: list[Step]) -> None:
     history = History(shards)
@@ -137,7 +137,7 @@ def test_each_event_changes_rooms_once_whatever_becomes_of_calls(shards: int, st
             assert history.deployment.told_of(uid) == sorted(told, key=lambda each: each[1])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.integers(1, 3), st.lists(st.one_of(_plain, _plain, _losses), min_size=10, max_size=60))
 def test_rooms_are_right_again_after_any_shard_has_lost_data(shards: int, steps: list[Step]) -> None:
     history = History(shards)

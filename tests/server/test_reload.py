@@ -97,7 +97,7 @@ def test_a_dead_disk_below_the_settings_file_delays_neither_clients_nor_the_stop
 SLOW = HANGS.replace("time.sleep(60)", "time.sleep(0.5)")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_settings_that_change_while_they_are_reread_are_read_again(
     redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
@@ -114,7 +114,7 @@ def test_settings_that_change_while_they_are_reread_are_read_again(
 FAILS = HANGS.replace("time.sleep(60)", 'raise LookupError("a mistake")')
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1])
 def test_a_mistake_while_settings_are_reread_is_logged_once(
     redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

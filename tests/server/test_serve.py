@@ -83,8 +83,7 @@ def test_other_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) ->
     assert "3" in output
 
 
-@pytest.mark.parametrize("key", ["presence:meta", "presence:{1}:meta"])
-@pytest.mark.parametrize("version", ["1", "3"])
+@pytest.mark.parametrize(("key", "version"), [("presence:meta", "1"), ("presence:{1}:meta", "3")])
 def test_data_of_another_version_refuses_to_start(
     redis_server: EmbeddedRedis, key: str, version: str
 ) -> None:

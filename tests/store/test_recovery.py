@@ -151,7 +151,11 @@ class Faults:
                 self.server.client.restore(key, 0, value)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * settings().max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(COMMANDS, max_size=40), st.sampled_from([4, 1000]))
 def test_every_sequence_of_faults_ends_in_convergence_and_alternation(
     server: Server, room: None, commands: list[tuple[object, ...]], max_items: int

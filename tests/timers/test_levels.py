@@ -101,7 +101,9 @@ class LevelsAgainstList(RuleBasedStateMachine):
         assert not self.model
 
 
-LevelsAgainstList.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+LevelsAgainstList.TestCase.settings = settings(
+    max_examples=2 * settings().max_examples, stateful_step_count=30, deadline=None
+)
 TestLevelsAgainstList = LevelsAgainstList.TestCase
 
 
