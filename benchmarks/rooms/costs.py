@@ -12,8 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.rooms.load import RoomLoad, stored_members
+from benchmarks.rooms.load import RoomLoad
 from benchmarks.rooms.projectors import ProjectorProcess
+from loadtest.room_members import stored_members
 from loadtest.servers import LocalRedis, wait_for
 from loadtest.usage import redis_cpu_seconds
 from presence.store.keys import Keys
@@ -183,5 +184,5 @@ def measure_way(server: str, python: str, way: Movement, users: int, shards: int
 
 
 def _differing(client: Any, load: RoomLoad) -> int:
-    wanted, found = load.expected(), stored_members(client, load.keys)
+    wanted, found = load.expected(), stored_members(lambda _key: client, load.keys)
     return sum(wanted.get(room) != found.get(room) for room in {*wanted, *found})

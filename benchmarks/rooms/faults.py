@@ -19,11 +19,11 @@ import trio
 
 from benchmarks.inprocess_node import InProcessNode
 from benchmarks.rooms.costs import LOBBY, PREFIX, game_name, uid
-from benchmarks.rooms.load import Members, stored_members
 from benchmarks.rooms.projectors import ProjectorProcess
 from benchmarks.rooms.stream_judge import judge_streams
 from loadtest.outcome import markdown
 from loadtest.redis_sentinel import SentinelSetup
+from loadtest.room_members import Members, stored_members
 from loadtest.servers import LocalRedis
 from presence import protocol
 from presence.core.registry import Session
@@ -145,7 +145,7 @@ async def _play(
     def wrong_users() -> int | None:
         before = time.monotonic() - LAG_S
         try:
-            return crowd.wrong(stored_members(client(), keys), before)
+            return crowd.wrong(stored_members(lambda _key: client(), keys), before)
         except (RedisError, LookupError):
             return None
 
@@ -185,7 +185,7 @@ def _differences(client: Any, keys: Keys, crowd: RoomGoers) -> int:
     for user, rooms in crowd.rooms.items():
         for room in rooms:
             wanted.setdefault(room, set()).add(user)
-    found = stored_members(client, keys)
+    found = stored_members(lambda _key: client, keys)
     return sum(wanted.get(room, set()) != {*found.get(room, ())} for room in {*wanted, *found})
 
 

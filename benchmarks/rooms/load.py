@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from loadtest.room_members import INVISIBLE, LETTERS, Members
 from presence.core.changes import Change, Op
 from presence.core.profiles import Profile
 from presence.outbox.replies import ReplyStatus
@@ -18,11 +19,9 @@ NODE: Final = "bench"
 IDLE_TIMEOUT_MS: Final = 30_000
 STREAM_MAXLEN: Final = 10_000_000  # nothing is trimmed while it is counted
 SEEN_RETENTION_MS: Final = 7 * 86_400_000
-LETTERS: Final = {"online": "-", "away": "a", "busy": "b", "dnd": "d", "invisible": "i"}
 MARKS: Final[tuple[Status, ...]] = ("online", "away", "busy", "dnd")
 
 Shown = tuple[Status, tuple[str, ...]]
-Members = dict[str, dict[str, str]]  # room to its members: uid to the letter of the status
 
 
 class RoomLoad:
@@ -132,27 +131,8 @@ class RoomLoad:
         found: Members = {}
         for uid, (status, rooms) in self.shown.items():
             for room in rooms:
-                found.setdefault(room, {})[uid] = LETTERS[status]
+                found.setdefault(room, {})[uid] = LETTERS.get(status, INVISIBLE)
         return found
-
-
-def stored_members(client: Any, keys: Keys) -> Members:
-    """Return the members of all rooms in Redis."""
-    found: Members = {}
-    for shard in range(keys.shards):
-        rooms = [room.decode() for room, _ in client.zscan_iter(keys.room_sizes(shard), count=1000)]
-        for first in range(0, len(rooms), 1000):
-            pipe = client.pipeline(transaction=False)
-            some = rooms[first : first + 1000]
-            for room in some:
-                pipe.hgetall(keys.room(room))
-            for room, fields in zip(some, pipe.execute(), strict=True):
-                found[room] = {
-                    uid.decode(): value.decode()[-1]
-                    for uid, value in fields.items()
-                    if not uid.startswith(b" ")
-                }
-    return found
 
 
 def _name_of(prefix: str, shard: int, keys: Keys) -> str:

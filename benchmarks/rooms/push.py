@@ -22,11 +22,11 @@ from typing import Any, Final
 
 from benchmarks.loop_processes import LoopProcesses, shares_of, sources_of
 from benchmarks.rooms.costs import LOBBY, PREFIX
-from benchmarks.rooms.load import stored_members
 from benchmarks.rooms.push_lags import PushLags, count_deliveries, member_deliveries
 from benchmarks.rooms.visitors import VisitorLog, VisitorLoop, VisitorStatus
 from loadtest import usage
 from loadtest.outcome import markdown, percentile, print_progress
+from loadtest.room_members import stored_members
 from loadtest.servers import LocalRedis, PresenceServer, wait_for
 from presence.loadtest.server_address import raise_file_limit
 from presence.store.keys import Keys
@@ -184,7 +184,7 @@ class PushRun:
 
     def finish(self, shards: int) -> list[str]:
         """Return what is wrong in the end: members in Redis, connections, the server's log."""
-        stored = stored_members(self._redis.client, Keys(PREFIX, shards))
+        stored = stored_members(lambda _key: self._redis.client, Keys(PREFIX, shards))
         truth = self._crowd.members()
         wrong = [room for room in {*stored, *truth} if {*stored.get(room, ())} != truth.get(room, set())]
         found = [f"{len(wrong):,} rooms in Redis are not what clients did"] if wrong else []

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.rooms.__main__ import parse
 from benchmarks.rooms.costs import WAYS
-from benchmarks.rooms.load import RoomLoad, stored_members
+from benchmarks.rooms.load import RoomLoad
 from benchmarks.rooms.stream_judge import judge_stream
+from loadtest.room_members import stored_members
 from presence.rooms.projector import RoomProjector
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
@@ -40,7 +41,7 @@ def project(server: EmbeddedRedis, load: RoomLoad) -> Any:
             projector.run_once()
             now[0] += 0.2
             if load.is_caught_up(client):
-                return projector.counters, stored_members(client, load.keys)
+                return projector.counters, stored_members(lambda _key: client, load.keys)
     raise AssertionError("the projector has not caught up")
 
 

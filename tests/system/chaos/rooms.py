@@ -13,20 +13,15 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from loadtest.checker import Broken
-from presence.store.keys import Keys
-from presence.store.records import online_state
 
 STOP_TIMEOUT_S: Final = 10.0
 START_S: Final = 1.0  # after which a projector that finds no Redis has ended
 START_TIMEOUT_S: Final = 30.0
 ROOM_FLAGS: Final = ("--rooms", "open", "--room-events", "all")
-LETTERS: Final = {"online": "-", "away": "a", "busy": "b", "dnd": "d"}
-
-Members = dict[str, dict[str, str]]  # by room: the letter of each member
 
 
 class RoomEntry(NamedTuple):
@@ -102,33 +97,6 @@ def room_entry(raw: Any, written_at: float) -> RoomEntry:
     texts = {name.decode(): value.decode() for name, value in fields.items()}
     kind, room, uid = (texts[name] for name in ("type", "room", "uid"))
     return RoomEntry(kind, room, uid, int(texts["count"]), texts["reason"], entry_id.decode(), written_at)
-
-
-def stored_members(client_of: Callable[[str], Any], keys: Keys) -> Members:
-    """Return the members of all rooms, as Redis has them."""
-    members: Members = {}
-    for shard in range(keys.shards):
-        sizes = keys.room_sizes(shard)
-        for room in client_of(sizes).zrange(sizes, 0, -1):
-            key = keys.room_prefix(shard) + room.decode()
-            found = client_of(key).hgetall(key)
-            members[room.decode()] = {
-                uid.decode(): value[-1:].decode() for uid, value in found.items() if uid[:1] != b" "
-            }
-    return members
-
-
-def recorded_members(client_of: Callable[[str], Any], keys: Keys) -> Members:
-    """Return the members of all rooms, by the records of users."""
-    members: Members = {}
-    for key in map(keys.online, range(keys.shards)):
-        for uid, text in client_of(key).hgetall(key).items():
-            state = online_state(text)
-            assert state is not None
-            letter = "i" if "invisible" in state else LETTERS[state["status"]]
-            for room in state.get("rooms", ()):
-                members.setdefault(room, {})[uid.decode()] = letter
-    return members
 
 
 class ProjectorProcess:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from loadtest.outcome import print_progress
+from loadtest.room_members import differences, recorded_members, stored_members
 from loadtest.servers import wait_for
 from loadtest.stream_events import StreamEvent
 from loadtest.unguarded import GUARDS
@@ -31,13 +32,7 @@ from tests.system.chaos.misreports import LATE_S, MISREPORTS, Misreporter
 from tests.system.chaos.nodes import ChaosNode, Clustered, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, MIN_ACTING_S, ChaosFault, Place, Storm
 from tests.system.chaos.report import SETTLE_TIMEOUT_S, ChaosResult, Options, measure
-from tests.system.chaos.rooms import (
-    ROOM_FLAGS,
-    ProjectorProcess,
-    recorded_members,
-    stored_members,
-    told_after,
-)
+from tests.system.chaos.rooms import ROOM_FLAGS, ProjectorProcess, told_after
 from tests.system.chaos.truth import DeviceLogin, Trouble, UserBan
 
 JUDGE_INTERVAL_S = 1.0  # between two looks of the judge
@@ -289,11 +284,7 @@ class ChaosRun:
         # Users still come back in a calm, and the judge is late on purpose.
         untaken = self._collector.untaken_of_rooms()
         occupied, told = told_after(self._judge.rooms.snapshot(), untaken)
-        different: list[object] = [
-            (room, stored.get(room), recorded.get(room))
-            for room in sorted({*stored, *recorded})
-            if stored.get(room) != recorded.get(room)
-        ]
+        different: list[object] = sorted(differences(stored, recorded), key=str)
         different += [
             (room, told.get(room), stored.get(room))
             for room in sorted({*stored, *told, *occupied})

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from loadtest.room_members import MemberDifference, differences, recorded_members, stored_members
 from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.reader import PresenceReader
@@ -24,7 +25,7 @@ from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from tests.support.line import Line
 from tests.support.redis_cluster import Cluster
-from tests.system.chaos.rooms import RoomEntries, recorded_members, room_entry, stored_members
+from tests.system.chaos.rooms import RoomEntries, room_entry
 from tests.system.watching.room_crowd import Crowd
 from tests.system.watching.test_watched_rooms import Watcher
 
@@ -95,15 +96,10 @@ def client_of(cluster: Cluster) -> Callable[[str], Any]:
     return lambda key: cluster.primary_of(key).client
 
 
-def differences(cluster: Cluster) -> list[object]:
-    """Return the rooms whose members are not those of the records."""
+def differing_members(cluster: Cluster) -> set[MemberDifference]:
+    """Return the members of rooms that are not those of the records."""
     stored, recorded = (each(client_of(cluster), KEYS) for each in (stored_members, recorded_members))
-    rooms = sorted({*stored, *recorded})
-    return [
-        (each, stored.get(each), recorded.get(each))
-        for each in rooms
-        if stored.get(each) != recorded.get(each)
-    ]
+    return differences(stored, recorded)
 
 
 def entries_broken(cluster: Cluster) -> list[object]:
@@ -165,7 +161,7 @@ async def run(cluster: Cluster, change: Callable[[Cluster], None]) -> PresenceSe
             changed_s = time.monotonic() - began
             await crowd.settle()
             began = time.monotonic()
-            while wrong := [*crowd.wrong(), *await trio.to_thread.run_sync(differences, cluster)]:
+            while wrong := [*crowd.wrong(), *await trio.to_thread.run_sync(differing_members, cluster)]:
                 assert time.monotonic() - began < RIGHT_S, (wrong[:2], crowd.expected())
                 await trio.sleep(0.1)
             print(
