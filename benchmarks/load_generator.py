@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.progress import Bar
+from loadtest.websocket_client import BINARY, BINARY_REQUEST, REQUEST, TEXT, behind_answer, message, messages
 from presence import protocol
 
 MIN_SLEEP_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
@@ -111,47 +112,32 @@ MQTT = Dialect(_mqtt_login, _mqtt_welcome, {ANSWERED: b"\xc0\x00"}, b"\xd0\x00",
 NATS = Dialect(_nats_login, _nats_welcome, {ANSWERED: b"PING\r\n"}, b"PONG\r\n")
 
 
-# WebSocket: the client's mask is 0, which costs the server as much as any other. The request and the login go
-# out together, and the answer to the request is passed over.
-_REQUEST = (
-    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-)
-_BINARY, _TEXT = 0x82, 0x81
-
-
-def _message(first: int, payload: bytes) -> bytes:
-    """Return a small message of a client; `first`: opcode and final bit."""
-    return bytes([first, 0x80 | len(payload)]) + bytes(4) + payload
-
-
-def _first_message(data: bytes) -> bytes:
-    """Return the first message behind the answer to the request, b"" while it is incomplete."""
-    head, _, rest = data.partition(b"\r\n\r\n")
-    if head and not head.startswith(b"HTTP/1.1 101 "):
-        raise ConnectionRefusedError(repr(data))
-    return rest[2:] if len(rest) > 2 and len(rest) == 2 + rest[1] else b""
+def _answers(data: bytes) -> bytes:
+    """Return what is in the messages behind the answer to the request, b"" while they are incomplete."""
+    return messages(behind_answer(data) or b"")[0]
 
 
 def _websocket_login(uid: str) -> bytes:
-    return _REQUEST + b"Sec-WebSocket-Protocol: presence.v1\r\n\r\n" + _message(_BINARY, _presence_login(uid))
+    return BINARY_REQUEST + message(BINARY, _presence_login(uid))
 
 
 def _json_login(uid: str) -> bytes:
-    return _REQUEST + b"\r\n" + _message(_TEXT, f'[1,1,{{"uid":"{uid}"}}]'.encode())
+    return REQUEST + b"\r\n" + message(TEXT, f'[1,1,{{"uid":"{uid}"}}]'.encode())
 
 
 WEBSOCKET = Dialect(
     _websocket_login,
-    lambda data: _presence_ok(_first_message(data)),
-    {kind: _message(_BINARY, frame) for kind, frame in PRESENCE.keepalives.items()},
+    lambda data: _presence_ok(_answers(data)),
+    {kind: message(BINARY, frame) for kind, frame in PRESENCE.keepalives.items()},
     PRESENCE.answer,  # a message may have several
+    logout=message(BINARY, PRESENCE.logout),
+    is_logout_answered=lambda data: _presence_ok(messages(data)[0]),
 )
 JSON = Dialect(
     _json_login,
-    lambda data: _first_message(data).startswith(b"[64,1,"),
-    {UNANSWERED: _message(_TEXT, b"[3]"), ANSWERED: _message(_TEXT, b"[3,7]")},
-    bytes([_TEXT, len(b"[64,7]")]) + b"[64,7]",
+    lambda data: _answers(data).startswith(b"[64,1,"),
+    {UNANSWERED: message(TEXT, b"[3]"), ANSWERED: message(TEXT, b"[3,7]")},
+    bytes([TEXT, len(b"[64,7]")]) + b"[64,7]",
 )
 
 DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS, "websocket": WEBSOCKET, "json": JSON}

@@ -81,16 +81,26 @@ class VisitGenerator:
     Args:
         first: number of the first visitor.
         users: how many there are, who come in turn; 0: each comes once.
+        prefix: of their uids.
     """
 
-    def __init__(self, address: tuple[str, int], dialect: Dialect, first: int = 0, users: int = 0) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        dialect: Dialect,
+        first: int = 0,
+        users: int = 0,
+        prefix: str = "visitor-",
+    ) -> None:
         self._address = address
+        self._prefix = prefix
         self._dialect = dialect
         self._users = users or sys.maxsize
         self._sources = [*islice(source_addresses(address[0], SOURCES), SOURCES)]
         self._number = first  # of the next visitor
         self._epoll = select.epoll()
-        self._begun: dict[int, tuple[socket.socket, float]] = {}  # by descriptor, until the login is answered
+        # By descriptor, until the login is answered: the socket, when it began, and the answer so far
+        self._begun: dict[int, tuple[socket.socket, float, bytes]] = {}
         self._leaving: dict[int, socket.socket] = {}  # until the logout is answered
         self._staying: deque[tuple[float, socket.socket]] = deque()  # by the time of the logout
         self._lost: set[int] = set()  # of these, the descriptors of those that the server has closed
@@ -132,11 +142,11 @@ class VisitGenerator:
                 sock.bind((source, 0))
             sock.connect(self._address)
             sock.setblocking(False)
-            sock.send(self._dialect.login(f"visitor-{self._number % self._users}"))
+            sock.send(self._dialect.login(f"{self._prefix}{self._number % self._users}"))
         except OSError:
             sock.close()
             raise
-        self._begun[sock.fileno()] = (sock, begun)
+        self._begun[sock.fileno()] = (sock, begun, b"")
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _log_out(self, sock: socket.socket) -> None:
@@ -173,11 +183,12 @@ class VisitGenerator:
         sock.close()
 
     def _handle_login_answer(self, fd: int) -> None:
-        sock, begun = self._begun[fd]
+        sock, begun, received = self._begun[fd]
         try:
-            if not self._dialect.is_login_answered(answer := sock.recv(4096)):
-                if not answer:
-                    raise ConnectionResetError
+            if not (more := sock.recv(4096)):
+                raise ConnectionResetError
+            if not self._dialect.is_login_answered(answer := received + more):
+                self._begun[fd] = (sock, begun, answer)
                 return
         except OSError:  # refused, or closed
             del self._begun[fd]

@@ -273,6 +273,12 @@ class LoopClient:
         if not data:
             self.handle_disconnect(self._goodbye, now)
             return
+        self.handle_data(data, now)
+        if self._tls is not None and self._tls.pending():
+            self.read()
+
+    def handle_data(self, data: bytes, now: float) -> None:
+        """Handle all packets that are complete with these bytes."""
         unread, fd, start = self._unread + data if self._unread else data, self.fd, 0
         while len(unread) - start >= HEADER_BYTES:
             body = start + HEADER_BYTES
@@ -284,8 +290,6 @@ class LoopClient:
                 return
             start = end
         self._unread = unread[start:]
-        if self._tls is not None and self._tls.pending():
-            self.read()
 
     def handle_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         self.loop.endings[payload["code"] if payload else 0] += 1
