@@ -1,7 +1,8 @@
 """One device: a connection, a session, keepalives sent when they are due, and its misadventures.
 
 It reports everything that it does to the judge; nothing here decides what the server should make of it.
-A subclass adds requests of its own in `on_online` and `on_push`; its users name it as their `device_class`.
+A subclass adds keys to the login in `login_keys`, and requests of its own in `on_online` and `on_push`; its
+users name it as their `device_class`.
 """
 
 import itertools
@@ -165,7 +166,9 @@ class LoadDevice(LoopClient):
 
     def on_connected(self) -> None:
         wish = self._run.idle_timeout_wish
-        login = protocol.login(self.uid, id=LOGIN_ID, idle_timeout=wish, token=self._token or None)
+        login = protocol.login(
+            self.uid, id=LOGIN_ID, idle_timeout=wish, token=self._token or None, **self.login_keys()
+        )
         frame = protocol.encode(login)
         started = time.monotonic()
         self.send(frame)
@@ -342,6 +345,10 @@ class LoadDevice(LoopClient):
     def peers(self) -> Sequence[str]:
         """The uids of devices that have been online."""
         return self._run.peers
+
+    def login_keys(self) -> Mapping[str, Any]:
+        """Return more arguments of `presence.protocol.login`, for the next login; a hook for subclasses."""
+        return EMPTY_PAYLOAD
 
     def on_online(self) -> None:
         """The login was granted; a hook for subclasses."""
