@@ -3,19 +3,27 @@
 One server with ``--workers`` workers and tokens, and meanwhile, all the time:
 
 - visitors, who log in with a token, log out half a second later, and return: ``--rate`` per second until
-  there were ``--visits``;
+  there were ``--visits``; 3 % of them over WebSocket;
 - a crowd of ``--crowd`` devices (locust, mixed scenario, T = 3 s): they send keepalives and messages, fall
-  silent, lose their connection, log out; each time that they come online they watch others, renew their
-  token and show a status;
+  silent, lose their connection, log out; each time that they come online they go to rooms, watch rooms and
+  others, renew their token and show a status. Every second one watches the roster of its user as well, every
+  third takes its pushes in batches, every fifth is quiet, every eleventh speaks WebSocket. All but one of the
+  rooms have other names every 10 s;
+- a backend that puts and changes the rosters of the crowd;
 - consumer groups that are made, read for a few seconds and are removed;
 - restarts of Redis, with its data, each ``--restart-every`` seconds.
 
 What is judged: every event of the crowd against what its device did; every event of all, which must
-alternate for each user; as many online and offline events of visitors as logins were granted. Each 10 s
-memory, descriptors, threads, the tables of the server and the data of Redis are sampled. A line is fitted to
-each figure after the warm-up (the first ``--warm-up`` of the time); one that surely grows, by more than 1 %,
-is a broken promise. Of latencies the last quarter is compared with the first one after the warm-up. A figure
-with too few samples fails the run; ``--events-only`` leaves figures unjudged, for a run that is too short.
+alternate for each user; as many online and offline events of visitors as logins were granted. Members of
+rooms in Redis must be those of the records, without the help of the server's own comparison; when all have
+left, nothing of rooms may be left. Rosters must be as they were put. Each kind of client must have done, and
+been sent, what it is there for.
+
+Each 10 s memory, descriptors, threads, the tables of the server and the data of Redis are sampled. A line is
+fitted to each figure after the warm-up (the first ``--warm-up`` of the time); one that surely grows, by more
+than 1 %, is a broken promise. Of latencies the last quarter is compared with the first one after the warm-up.
+A figure with too few samples fails the run, as does one of rooms, rosters, quiet clients and WebSocket that
+was 0 all the time. ``--events-only`` leaves growth unjudged, for a run that is too short.
 
 Ten million visits at 2,200 per second take 80 minutes. Results go to ``--out DIR`` as ``soak.md``,
 ``soak.json`` and ``soak.png``, all samples as ``samples.json``; the exit status is 1 if a promise was broken.
@@ -37,7 +45,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks import plots
-from benchmarks.soak.load import Subscribers, Visitors
+from benchmarks.soak import kinds
+from benchmarks.soak.load import RosterKeeper, Subscribers, Visitors
 from benchmarks.soak.trend import BLOCKS, trend
 from benchmarks.soak.watch import (
     DATA,
@@ -45,20 +54,26 @@ from benchmarks.soak.watch import (
     GAUGES,
     MEMORY,
     PROCESS_FIGURES,
+    ROOM_CHANGES,
+    ROOM_DIFFERENCES,
     THREADS,
+    USED,
     EventJudge,
     Samples,
     is_table,
+    lasting_differences,
+    rooms_left,
     sample,
+    scrape,
 )
 from benchmarks.visits import VisitReport
 from loadtest import usage
 from loadtest.arguments import above_0, from_1, share
-from loadtest.outcome import failed_checks, markdown, print_progress, print_verdict
-from loadtest.processes import LocustFailed, LocustRun, exit_on_sigterm
+from loadtest.outcome import BrokenPromises, failed_checks, markdown, print_progress, print_verdict
+from loadtest.processes import LocustFailed, LocustReport, LocustRow, LocustRun, exit_on_sigterm
 from loadtest.redis_contents import Data
 from loadtest.scenario_report import ScenarioReport
-from loadtest.servers import PresenceServer, wait_for
+from loadtest.servers import PresenceServer, free_port, wait_for
 from presence.auth.token_signer import key_set, make_key
 from presence.loadtest.server_address import raise_file_limit
 from presence.store.redis_client import RedisError
@@ -68,7 +83,7 @@ GRACE_S = 1.0
 TICK_S = 1.0
 SLACK_S = 10.0  # for a restart of Redis, which delays events by seconds
 ACTION_EVERY_S = 3.0
-STREAM_MAXLEN = 200_000  # full within the warm-up
+STREAM_MAXLEN = 100_000  # of users 20 s; of rooms 6 min, so it is full within the warm-up, too
 SAMPLE_INTERVAL_S = 10.0
 LEAST_SAMPLES = 40
 STRETCH_S = 60.0  # of visits at most, with a login p99 for each,
@@ -78,13 +93,17 @@ CROWD = Path(__file__).with_name("locust_crowd.py")
 CROWD_USERS = 500  # devices of one locust user
 STRETCH_TIMEOUT_S = 60.0  # beyond its length: then its process was stopped
 MAX_FAILED_LOOKS = 0.5  # of all; with fewer figures nothing can be said to stay the same
+CROWD_START_S = 30.0  # of locust, at most, until a device is online: a busy machine takes its time
+CROWD_LEAD_S = 5.0  # from the start of the crowd until the first visit, usually
 CROWD_END_S = 5.0  # by so much the crowd may end before its time
 STRETCH_END_S = 1.0  # until the last visitors of a stretch have left
 LAST_EVENTS_S = 20.0
 SLOWER = 2.0  # a p99 at the end above so many times that of the beginning is a broken promise,
 LEAST_SLOWER_MS = 50.0  # unless the difference is below this
 TOO_FEW = "too few samples to say whether it grows"
-LATENCIES = ("login", "detection", "event read")
+LATENCIES = ("login", "WebSocket login", "detection", "event read")
+WEBSOCKET_SHARE = 0.03  # of the visits
+MAX_LISTED_MEMBERS = 50  # so the lobby is pushed as a count, the other rooms with their members
 LOOK_ERRORS = (OSError, HTTPException, ValueError, RedisError, psutil.Error)  # one look fails, others may not
 
 
@@ -95,7 +114,9 @@ class Soak:
         samples: all figures over time.
         visits: begun; a server at its limits refuses some.
         granted, finished: of these, and ended as they should.
+        visits_over_websocket: granted, of these.
         restarts: of Redis.
+        rooms: members of rooms in Redis that are not those of the records.
         looks, failed_looks: at the figures.
     """
 
@@ -110,15 +131,17 @@ class Soak:
     ) -> None:
         self.samples = Samples()
         self.visits = self.granted = self.finished = self.restarts = 0
+        self.visits_over_websocket = 0
         self.looks = self.failed_looks = 0
+        self.rooms = BrokenPromises()
         self._given, self._data, self._server, self._judge = given, data, server, judge
         self._crowd, self._crowd_ends_at = crowd, crowd_ends_at
         self._sample_interval_s = min(SAMPLE_INTERVAL_S, given.visits / given.rate / LEAST_SAMPLES)
         self._next_sample = self._next_progress = time.monotonic()
         self._next_restart = time.monotonic() + given.restart_every
 
-    def play(self, visitors: Visitors) -> None:
-        """Let visitors come until there were as many as ordered.
+    def play(self, visitors: Visitors, over_websocket: Visitors) -> None:
+        """Let visitors come until there were as many as ordered, some of them over WebSocket.
 
         Raises:
             SystemExit: a part of the load is gone.
@@ -126,18 +149,24 @@ class Soak:
         given, stretch_s = self._given, stretch_of(self._given.visits / self._given.rate)
         while self.visits < given.visits:
             try:
-                self._wait(stretch := visitors.play(given.rate, stretch_s))
-                report = stretch.result()
+                stretches = [
+                    visitors.play(given.rate * (1 - WEBSOCKET_SHARE), stretch_s),
+                    over_websocket.play(given.rate * WEBSOCKET_SHARE, stretch_s),
+                ]
+                self._wait(stretches)
+                reports = [each.result() for each in stretches]
             except (BrokenExecutor, OSError) as error:
                 raise SystemExit(f"the visitors died, so their visits cannot be judged: {error}") from error
-            self.visits += report.visits
-            self.granted += len(report.login_ms)
-            self.finished += report.finished
-            self.samples.add_times("login", [each / 1000 for each in report.login_ms])
+            for name, report in zip(("login", "WebSocket login"), reports, strict=True):
+                self.visits += report.visits
+                self.granted += len(report.login_ms)
+                self.finished += report.finished
+                self.samples.add_times(name, [each / 1000 for each in report.login_ms])
+            self.visits_over_websocket += len(reports[1].login_ms)
 
-    def _wait(self, stretch: "Future[VisitReport]") -> None:
+    def _wait(self, stretches: Sequence["Future[VisitReport]"]) -> None:
         give_up_at = time.monotonic() + STRETCH_S + STRETCH_TIMEOUT_S
-        while not stretch.done():
+        while not all(stretch.done() for stretch in stretches):
             now = time.monotonic()
             if now >= give_up_at:
                 raise SystemExit("the process of the visitors does not answer: its visits cannot be judged")
@@ -151,6 +180,8 @@ class Soak:
                 self.looks += 1
                 try:
                     sample(self.samples, self._server, self._data)
+                    for each in lasting_differences(self._data, SLACK_S):
+                        self.rooms.note("a member of a room that is not the one of the records", each)
                 except LOOK_ERRORS:  # the process for operators has the least priority
                     self.failed_looks += 1
                 self.samples.add_times("detection", self._judge.take_detection_s())
@@ -158,7 +189,7 @@ class Soak:
             if now >= self._next_progress:
                 self._next_progress = now + STRETCH_S
                 memory = self.samples.values.get(MEMORY, [math.nan])[-1]
-                broken = len(self._judge.broken) + self._judge.found.counts.total()
+                broken = len(self._judge.broken) + (self._judge.found.counts + self.rooms.counts).total()
                 print_progress(
                     f"{self.visits:,} of {self._given.visits:,} visits, {self.restarts} restarts of Redis, "
                     f"{dict(self._judge.counts)}, memory {memory:.1f} MB, broken {broken}"
@@ -181,14 +212,17 @@ def stretch_of(seconds: float) -> float:
 def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
     key = make_key("soak", "HS256")
     seconds = given.visits / given.rate
-    seconds += math.ceil(seconds / stretch_of(seconds)) * STRETCH_END_S
+    seconds += math.ceil(seconds / stretch_of(seconds)) * STRETCH_END_S + CROWD_LEAD_S
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         keys = folder / "keys.json"
         keys.write_text(key_set([key]))
         keys.chmod(0o600)
         data = stack.enter_context(Data())
+        websocket_port = free_port()
         flags = [
+            *("--ws-port", str(websocket_port), "--rooms", "open", "--room-events", "all"),
+            *("--max-listed-members", str(MAX_LISTED_MEMBERS)),
             *("--redis", data.url, "--admin", "127.0.0.1:0", "--workers", str(given.workers)),
             *("--token-keys", str(keys), "--stream-maxlen", str(STREAM_MAXLEN)),
             *(
@@ -203,33 +237,50 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
         server = stack.enter_context(PresenceServer(*flags, forward_errors=True))
         judge = stack.enter_context(contextlib.closing(EventJudge(data.url, IDLE_TIMEOUT_S)))
 
-        visitors = stack.enter_context(contextlib.closing(Visitors(server.address, key, given.users)))
-        visitors.wait_until_ready()  # all others end sooner or later
+        websocket_address = (server.address[0], websocket_port)
+        websocket_users = max(1, round(given.users * WEBSOCKET_SHARE))
+        visitors, over_websocket = (
+            stack.enter_context(contextlib.closing(each))
+            for each in (
+                Visitors(server.address, key, given.users),
+                Visitors(websocket_address, key, websocket_users, over_websocket=True),
+            )
+        )
+        for each in (visitors, over_websocket):
+            each.wait_until_ready()  # all others end sooner or later
         options = [
             *("--token-key-file", str(keys), "--tick", str(TICK_S), "--disconnect-grace", str(GRACE_S)),
             *("--slack", str(SLACK_S), "--action-every", str(ACTION_EVERY_S)),
             *("--connections", str(min(CROWD_USERS, given.crowd))),
-            *("--login-p99-max", "0", "--answer-p99-max", "0"),
+            *("--login-p99-max", "0", "--answer-p99-max", "0", "--websocket-port", str(websocket_port)),
         ]
         users = max(1, given.crowd // CROWD_USERS)
         crowd = stack.enter_context(
             LocustRun(server.host, data.url, *options, users=users, seconds=seconds, locustfile=CROWD)
         )
         crowd_ends_at = time.monotonic() + seconds
+        if not wait_for(lambda: bool(judge.crowd), CROWD_START_S):
+            raise SystemExit("no device of the crowd has come online: nothing can be judged")
         subscribers = stack.enter_context(contextlib.closing(Subscribers(data.url)))
+        rosters = stack.enter_context(contextlib.closing(RosterKeeper(data.url, lambda: judge.crowd)))
         soak = Soak(given, data, server, judge, crowd, crowd_ends_at)
-        soak.play(visitors)
+        soak.play(visitors, over_websocket)
         try:
             crowd_report = crowd.report()
         except LocustFailed as error:
             raise SystemExit(f"the crowd cannot be judged: {error}") from error
         wait_for(lambda: judge.visits["offline"] >= soak.granted, LAST_EVENTS_S)
+        wrong_rosters = rosters.wrong()
+        wait_for(lambda: not rooms_left(data), LAST_EVENTS_S)
+        left, metrics = rooms_left(data), scrape(server)
         failures = server.failures()
     report.rows |= {
         "visits": f"{soak.visits:,}; {soak.granted:,} granted, {soak.finished:,} of these logged out",
         "events": ", ".join(f"{count:,} {name}" for name, count in judge.counts.most_common()),
         "events of visitors": f"{judge.visits['online']:,} online, {judge.visits['offline']:,} offline",
         "restarts of Redis": str(soak.restarts),
+        "changes of rooms": f"{metrics[ROOM_CHANGES]:,.0f}",
+        "changes of rosters": f"{rosters.changes:,}",
         "consumer groups": f"{subscribers.groups} with {subscribers.events:,} events",
         "crowd": ", ".join(
             f"{row.requests:,} x {name}"
@@ -248,6 +299,8 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
         *([f"{unfinished:,} visits did not end"] if (unfinished := soak.granted - soak.finished) else []),
         *judge.broken,
         *judge.found.broken,
+        *soak.rooms.broken,
+        *unseen_kinds(crowd_report),
         *(
             f"crowd: {reason}"
             for reason in crowd_report.reasons or ["exit status"] * bool(crowd_report.status)
@@ -255,6 +308,15 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
         *failed_checks(
             (subscribers.error, f"the subscribers died: {subscribers.error}"),
             (not subscribers.events, "no subscriber was given an event"),
+            (not soak.visits_over_websocket, "no visitor was granted a login over WebSocket"),
+            (rosters.error, f"the backend of rosters died: {rosters.error}"),
+            (not rosters.changes, "no roster was changed"),
+            (wrong_rosters, f"{len(wrong_rosters)} rosters are not as they were put: {wrong_rosters[:3]}"),
+            (left, f"Redis keeps something of {len(left)} rooms that all have left: {left[:3]}"),
+            (
+                metrics[ROOM_DIFFERENCES],
+                f"the server had to correct {metrics[ROOM_DIFFERENCES]:,.0f} members of rooms",
+            ),
             (
                 soak.failed_looks > MAX_FAILED_LOOKS * soak.looks,
                 f"{soak.failed_looks} of {soak.looks} looks at the figures failed",
@@ -263,6 +325,15 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
         *(f"server: {failure}" for failure in failures),
     ]
     return soak.samples
+
+
+def unseen_kinds(report: LocustReport) -> list[str]:
+    """Return the kinds of clients that have done nothing, or were sent nothing."""
+    rows = {name: row for (kind, name), row in report.rows.items() if kind == "device"}
+    none = LocustRow()
+    return [
+        f"crowd: no {name}" for name in kinds.ROWS if (row := rows.get(name, none)).requests == row.failures
+    ]
 
 
 def judge_samples(samples: Samples, given: argparse.Namespace, report: ScenarioReport) -> str:
@@ -295,6 +366,7 @@ def judge_samples(samples: Samples, given: argparse.Namespace, report: ScenarioR
     broken += [f"{name}: {TOO_FEW}" for name in too_few]
     broken += ["no table of the server was seen"] * (not any(map(is_table, growing)))
     report.broken += [] if given.events_only else broken
+    report.broken += [f"{name} was never above 0" for name in USED if not any(samples.values.get(name, ()))]
     return markdown("after the warm-up | mean | growth over the rest, ± 95 %", rows)
 
 
@@ -303,7 +375,9 @@ def draw(samples: Samples, warm_up_s: float, path: Path) -> None:
     panels = {
         "memory, MB": (MEMORY, DATA),
         "descriptors, threads": (DESCRIPTORS, THREADS),
-        "sessions, connections": ("presence_sessions", "presence_connections"),
+        "sessions, connections, members of rooms": (
+            *("presence_sessions", "presence_connections", "presence_room_members"),
+        ),
         "p99, ms": tuple(f"{name} p99, ms" for name in LATENCIES),
     }
     drawing, all_axes = plots.figure(2, 2, 9, 5, "A soak: figures over the minutes")

@@ -5,7 +5,7 @@ import math
 import time
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import psutil
@@ -16,18 +16,33 @@ from benchmarks.soak.load import VISITOR
 from loadtest import usage
 from loadtest.checker import Periods
 from loadtest.outcome import BrokenPromises, percentile
-from loadtest.servers import LocalRedis, PresenceServer
+from loadtest.redis_contents import Data
+from loadtest.room_members import MemberDifference, differences, recorded_members, stored_members
+from loadtest.servers import PresenceServer, wait_for
 from presence.protocol import Code
+from presence.store.keys import Keys
 from presence.subscriber.events import Gap, Item
 
 MB = 1_000_000
 SCRAPE_TIMEOUT_S = 10.0
-GAUGES = ("presence_connections", "presence_sessions", "presence_process_open_fds", "presence_outbox_changes")
+FEATURES = (
+    *("presence_rooms", "presence_room_members", "presence_watched_rooms", "presence_room_watches"),
+    *("presence_roster_followers", "presence_websocket_connections"),
+)
+GAUGES = (
+    *("presence_connections", "presence_sessions", "presence_process_open_fds", "presence_outbox_changes"),
+    *("presence_watch_memory_bytes", *FEATURES),
+)
 TABLES = "presence_table_entries"
+ROOM_CHANGES, ROOM_DIFFERENCES = "presence_room_changes_total", "presence_room_differences_total"
 MEMORY, DESCRIPTORS, THREADS = "memory of the server, MB", "descriptors", "threads"
 DATA, KEYS = "data of Redis, MB", "keys of Redis"
 TABLE_PREFIX = "table "
 PROCESS_FIGURES = (MEMORY, DESCRIPTORS, THREADS, DATA, KEYS)
+USED = (*FEATURES, *(f"{TABLE_PREFIX}{name}" for name in ("quiet", "watches", "watched_users")))
+"""Figures that are above 0 while clients do what the crowd is there for."""
+STORED = Keys("presence", 1)
+ROOM_POLL_S = 0.5
 
 
 class EventJudge(Reader):
@@ -36,6 +51,7 @@ class EventJudge(Reader):
     Attributes:
         counts: events by type.
         visits: online and offline events of visitors, by type.
+        crowd: the users who were online and are no visitors.
         periods: of all users.
         found: broken promises; if the server is wrong there may be one for each of millions of events.
     """
@@ -43,6 +59,7 @@ class EventJudge(Reader):
     def __init__(self, redis_url: str, idle_timeout: float) -> None:
         self.counts: Counter[str] = Counter()
         self.visits: Counter[str] = Counter()
+        self.crowd: set[str] = set()
         self.periods = Periods()
         self.found = BrokenPromises()
         self._idle_timeout = idle_timeout
@@ -73,6 +90,8 @@ class EventJudge(Reader):
         broken = self.periods.check_order(uid, item.id)
         if uid.startswith(VISITOR):
             self.visits[fields["type"]] += 1
+        else:
+            self.crowd.add(uid)
         if fields["type"] == "online":
             broken += self.periods.user_online(uid, session, item.id, math.inf)
         else:
@@ -125,7 +144,7 @@ def is_table(name: str) -> bool:
     return name.startswith(TABLE_PREFIX)
 
 
-def sample(samples: Samples, server: PresenceServer, redis: LocalRedis) -> None:
+def sample(samples: Samples, server: PresenceServer, redis: Data) -> None:
     """Look at the server's processes, its tables, and its Redis."""
     pids = usage.server_processes(server.process.pid)
     processes = [psutil.Process(pid) for pid in pids]
@@ -135,20 +154,48 @@ def sample(samples: Samples, server: PresenceServer, redis: LocalRedis) -> None:
     samples.add(THREADS, sum(each.num_threads() for each in processes))
     samples.add(DATA, redis.client.info("memory")["used_memory"] / MB)
     samples.add(KEYS, redis.client.dbsize())
-    for name, value in scrape(server):
+    for name, value in figures(scrape(server)):
         samples.add(name, value)
 
 
-def scrape(server: PresenceServer) -> Iterator[tuple[str, float]]:
-    """Yield the sizes of all tables, and `GAUGES`, each the sum over the workers."""
+def figures(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Yield the sizes of all tables, and `GAUGES`."""
+    yield from ((name, value) for name, value in metrics.items() if is_table(name) or name in GAUGES)
+
+
+def scrape(server: PresenceServer) -> dict[str, float]:
+    """Return all metrics, each the sum over the workers and labels; only tables by name."""
     url = server.logged("admin HTTP server starting")[-1]["url"].rstrip("/") + "/metrics"
     with urllib.request.urlopen(url, timeout=SCRAPE_TIMEOUT_S) as answer:
         text = answer.read().decode()
     found: defaultdict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(text):
         for each in family.samples:
-            if each.name == TABLES:
-                found[TABLE_PREFIX + each.labels["table"]] += each.value
-            elif each.name in GAUGES:
-                found[each.name] += each.value
-    yield from found.items()
+            found[TABLE_PREFIX + each.labels["table"] if each.name == TABLES else each.name] += each.value
+    return found
+
+
+def lasting_differences(redis: Data, within_s: float) -> set[MemberDifference]:
+    """Return the members of rooms that differ from the records for so long; rooms follow a moment later.
+
+    Raises:
+        RedisError: Redis cannot be read.
+    """
+    lasting: set[MemberDifference] | None = None
+
+    def none_lasts() -> bool:
+        nonlocal lasting
+        found = differences(
+            *(read(lambda _key: redis.client, STORED) for read in (stored_members, recorded_members))
+        )
+        lasting = found if lasting is None else lasting & found
+        return not lasting
+
+    wait_for(none_lasts, within_s, poll_s=ROOM_POLL_S)
+    return lasting or set()
+
+
+def rooms_left(redis: Data) -> list[str]:
+    """Return what Redis keeps of rooms, beside the state of the projector and the stream."""
+    found = [room.decode() for room in redis.client.zrange(STORED.room_sizes(0), 0, -1)]
+    return found + [key.decode() for key in redis.client.scan_iter(f"{STORED.room_prefix(0)}*", count=1000)]

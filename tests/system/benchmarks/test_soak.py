@@ -33,6 +33,7 @@ def test_three_thousand_visits_with_restarts_of_redis(tmp_path: Path) -> None:
     assert found["visits"] == 3000
     assert found["transitions"] > 6000  # the crowd's are beside them
     assert int(found["rows"]["restarts of Redis"]) >= 2
+    assert int(found["rows"]["changes of rooms"].replace(",", "")) > 50
     assert (tmp_path / "soak.png").stat().st_size > 10_000
     samples = json.loads((tmp_path / "samples.json").read_text())
     assert max(samples["values"]["presence_sessions"]) > 100

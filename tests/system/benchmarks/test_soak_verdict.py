@@ -1,15 +1,31 @@
 """How a soak judges what grows."""
 
 from argparse import Namespace
+from contextlib import closing
 from random import Random
 
 import pytest
 
-from benchmarks.soak.__main__ import LATENCIES, TOO_FEW, judge_samples, parse, stretch_of
+from benchmarks.soak import kinds
+from benchmarks.soak.__main__ import LATENCIES, TOO_FEW, judge_samples, parse, stretch_of, unseen_kinds
+from benchmarks.soak.load import RosterKeeper
 from benchmarks.soak.trend import BLOCKS, trend
-from benchmarks.soak.watch import GAUGES, PROCESS_FIGURES, EventJudge, Samples
+from benchmarks.soak.watch import (
+    GAUGES,
+    PROCESS_FIGURES,
+    STORED,
+    USED,
+    EventJudge,
+    Samples,
+    lasting_differences,
+    rooms_left,
+)
 from loadtest.outcome import MAX_EXAMPLES
+from loadtest.processes import LocustReport, LocustRow
+from loadtest.redis_contents import Data
 from loadtest.scenario_report import ScenarioReport
+from loadtest.servers import wait_for
+from presence.rosters import PresenceRosters
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber.events import Entry
 
@@ -43,7 +59,7 @@ def test_too_few_samples_are_refused() -> None:
 
 
 TABLE = "table users"
-FIGURES = (*PROCESS_FIGURES, *GAUGES, TABLE, *(f"{name} p99, ms" for name in LATENCIES))
+FIGURES = {*PROCESS_FIGURES, *GAUGES, TABLE, *USED, *(f"{name} p99, ms" for name in LATENCIES)}
 
 
 def samples_of(**counts: int) -> Samples:
@@ -77,7 +93,49 @@ def test_a_figure_that_was_not_sampled_often_enough_fails(name: str, number: int
 
 
 def test_a_server_whose_tables_were_not_seen_fails() -> None:
-    assert verdict(samples_of(table=0)) == ["no table of the server was seen"]
+    assert "no table of the server was seen" in verdict(samples_of(table=0))
+
+
+@pytest.mark.parametrize("name", ["presence_watched_rooms", "presence_websocket_connections", "table quiet"])
+def test_a_figure_that_was_always_0_although_clients_are_there_for_it_fails(name: str) -> None:
+    samples = samples_of()
+    samples.values[name] = [0.0] * len(samples.values[name])
+    assert verdict(samples) == verdict(samples, events_only=True) == [f"{name} was never above 0"]
+
+
+def test_a_kind_of_client_that_has_done_nothing_or_only_failed_is_named() -> None:
+    rows = {("device", name): LocustRow(requests=7, failures=2) for name in kinds.ROWS}
+    assert unseen_kinds(LocustReport(0, rows, [], [])) == []
+    del rows["device", kinds.ROSTER_PUSH]
+    rows["device", kinds.QUIET_PUSH] = LocustRow(requests=2, failures=2)
+    assert unseen_kinds(LocustReport(0, rows, [], [])) == [
+        "crowd: no push of a roster",
+        "crowd: no push to a quiet client",
+    ]
+
+
+def test_members_that_differ_from_the_records_all_the_time_and_rooms_left_behind_are_found() -> None:
+    with Data() as data:
+        assert lasting_differences(data, 0.0) == set()
+        assert rooms_left(data) == []
+        data.client.zadd(STORED.room_sizes(0), {"lobby": 1})
+        data.client.hset(STORED.room("lobby"), "ann", "1-0 -")
+        (found,) = lasting_differences(data, 0.1)
+        assert (found.room, found.uid) == ("lobby", "ann")
+        assert rooms_left(data) == ["lobby", STORED.room("lobby")]
+        data.client.delete(STORED.room_sizes(0))
+        assert rooms_left(data) == [STORED.room("lobby")]
+
+
+def test_rosters_that_are_not_as_the_backend_has_put_them_are_named(redis_server: EmbeddedRedis) -> None:
+    crowd = {f"user-{number}" for number in range(6)}
+    with closing(RosterKeeper(redis_server.url, lambda: crowd)) as keeper:
+        assert wait_for(lambda: keeper.changes >= 12 or bool(keeper.error), 20.0)
+        assert (keeper.wrong(), keeper.error) == ([], "")
+        uid = next(iter(keeper._kept))
+        with PresenceRosters(redis_server.url) as rosters:
+            rosters.add(uid, ["stranger"])
+        assert keeper.wrong() == [uid]
 
 
 @pytest.mark.parametrize(
