@@ -25,6 +25,8 @@ than 1 %, is a broken promise. Of latencies the last quarter is compared with th
 A figure with too few samples fails the run, as does one of rooms, rosters, quiet clients and WebSocket that
 was 0 all the time. ``--events-only`` leaves growth unjudged, for a run that is too short.
 
+``--name-growth`` also says which types of the server's objects have grown between the warm-up and the end.
+
 Ten million visits at 2,200 per second take 80 minutes. Results go to ``--out DIR`` as ``soak.md``,
 ``soak.json`` and ``soak.png``, all samples as ``samples.json``; the exit status is 1 if a promise was broken.
 Needs Linux and the ``loadtest`` and ``embedded`` extras.
@@ -37,6 +39,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Future
 from http.client import HTTPException
@@ -45,7 +48,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import plots
-from benchmarks.soak import kinds
+from benchmarks.soak import growth, kinds
 from benchmarks.soak.load import RosterKeeper, Subscribers, Visitors
 from benchmarks.soak.trend import BLOCKS, trend
 from benchmarks.soak.watch import (
@@ -73,7 +76,7 @@ from loadtest.outcome import BrokenPromises, failed_checks, markdown, print_prog
 from loadtest.processes import LocustFailed, LocustReport, LocustRow, LocustRun, exit_on_sigterm
 from loadtest.redis_contents import Data
 from loadtest.scenario_report import ScenarioReport
-from loadtest.servers import PresenceServer, free_port, wait_for
+from loadtest.servers import PRESENCE, PresenceServer, free_port, wait_for
 from presence.auth.token_signer import key_set, make_key
 from presence.loadtest.server_address import raise_file_limit
 from presence.store.redis_client import RedisError
@@ -101,6 +104,7 @@ LAST_EVENTS_S = 20.0
 SLOWER = 2.0  # a p99 at the end above so many times that of the beginning is a broken promise,
 LEAST_SLOWER_MS = 50.0  # unless the difference is below this
 TOO_FEW = "too few samples to say whether it grows"
+LAST_COUNT = 0.97  # share of the time after which objects are counted the second time
 LATENCIES = ("login", "WebSocket login", "detection", "event read")
 WEBSOCKET_SHARE = 0.03  # of the visits
 MAX_LISTED_MEMBERS = 50  # so the lobby is pushed as a count, the other rooms with their members
@@ -117,6 +121,7 @@ class Soak:
         visits_over_websocket: granted, of these.
         restarts: of Redis.
         rooms: members of rooms in Redis that are not those of the records.
+        objects: what the server's take, by type, after the warm-up and at the end; none if not asked for.
         looks, failed_looks: at the figures.
     """
 
@@ -128,16 +133,20 @@ class Soak:
         judge: EventJudge,
         crowd: LocustRun,
         crowd_ends_at: float,
+        folder: Path,
     ) -> None:
         self.samples = Samples()
         self.visits = self.granted = self.finished = self.restarts = 0
         self.visits_over_websocket = 0
         self.looks = self.failed_looks = 0
         self.rooms = BrokenPromises()
+        self.objects: list[Counter[str]] = []
         self._given, self._data, self._server, self._judge = given, data, server, judge
         self._crowd, self._crowd_ends_at = crowd, crowd_ends_at
         self._sample_interval_s = min(SAMPLE_INTERVAL_S, given.visits / given.rate / LEAST_SAMPLES)
-        self._next_sample = self._next_progress = time.monotonic()
+        self._next_sample = self._next_progress = now = time.monotonic()
+        shares = (given.warm_up, LAST_COUNT) if given.name_growth else ()
+        self._folder, self._counts_due = folder, [now + each * given.visits / given.rate for each in shares]
         self._next_restart = time.monotonic() + given.restart_every
 
     def play(self, visitors: Visitors, over_websocket: Visitors) -> None:
@@ -186,6 +195,10 @@ class Soak:
                     self.failed_looks += 1
                 self.samples.add_times("detection", self._judge.take_detection_s())
                 self.samples.add_times("event read", self._judge.take_age_s())
+            if self._counts_due and now >= self._counts_due[0]:
+                self._counts_due.pop(0)
+                with contextlib.suppress(TimeoutError, OSError):  # the visits are judged nevertheless
+                    self.objects.append(growth.ask(self._server, self._folder))
             if now >= self._next_progress:
                 self._next_progress = now + STRETCH_S
                 memory = self.samples.values.get(MEMORY, [math.nan])[-1]
@@ -209,7 +222,7 @@ def stretch_of(seconds: float) -> float:
     return min(seconds, STRETCH_S, max(LEAST_STRETCH_S, seconds / LEAST_STRETCHES))
 
 
-def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
+def run(given: argparse.Namespace, report: ScenarioReport) -> Soak:
     key = make_key("soak", "HS256")
     seconds = given.visits / given.rate
     seconds += math.ceil(seconds / stretch_of(seconds)) * STRETCH_END_S + CROWD_LEAD_S
@@ -234,7 +247,8 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
                 str(TICK_S),
             ),
         ]
-        server = stack.enter_context(PresenceServer(*flags, forward_errors=True))
+        program = ("-m", "benchmarks.soak.growth", str(folder)) if given.name_growth else PRESENCE
+        server = stack.enter_context(PresenceServer(*flags, program=program, forward_errors=True))
         judge = stack.enter_context(contextlib.closing(EventJudge(data.url, IDLE_TIMEOUT_S)))
 
         websocket_address = (server.address[0], websocket_port)
@@ -263,7 +277,7 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
             raise SystemExit("no device of the crowd has come online: nothing can be judged")
         subscribers = stack.enter_context(contextlib.closing(Subscribers(data.url)))
         rosters = stack.enter_context(contextlib.closing(RosterKeeper(data.url, lambda: judge.crowd)))
-        soak = Soak(given, data, server, judge, crowd, crowd_ends_at)
+        soak = Soak(given, data, server, judge, crowd, crowd_ends_at, folder)
         soak.play(visitors, over_websocket)
         try:
             crowd_report = crowd.report()
@@ -324,7 +338,7 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Samples:
         ),
         *(f"server: {failure}" for failure in failures),
     ]
-    return soak.samples
+    return soak
 
 
 def unseen_kinds(report: LocustReport) -> list[str]:
@@ -406,6 +420,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--workers", type=from_1, default=1, help="of the server")
     add("--restart-every", type=above_0, default=600.0, help="seconds between two restarts of Redis")
     add("--warm-up", type=share, default=0.15, help="share of the time whose samples are not judged")
+    add("--name-growth", action="store_true", help="count the server's objects by type, twice")
     add("--events-only", action="store_true", help="do not judge whether a figure grows")
     add("--out", type=Path, help="directory for soak.md, soak.json and soak.png")
     given = parser.parse_args(words)
@@ -422,11 +437,16 @@ def main() -> int:
         given.out.mkdir(parents=True, exist_ok=True)
     report = ScenarioReport(f"{given.visits:,} visits, {given.rate:g}/s")
     started = time.monotonic()
-    samples = run(given, report)
+    soak = run(given, report)
+    samples = soak.samples
     report.rows["took"] = f"{time.monotonic() - started:,.0f} s"
     figures = judge_samples(samples, given, report)
     report.rows |= usage.machine_facts()
+    if given.name_growth and len(soak.objects) < 2:
+        report.broken.append("the server has not said what its objects take")
     text = f"{report.table()}\n\n{figures}"
+    if len(soak.objects) == 2:
+        text += f"\n\n{growth.table(*soak.objects)}"
     print(text)
     if given.out:
         (given.out / "soak.md").write_text(text + "\n")

@@ -1,12 +1,14 @@
 """How a soak judges what grows."""
 
 from argparse import Namespace
+from collections import Counter
 from contextlib import closing
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from benchmarks.soak import kinds
+from benchmarks.soak import growth, kinds
 from benchmarks.soak.__main__ import LATENCIES, TOO_FEW, judge_samples, parse, stretch_of, unseen_kinds
 from benchmarks.soak.load import RosterKeeper
 from benchmarks.soak.trend import BLOCKS, trend
@@ -24,7 +26,8 @@ from loadtest.outcome import MAX_EXAMPLES
 from loadtest.processes import LocustReport, LocustRow
 from loadtest.redis_contents import Data
 from loadtest.scenario_report import ScenarioReport
-from loadtest.servers import wait_for
+from loadtest.servers import PresenceServer, wait_for
+from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.rosters import PresenceRosters
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber.events import Entry
@@ -125,6 +128,33 @@ def test_members_that_differ_from_the_records_all_the_time_and_rooms_left_behind
         assert rooms_left(data) == ["lobby", STORED.room("lobby")]
         data.client.delete(STORED.room_sizes(0))
         assert rooms_left(data) == [STORED.room("lobby")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_the_objects_of_a_server_take_is_counted_by_type(
+    redis_server: EmbeddedRedis, tmp_path: Path, workers: int
+) -> None:
+    program = ("-m", "benchmarks.soak.growth", str(tmp_path))
+    flags = ("--redis", redis_server.url, "--workers", str(workers), "--tick", "1")
+    with PresenceServer(*flags, program=program) as server, ClientLoop(server.address) as loop:
+        first = growth.ask(server, tmp_path)
+        loop.log_in([LoopClient(loop, f"user-{number}") for number in range(300)], 20.0)
+        last = growth.ask(server, tmp_path)
+    session = "presence.core.registry.Session"
+    assert first[session] == 0
+    assert last[session] >= 300 * 50
+    assert last[growth.ALL] > first[growth.ALL]
+    assert session in growth.table(first, last)
+
+
+def test_the_types_that_grow_most_come_first() -> None:
+    first, last = Counter(all=1), Counter({"dict": 3_000, "str": 9_000, growth.ALL: 12_000})
+    rows = growth.table(first, last).splitlines()
+    assert rows[2:5] == [
+        f"| {growth.ALL} | 12.0 | +12.0 |",
+        "| str | 9.0 | +9.0 |",
+        "| dict | 3.0 | +3.0 |",
+    ]
 
 
 def test_rosters_that_are_not_as_the_backend_has_put_them_are_named(redis_server: EmbeddedRedis) -> None:
