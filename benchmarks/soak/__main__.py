@@ -78,6 +78,7 @@ from loadtest.redis_contents import Data
 from loadtest.scenario_report import ScenarioReport
 from loadtest.servers import PRESENCE, PresenceServer, free_port, wait_for
 from presence.auth.token_signer import key_set, make_key
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.loadtest.server_address import raise_file_limit
 from presence.store.redis_client import RedisError
 
@@ -121,6 +122,7 @@ class Soak:
         visits_over_websocket: granted, of these.
         restarts: of Redis.
         rooms: members of rooms in Redis that are not those of the records.
+        room_changes: joined, left, occupied and vacated, known from `finish` on.
         objects: what the server's take, by type, after the warm-up and at the end; none if not asked for.
         looks, failed_looks: at the figures.
     """
@@ -140,6 +142,7 @@ class Soak:
         self.visits_over_websocket = 0
         self.looks = self.failed_looks = 0
         self.rooms = BrokenPromises()
+        self.room_changes = 0.0
         self.objects: list[Counter[str]] = []
         self._given, self._data, self._server, self._judge = given, data, server, judge
         self._crowd, self._crowd_ends_at = crowd, crowd_ends_at
@@ -208,6 +211,21 @@ class Soak:
                     f"{dict(self._judge.counts)}, memory {memory:.1f} MB, broken {broken}"
                 )
             time.sleep(0.1)
+
+    def finish(self, rosters: RosterKeeper) -> list[str]:
+        """Return what is wrong with rosters, and with rooms that all have left."""
+        try:
+            wrong_rosters = rosters.wrong()
+            wait_for(lambda: not rooms_left(self._data), LAST_EVENTS_S)
+            left, metrics = rooms_left(self._data), scrape(self._server)
+        except (*LOOK_ERRORS, StoreError, StoreUnavailable) as error:
+            return [f"rooms and rosters cannot be judged: {type(error).__name__}: {error}"]
+        self.room_changes, corrected = metrics[ROOM_CHANGES], metrics[ROOM_DIFFERENCES]
+        return failed_checks(
+            (wrong_rosters, f"{len(wrong_rosters)} rosters are not as they were put: {wrong_rosters[:3]}"),
+            (left, f"Redis keeps something of {len(left)} rooms that all have left: {left[:3]}"),
+            (corrected, f"the server had to correct {corrected:,.0f} members of rooms"),
+        )
 
     def _restart_redis(self) -> None:
         with contextlib.suppress(ConnectionError):
@@ -284,16 +302,14 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Soak:
         except LocustFailed as error:
             raise SystemExit(f"the crowd cannot be judged: {error}") from error
         wait_for(lambda: judge.visits["offline"] >= soak.granted, LAST_EVENTS_S)
-        wrong_rosters = rosters.wrong()
-        wait_for(lambda: not rooms_left(data), LAST_EVENTS_S)
-        left, metrics = rooms_left(data), scrape(server)
+        broken = soak.finish(rosters)
         failures = server.failures()
     report.rows |= {
         "visits": f"{soak.visits:,}; {soak.granted:,} granted, {soak.finished:,} of these logged out",
         "events": ", ".join(f"{count:,} {name}" for name, count in judge.counts.most_common()),
         "events of visitors": f"{judge.visits['online']:,} online, {judge.visits['offline']:,} offline",
         "restarts of Redis": str(soak.restarts),
-        "changes of rooms": f"{metrics[ROOM_CHANGES]:,.0f}",
+        "changes of rooms": f"{soak.room_changes:,.0f}",
         "changes of rosters": f"{rosters.changes:,}",
         "consumer groups": f"{subscribers.groups} with {subscribers.events:,} events",
         "crowd": ", ".join(
@@ -315,6 +331,7 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Soak:
         *judge.found.broken,
         *soak.rooms.broken,
         *unseen_kinds(crowd_report),
+        *broken,
         *(
             f"crowd: {reason}"
             for reason in crowd_report.reasons or ["exit status"] * bool(crowd_report.status)
@@ -325,12 +342,6 @@ def run(given: argparse.Namespace, report: ScenarioReport) -> Soak:
             (not soak.visits_over_websocket, "no visitor was granted a login over WebSocket"),
             (rosters.error, f"the backend of rosters died: {rosters.error}"),
             (not rosters.changes, "no roster was changed"),
-            (wrong_rosters, f"{len(wrong_rosters)} rosters are not as they were put: {wrong_rosters[:3]}"),
-            (left, f"Redis keeps something of {len(left)} rooms that all have left: {left[:3]}"),
-            (
-                metrics[ROOM_DIFFERENCES],
-                f"the server had to correct {metrics[ROOM_DIFFERENCES]:,.0f} members of rooms",
-            ),
             (
                 soak.failed_looks > MAX_FAILED_LOOKS * soak.looks,
                 f"{soak.failed_looks} of {soak.looks} looks at the figures failed",
