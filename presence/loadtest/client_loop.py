@@ -264,7 +264,7 @@ class LoopClient:
 
     def read(self) -> None:
         try:
-            data = os.read(self.fd, READ_BYTES) if self._tls is None else self._tls.recv(READ_BYTES)
+            data = self._receive()
         except _WOULD_BLOCK:
             return
         except OSError as error:
@@ -300,6 +300,9 @@ class LoopClient:
                 now + ((payload or EMPTY_PAYLOAD).get("retry_after") or self.reconnect_delay_s()),
                 self.connect,
             )
+
+    def _receive(self) -> bytes:
+        return os.read(self.fd, READ_BYTES) if self._tls is None else self._tls.recv(READ_BYTES)
 
     def _write(self, data: bytes | bytearray) -> int:
         return os.write(self.fd, data) if self._tls is None else self._tls.send(data)

@@ -1,5 +1,6 @@
 """Clients in a thread of their own, who come, go, move and fall silent, and what each truly did."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -22,6 +23,7 @@ from presence.loadtest.client_loop import (
 )
 from presence.protocol import KEEPALIVE, Code, Kind
 from tests.system.chaos.truth import DeviceLogin, User, UserBan, Wish
+from tests.system.chaos.websocket_framing import WebSocketFraming
 
 SOURCES = 4
 LOGOUT = protocol.encode(protocol.logout())
@@ -51,11 +53,12 @@ Ended = Callable[[str, DeviceLogin, float, str, bool], None]
 
 
 class Address(NamedTuple):
-    """Where a client can log in: at which node, through a proxy or not."""
+    """Where a client can log in: at which node, through a proxy or not, over TCP or WebSocket."""
 
     address: tuple[str, int]
     place: int
     is_proxied: bool
+    is_websocket: bool
 
 
 class Habits(NamedTuple):
@@ -80,6 +83,7 @@ class Crowd:
 
     Attributes:
         users: what they did, by uid.
+        keepalives, websocket_logins: how many were sent, and granted over WebSocket.
         is_acting: whether clients do anything but send keepalives and reconnect.
     """
 
@@ -87,7 +91,7 @@ class Crowd:
         self.habits = habits
         self.is_acting = False
         self.actions: Counter[str] = Counter()
-        self.keepalives = 0
+        self.keepalives = self.websocket_logins = 0
         self.abandoned: set[int] = set()
         self._action_interval_s = MEAN_ACTION_S / count
         self.weights = ACTIONS | (REQUESTS if habits.makes_requests else {})
@@ -191,6 +195,7 @@ class _Actor(LoopClient):
         self.user = User(uid)
         self._crowd, self._habits, self._addresses = crowd, crowd.habits, addresses
         self._target = addresses[0]
+        self._framing: WebSocketFraming | None = None  # of its connection, if that is a WebSocket
         self._attempts = 0
         self._is_near = is_near
         self._ids = itertools.count(LOGIN_ID + 1)
@@ -223,8 +228,12 @@ class _Actor(LoopClient):
         return backoff_s(self._attempts)
 
     def on_connected(self) -> None:
+        self._framing = WebSocketFraming() if self._target.is_websocket else None
+        if self._framing is not None:
+            with contextlib.suppress(OSError):  # its next read says so
+                super()._write(self._framing.request())
         now = time.monotonic()
-        login = DeviceLogin(self._target.place, self._target.is_proxied, now)
+        login = DeviceLogin(self._target.place, self._target.is_proxied, now, self._target.is_websocket)
         login.banned_at = now if now < self.user.banned_until else math.inf
         self.user.logins.append(login)
         self.send(protocol.encode(protocol.login(self.uid, id=LOGIN_ID, rooms=self._chosen or None)))
@@ -233,6 +242,7 @@ class _Actor(LoopClient):
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         login = self.user.logins[-1]
         login.granted_at, login.session = now, payload["session"]
+        self._crowd.websocket_logins += login.is_websocket
         login.record_packet(login.sent_at)
         self._attempts = 0
         if not self._is_near:
@@ -291,6 +301,22 @@ class _Actor(LoopClient):
         login.closed_at = time.monotonic()
         self.close(reset=reset)
         self._call_after(random.uniform(*absence_s), self.connect)
+
+    def _receive(self) -> bytes:
+        data = super()._receive()
+        if not data or self._framing is None:
+            return data
+        if packets := self._framing.unwrap(data):
+            return packets
+        raise BlockingIOError  # no message is complete
+
+    def _write(self, data: bytes | bytearray) -> int:
+        if self._framing is None:
+            return super()._write(data)
+        message = self._framing.wrap(bytes(data))
+        if super()._write(message) < len(message):  # no other message can follow
+            raise ConnectionAbortedError("the kernel has taken a part of a message")
+        return len(data)
 
     # What it does
 

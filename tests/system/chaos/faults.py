@@ -342,21 +342,23 @@ class Injector:
     def _disturb(self, fault: ChaosFault) -> str:
         """Make a path a blackhole, or slow, or cut its bytes into pieces."""
         is_path = fault.kind.value.place is Place.PATH
-        proxy = self._paths[fault.place] if is_path else self._nodes[fault.place].clients
-        before, faults = proxy.injected, PROXY_FAULTS.get(fault.kind)
-        if faults:
-            proxy.disturb(faults)
-        else:
-            up, down = BLACKHOLES[fault.kind]
-            proxy.blackhole(up=up, down=down)
+        proxies = [self._paths[fault.place]] if is_path else self._nodes[fault.place].clients
+        before, faults = [each.injected for each in proxies], PROXY_FAULTS.get(fault.kind)
+        for proxy in proxies:
+            if faults:
+                proxy.disturb(faults)
+            else:
+                up, down = BLACKHOLES[fault.kind]
+                proxy.blackhole(up=up, down=down)
         time.sleep(fault.seconds)
-        proxy.heal()
-        done = proxy.injected.since(before)
+        for proxy in proxies:
+            proxy.heal()
+        done = [proxy.injected.since(earlier) for proxy, earlier in zip(proxies, before, strict=True)]
         if faults is None:
-            return _proof(done.held_bytes, "bytes held")
-        return (
-            _proof(done.cuts, "cuts") if faults.slice_bytes else _proof(done.delayed_bytes, "bytes delayed")
-        )
+            return _proof(sum(each.held_bytes for each in done), "bytes held")
+        if faults.slice_bytes:
+            return _proof(sum(each.cuts for each in done), "cuts")
+        return _proof(sum(each.delayed_bytes for each in done), "bytes delayed")
 
     def _path_reset(self, fault: ChaosFault) -> str:
         return _proof(_repeat(fault.seconds, self._paths[fault.place].reset), "connections reset")
@@ -369,7 +371,8 @@ class Injector:
         return _proof(path.injected.since(before).replies_dropped, "replies lost")
 
     def _clients_reset(self, fault: ChaosFault) -> str:
-        return _proof(self._nodes[fault.place].clients.reset(0.5), "connections reset")
+        count = sum(proxy.reset(0.5) for proxy in self._nodes[fault.place].clients)
+        return _proof(count, "connections reset")
 
 
 def _proof(count: int, words: str) -> str:

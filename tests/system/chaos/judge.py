@@ -260,7 +260,7 @@ def _logins(user: User, at: float) -> str:
         return "-" if moment == math.inf else f"{at - moment:.3f}"
 
     return " | ".join(
-        f"{each.session or '?'} at {each.place}{'p' if each.is_proxied else ''} begun {ago(each.sent_at)} "
+        f"{each.session or '?'} at {each.place}{'p' * each.is_proxied}{'w' * each.is_websocket} begun {ago(each.sent_at)} "
         f"entered {ago(each.granted_at)} last beats {[ago(beat) for beat in each.packets[-3:]]} "
         f"silent {ago(each.silent_at)} logout {ago(each.logout_at)} closed {ago(each.closed_at)} "
         f"lost {ago(each.lost_at)} {each.code}"

@@ -40,7 +40,7 @@ class ChaosNode:
 
     Attributes:
         path: the proxy to Redis; None without one.
-        clients: the proxy for some of its clients.
+        clients: the proxies for some of its clients, over TCP and over WebSocket.
     """
 
     def __init__(
@@ -51,18 +51,27 @@ class ChaosNode:
         self._failures: list[str] = []
         self.path = None if any(kind in redis for kind in WITHOUT_PROXY) else Proxy(redis)
         self._redis_url = self.path.url if self.path else redis
+        self._ws_port = free_port()
         self._server = self._start(free_port())
-        self.clients = Proxy(self._server.address)
+        tcp = self._server.address
+        self._ports = tcp, (tcp[0], self._ws_port)
+        self.clients = [*map(Proxy, self._ports)]
 
     def addresses(self, place: int) -> list[Address]:
-        return [Address(self._server.address, place, False), Address(self.clients.address, place, True)]
+        """Return where clients can log in: over TCP, then over WebSocket, each without and with a proxy."""
+        return [
+            Address(address, place, is_proxied, is_websocket)
+            for is_websocket, (port, proxy) in enumerate(zip(self._ports, self.clients, strict=True))
+            for address, is_proxied in ((port, False), (proxy.address, True))
+        ]
 
     @property
     def pid(self) -> int:
         return self._server.process.pid
 
     def _start(self, port: int) -> PresenceServer:
-        flags, python = ("--redis", self._redis_url, *self._flags), next(self._pythons)
+        flags = ("--redis", self._redis_url, "--ws-port", str(self._ws_port), *self._flags)
+        python = next(self._pythons)
         while True:
             try:
                 return PresenceServer(*flags, port=port, program=self._program, python=python)
@@ -100,7 +109,8 @@ class ChaosNode:
         return [*self._failures, *found]
 
     def close(self) -> None:
-        self.clients.close()
+        for proxy in self.clients:
+            proxy.close()
         self._server.stop()
         if self.path:
             self.path.close()

@@ -353,6 +353,7 @@ class ChaosRun:
         result.metrics |= {
             "clients": self._options.clients,
             "logins": self._crowd.logins,
+            "logins over WebSocket": self._crowd.websocket_logins,
             "bans": result.bans,
             "statuses compared": result.statuses_checked,
             "members of rooms compared": result.members_checked,

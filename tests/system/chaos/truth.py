@@ -38,6 +38,7 @@ class DeviceLogin:
     place: int  # the node that it was sent to
     is_proxied: bool  # whether by way of a proxy
     sent_at: float  # right before it was sent
+    is_websocket: bool = False
     granted_at: float = math.inf  # when its answer was read
     session: str = ""  # as the answer names it; of a login whose answer was lost, as an event does
     # Right before each packet was sent, the latest ones
