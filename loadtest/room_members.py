@@ -47,16 +47,24 @@ def stored_members(client_of: Callable[[str], Any], keys: Keys) -> Members:
     return members
 
 
-def recorded_members(client_of: Callable[[str], Any], keys: Keys) -> Members:
-    """Return the members of all rooms, by the records of users; `client_of` as above."""
-    members: Members = {}
+def stored_records(client_of: Callable[[str], Any], keys: Keys) -> dict[str, dict[str, Any]]:
+    """Return the states of all users who are online, by uid; `client_of` as above."""
+    records = {}
     for key in map(keys.online, range(keys.shards)):
         for uid, text in client_of(key).hgetall(key).items():
             state = online_state(text)
             assert state is not None
-            letter = INVISIBLE if "invisible" in state else LETTERS[state["status"]]
-            for room in state.get("rooms", ()):
-                members.setdefault(room, {})[uid.decode()] = letter
+            records[uid.decode()] = state
+    return records
+
+
+def recorded_members(client_of: Callable[[str], Any], keys: Keys) -> Members:
+    """Return the members of all rooms, by the records of users; `client_of` as above."""
+    members: Members = {}
+    for uid, state in stored_records(client_of, keys).items():
+        letter = INVISIBLE if "invisible" in state else LETTERS[state["status"]]
+        for room in state.get("rooms", ()):
+            members.setdefault(room, {})[uid] = letter
     return members
 
 

@@ -113,7 +113,7 @@ class Proxy:
     """
 
     def __init__(self, target: Target, port: int = 0, *, host: str = "127.0.0.1") -> None:
-        self._target = target
+        self._targets: tuple[Target, ...] = (target,)
         self._listener = socket.create_server((host, port), backlog=BACKLOG)
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -183,9 +183,12 @@ class Proxy:
         """Reset that share of the connections, at random, towards both sides; return how many."""
         return self._call(lambda: self._reset(share))
 
-    def retarget(self, target: Target) -> None:
-        """Lead new connections to another target, as a name with a new address does."""
-        self._call(lambda: setattr(self, "_target", target))
+    def retarget(self, *targets: Target) -> None:
+        """Lead new connections to another target, as a name with a new address does.
+
+        With several targets each connection goes to a random one, as behind a load balancer.
+        """
+        self._call(lambda: setattr(self, "_targets", targets))
 
     def close(self) -> None:
         """Close the proxy and its connections; a second call does nothing."""
@@ -222,12 +225,13 @@ class Proxy:
             near, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        far = socket.socket(socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET)
+        target = random.choice(self._targets)
+        far = socket.socket(socket.AF_UNIX if isinstance(target, str) else socket.AF_INET)
         for sock in (near, far):
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._is_refusing or far.connect_ex(self._target) not in {0, errno.EINPROGRESS}:
+        if self._is_refusing or far.connect_ex(target) not in {0, errno.EINPROGRESS}:
             _close(near, reset=True)
             far.close()
         else:

@@ -1,6 +1,7 @@
 """The fault proxy: it carries, and each fault is seen by who sends and who receives."""
 
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -60,6 +61,22 @@ def assert_silent(sock: socket.socket) -> None:
     with pytest.raises(TimeoutError):
         sock.recv(1)
     sock.settimeout(5)
+
+
+def test_connections_go_to_any_of_several_targets(proxy: Proxy, target: socket.socket) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        both = {target.getsockname(), other.getsockname()}
+        proxy.retarget(*both)
+        for listener in (target, other):
+            listener.settimeout(0)
+        reached = set()
+        for _ in range(64):
+            with plug_in(proxy):
+                ready, _, _ = select.select((target, other), (), (), 5)
+                reached |= {each.getsockname() for each in ready}
+                for each in ready:
+                    each.accept()[0].close()
+        assert reached == both
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from loadtest.outcome import print_progress
 from loadtest.servers import Setup
 from loadtest.unguarded import GUARDS
 from presence.loadtest.server_address import raise_file_limit
+from tests.system.chaos.libraries import LANGUAGES, missing_programs
 from tests.system.chaos.misreports import MISREPORTS, TOO_LATE
 from tests.system.chaos.plan import PLANS, STORM_FAULTS, STORM_S, rounds_in, times_each
 from tests.system.chaos.report import ChaosResult, Options
@@ -28,6 +29,7 @@ from tests.system.chaos.run import play
 STORM = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, shards=2)  # so that much happens
 NODES = 3
 CLIENTS = 1000
+LIBRARY_CLIENTS = 12  # of each language
 ENDED = 128 + signal.SIGTERM
 SWITCH_S = 0.001  # the threads of clients, proxies and readers take turns often
 
@@ -57,6 +59,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--tick", type=float, help="the servers' tick: 0.5, or 1 in a plan")
     add("--grace", type=float, default=1.5, help="the servers' grace after a lost connection, seconds")
     add("--shards", type=int, default=0, help="the servers' shards: 2, or 1 in a plan, 16 on a cluster")
+    add("--library-clients", type=int, default=LIBRARY_CLIENTS, help="in each language (12); 0: none")
+    add("--without", nargs="+", default=(), choices=LANGUAGES, help="languages to leave out")
     add(
         "--versions",
         nargs="+",
@@ -67,6 +71,11 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--out", type=Path, help="file to write the report to")
     arguments = parser.parse_args(words)
     arguments.kinds = [known[name] for name in arguments.kinds]
+    arguments.languages = [name for name in LANGUAGES if name not in arguments.without]
+    if arguments.plan or arguments.guard or arguments.versions or not arguments.library_clients:
+        arguments.languages = []  # these need a user's story, or an older protocol
+    if missing := missing_programs(arguments.languages):
+        parser.error(f"not on PATH: {', '.join(missing)}; --without leaves a language out")
     return arguments
 
 
@@ -88,6 +97,8 @@ def options_of(arguments: argparse.Namespace, name: str = "") -> Options:
         plan=plan,
         longest_s=arguments.longest,
         pythons=(*arguments.versions, sys.executable),
+        languages=arguments.languages,
+        library_clients=arguments.library_clients,
     )
     rounds = rounds_in(arguments.minutes, options.calm_s, arguments.storm)
     return dataclasses.replace(options, rounds=rounds)

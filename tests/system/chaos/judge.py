@@ -12,12 +12,13 @@ displaced  Nor one that allows a return, unless another login may have come late
 admitted   Who is banned is let in by no node, from a second after the ban on.
 isolation  No connection ends without a word, unless its node or its path was in trouble.
 
-The rules on rooms are in `rooms`.
+The rules on rooms are in `rooms`. What the clients with the libraries did is not known in such detail: their
+events alternate, and none says that they logged out or were refused.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from loadtest.checker import (
@@ -40,6 +41,7 @@ from tests.system.chaos.truth import DataLoss, DeviceLogin, SavedState, StreamIt
 
 STORY_S = 25.0  # before a broken promise, of what was done
 BAN_S = 1.0  # promised: so soon after a ban it takes effect
+UNASKED = frozenset({Code.LOGOUT, Code.BACKGROUND, Code.KICKED, Code.BANNED, Code.AUTH_EXPIRED})
 MEMORY_S = 180.0  # troubles that ended longer ago explain nothing any more
 
 
@@ -54,6 +56,10 @@ class ChaosFinding(NamedTuple):
 class ChaosJudge:
     """Judges what the streams say by what the clients did; `findings` has what is broken.
 
+    Args:
+        users: what the clients of the crowd did, by uid.
+        libraries: the users of clients that stay connected.
+
     Attributes:
         events: how many of each type were judged.
         lost_by_rollback: events and goodbyes that followed from a data loss; see
@@ -61,7 +67,13 @@ class ChaosJudge:
         expected: how often users had to be online or gone, or were in doubt.
     """
 
-    def __init__(self, users: Mapping[str, User], troubles: Troubles, setup: Setup) -> None:
+    def __init__(
+        self,
+        users: Mapping[str, User],
+        troubles: Troubles,
+        setup: Setup,
+        libraries: Collection[str] = frozenset(),
+    ) -> None:
         self.findings: list[ChaosFinding] = []
         self.events: Counter[str] = Counter()
         self.room_reasons: Counter[str] = Counter()  # of entries of the streams of rooms
@@ -70,6 +82,7 @@ class ChaosJudge:
         self.periods = Periods()
         self.showing = Showing()
         self._users = users
+        self._libraries = libraries
         self._troubles = troubles
         self._setup = setup
         self.rooms = RoomEntries()
@@ -122,13 +135,10 @@ class ChaosJudge:
             self.add_finding(event.written_at, "gap", f"{event.node} dropped transitions: {event.id}")
             return
         user = self._users.get(event.uid)
-        if user is None:
+        if user is None and event.uid not in self._libraries:
             self.add_finding(event.written_at, "invented", f"{event} of an unknown user")
             return
         broken = self.periods.check_order(event.uid, event.id)
-        login = user.find_login(event.session, event.written_at)
-        if login is None:
-            broken.append(Broken("invented", f"{event} names a session that {event.uid} did not ask for"))
         broken += self.showing.check_entry(event.id, event.fields)
         if event.type == "online":
             broken += self.periods.user_online(event.uid, event.session, event.id, event.written_at)
@@ -136,11 +146,20 @@ class ChaosJudge:
             broken += self.periods.user_offline(event.uid, event.session, event.since_id)
             if event.code != Code.NODE_DOWN:  # after which it may return
                 self.periods.session_ended(event.session, event.written_at)
-            if login is not None:
-                broken += self._check_reason(event, user, login)
-            broken += self._check_false(event, user)
+        broken += self._check_client(event, user) if user else _check_library(event)
         for each in broken:
             self.add_finding(event.written_at, each.rule, each.text)
+
+    def _check_client(self, event: StreamEvent, user: User) -> list[Broken]:
+        """Compare an event with what its client did."""
+        login = user.find_login(event.session, event.written_at)
+        broken = []
+        if login is None:
+            broken.append(Broken("invented", f"{event} names a session that {event.uid} did not ask for"))
+        if event.type == "offline":
+            broken += self._check_reason(event, user, login) if login else []
+            broken += self._check_false(event, user)
+        return broken
 
     def _check_reason(self, event: StreamEvent, user: User, login: DeviceLogin) -> list[Broken]:
         earliest, latest = event.decided_between
@@ -249,6 +268,13 @@ class ChaosJudge:
             )
 
 
+def _check_library(event: StreamEvent) -> list[Broken]:
+    """Compare an event with the little that is known of a client that stays connected."""
+    if event.type == "offline" and event.code in UNASKED:
+        return [Broken("early", f"{event.uid} {Code(event.code).reason}, and did not ask for it: {event}")]
+    return []
+
+
 def _story(event: StreamEvent, user: User) -> str:
     return f"{event}; {_logins(user, event.written_at)}"
 
@@ -260,7 +286,8 @@ def _logins(user: User, at: float) -> str:
         return "-" if moment == math.inf else f"{at - moment:.3f}"
 
     return " | ".join(
-        f"{each.session or '?'} at {each.place}{'p' * each.is_proxied}{'w' * each.is_websocket} begun {ago(each.sent_at)} "
+        f"{each.session or '?'} at {each.place}{'p' * each.is_proxied}{'w' * each.is_websocket} "
+        f"begun {ago(each.sent_at)} "
         f"entered {ago(each.granted_at)} last beats {[ago(beat) for beat in each.packets[-3:]]} "
         f"silent {ago(each.silent_at)} logout {ago(each.logout_at)} closed {ago(each.closed_at)} "
         f"lost {ago(each.lost_at)} {each.code}"

@@ -61,7 +61,7 @@ class ChaosNode:
         """Return where clients can log in: over TCP, then over WebSocket, each without and with a proxy."""
         return [
             Address(address, place, is_proxied, is_websocket)
-            for is_websocket, (port, proxy) in enumerate(zip(self._ports, self.clients, strict=True))
+            for is_websocket, port, proxy in zip((False, True), self._ports, self.clients, strict=True)
             for address, is_proxied in ((port, False), (proxy.address, True))
         ]
 

@@ -131,6 +131,8 @@ class Options:
     plan: ChaosPlan | None = None  # replaces the random faults
     longest_s: float = 0.0  # of each fault of the plan; 0: as planned
     pythons: Sequence[str] = (sys.executable,)  # a node that starts again has the next one's version
+    languages: Sequence[str] = ()  # of the libraries, see `tests.system.chaos.libraries`
+    library_clients: int = 0  # of each language
 
     @property
     def acts_fully(self) -> bool:

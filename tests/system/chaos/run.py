@@ -2,13 +2,16 @@
 
 import contextlib
 import random
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from loadtest.outcome import print_progress
@@ -16,18 +19,21 @@ from loadtest.room_members import differences, recorded_members, stored_members
 from loadtest.servers import wait_for
 from loadtest.stream_events import StreamEvent
 from loadtest.unguarded import GUARDS
+from presence.client.reconnect import RECONNECT_MAX_S
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.ban_table import BanTable
 from presence.store.control_messages import BanNotice
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.records import online_state, status_of
 from presence.store.redis_client import RedisError
+from presence.watching.shard_watch import COMPARE_CYCLE_S
 from tests.support.proxy import Proxy
 from tests.system.chaos.bounds import HOLD_S, Troubles, settle_s
 from tests.system.chaos.collector import Collector, Subscribers, lost_by_group
-from tests.system.chaos.crowd import Crowd, Habits
+from tests.system.chaos.crowd import Address, Crowd, Habits
 from tests.system.chaos.faults import Injector
 from tests.system.chaos.judge import ChaosJudge
+from tests.system.chaos.libraries import Libraries, build_programs, unseen
 from tests.system.chaos.misreports import LATE_S, MISREPORTS, Misreporter
 from tests.system.chaos.nodes import ChaosNode, Clustered, Plain, Watched
 from tests.system.chaos.plan import ALL_PLACES, MIN_ACTING_S, ChaosFault, Place, Storm
@@ -46,6 +52,8 @@ NO_SESSIONS: Mapping[str, Any] = {"sessions": ()}
 AGREEMENT_TIMEOUT_S = 3.0  # to find a moment without a change
 CONVERGED_POLL_S = 0.1
 ROOMS_TIMEOUT_S = 8.0  # beyond a lease of a projector, and its back-off
+RETURN_TIMEOUT_S = RECONNECT_MAX_S + 10.0  # until a client with a library has logged in again
+SEEN_MARGIN_S = 5.0  # beyond two reads of a record: a keepalive interval of a quiet client, and a projector
 LOGGED_PER_RULE = 5  # broken promises of a rule; the others are counted
 LATE_SHARE = 0.05
 GONE_S = 15.0  # in which those come back who stayed away for longer than a node's death takes
@@ -69,6 +77,8 @@ class ChaosRun:
         self._reported = 0
         self._rules: Counter[str] = Counter()
         self._setup = options.setup
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        programs = build_programs(options.languages, Path(folder))
         self.result = ChaosResult(options, time.monotonic())
         self._keys = self._setup.keys()
         self._data = _data_of(options)
@@ -93,8 +103,13 @@ class ChaosRun:
         self._subscribers = Subscribers(path.url if path else self._data.url)
         stack.callback(self._subscribers.close)
         self._troubles = Troubles()
-        self._crowd = stack.enter_context(self._make_crowd())
-        self._judge = ChaosJudge(self._crowd.users, self._troubles, options.setup)
+        addresses = [each for place, node in enumerate(self._nodes) for each in node.addresses(place)]
+        self._crowd = stack.enter_context(self._make_crowd(addresses))
+        self._libraries = Libraries(
+            programs, addresses, options.library_clients, self._crowd.users, self._crowd.rooms
+        )
+        stack.callback(self._libraries.close)
+        self._judge = ChaosJudge(self._crowd.users, self._troubles, options.setup, self._libraries.uids)
         projector: ProjectorProcess | None = None
         if options.has_rooms:
             projector = ProjectorProcess(self._data.url)
@@ -107,7 +122,7 @@ class ChaosRun:
             self._misreporter = Misreporter(self._judge, self._crowd.users)
         self._events: list[StreamEvent] = []
 
-    def _make_crowd(self) -> Crowd:
+    def _make_crowd(self, addresses: Sequence[Address]) -> Crowd:
         options, death_s = self._options, self._setup.node_down_s
         habits = Habits(
             self._setup,
@@ -120,7 +135,6 @@ class ChaosRun:
             makes_requests=options.acts_fully,
             has_rooms=options.has_rooms,
         )
-        addresses = [each for place, node in enumerate(self._nodes) for each in node.addresses(place)]
         return Crowd(addresses, options.clients, max(1, round(options.clients * LATE_SHARE)), habits)
 
     def _login_granted(self, uid: str, login: DeviceLogin) -> None:
@@ -133,6 +147,7 @@ class ChaosRun:
             lambda: len(self._crowd.live_sessions()) >= 0.9 * count, count / LOGINS_PER_S + LOGIN_TIMEOUT_S
         ):
             self.result.broken.append("the clients did not get in")
+        self._libraries.log_in()
 
     @contextmanager
     def judging(self) -> Iterator["Future[None]"]:
@@ -234,7 +249,7 @@ class ChaosRun:
     def _is_settled(self) -> bool:
         setup, users = self._setup, self._crowd.users
         with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
-            different = {*chain(*self._data.records.compare(self._keys, self._crowd.live_sessions()))}
+            different = {*chain(*self._data.records.compare(self._keys, self._live_sessions()))}
             now = time.monotonic()
             silence_s = setup.idle_timeout + setup.tick + HOLD_S
             loss_s = setup.grace + setup.tick + 1.0
@@ -262,7 +277,7 @@ class ChaosRun:
             self.result.converged_s.append(time.monotonic() - started)
         time.sleep(max(0.0, started + self._options.calm_s - time.monotonic()))
         if not wait_for(self._is_equal, AGREEMENT_TIMEOUT_S, poll_s=CONVERGED_POLL_S):
-            ghosts, missing = self._data.records.compare(self._keys, self._crowd.live_sessions())
+            ghosts, missing = self._data.records.compare(self._keys, self._live_sessions())
             self._add_broken(f"Redis is not equal to the live sessions: {ghosts=} {missing=}")
         if not wait_for(lambda: not self._shown_difference(), AGREEMENT_TIMEOUT_S):
             self._add_broken(f"sessions are not shown as their clients say: {self._shown_difference()}")
@@ -274,6 +289,17 @@ class ChaosRun:
         self.result.members_checked += sum(
             map(len, stored_members(self._data.client_of, self._keys).values())
         )
+        self._settle_libraries()
+
+    def _settle_libraries(self) -> None:
+        """Wait until the clients with the libraries are back, and check what they see."""
+        if lost := self._libraries.await_connected(RETURN_TIMEOUT_S):
+            self._add_broken(f"not connected at rest: {lost}")
+        compare = partial(unseen, self._data.client_of, self._keys)
+        absence_s = self._setup.lease + self._setup.idle_timeout
+        wrong = self._libraries.await_agreement(compare, COMPARE_CYCLE_S + absence_s + SEEN_MARGIN_S)
+        if wrong:
+            self._add_broken(f"{len(wrong)} things seen are not so: {wrong[:LOGGED_PER_RULE]}")
 
     def _room_differences(self) -> list[object]:
         """Return how the members of rooms differ from the records, and what the streams say from both."""
@@ -299,12 +325,17 @@ class ChaosRun:
 
     def _is_equal(self) -> bool:
         with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
-            return not any(self._data.records.compare(self._keys, self._crowd.live_sessions()))
+            return not any(self._data.records.compare(self._keys, self._live_sessions()))
         return False
+
+    def _live_sessions(self) -> dict[str, str]:
+        return self._crowd.live_sessions() | self._libraries.live_sessions()
 
     def _shown_difference(self) -> set[tuple[str, str, str]]:
         """Return, of each session, the status on record and the one that its client wants."""
         wanted = self._crowd.shown(self._setup.tick + STATUS_S)
+        statuses = self._libraries.statuses
+        wanted |= {session: statuses[uid] for uid, session in self._libraries.live_sessions().items()}
         self.result.statuses_checked += len(wanted)
         found = {
             each["session"]: status_of(each)
@@ -350,8 +381,13 @@ class ChaosRun:
         result.broken += [f"the group was never given {len(lost)} entries: {lost[:3]}"] if lost else []
         for place, node in enumerate(self._nodes):
             result.broken += [f"node {place}: {failure}" for failure in node.failures()]
+        result.broken += self._libraries.stop()
         result.metrics |= {
             "clients": self._options.clients,
+            "clients with a library": dict.fromkeys(self._options.languages, self._options.library_clients),
+            "users, rooms and sessions seen by these, compared": self._libraries.compared,
+            "seen by an event that Redis has lost": self._libraries.lost,
+            "clients replaced by an earlier login of their own": self._libraries.replaced,
             "logins": self._crowd.logins,
             "logins over WebSocket": self._crowd.websocket_logins,
             "bans": result.bans,
