@@ -11,7 +11,7 @@ author = "The presence-server authors"
 copyright = f"2026, {author}"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 root_doc = "docs/index"
 include_patterns = [
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "deploy/README.md", "examples/README.md"),
@@ -30,6 +30,7 @@ html_theme = "furo"
 html_title = f"presence-server {__version__}"
 html_copy_source = False
 
+myst_fence_as_directive = ["mermaid"]  # GitHub draws the same fences
 myst_heading_anchors = 4  # as GitHub makes them
 suppress_warnings = ["myst.header"]  # a page may begin with a heading of the second level
 

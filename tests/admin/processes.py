@@ -13,6 +13,11 @@ from loadtest.servers import PresenceServer
 from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
 
 ADMIN = ("--admin", "127.0.0.1:0")
+STARTED = {
+    "service manager": ["supervisor", "webhooks run", "followups run", "rooms run"],
+    "supervisor": ["worker", "admin process", "embedded Redis"],
+}
+"""Which process starts which; with one worker the worker is its own supervisor."""
 
 
 def url_of(server: PresenceServer) -> str:
