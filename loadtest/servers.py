@@ -102,14 +102,8 @@ class PresenceServer:
     ) -> None:
         operators = () if {"--admin", "--no-admin"} & set(flags) else self.admin_flags
         serve = [python, *program, "serve", "--port", str(port), "--log-format", "json"]
-        self.process = subprocess.Popen(
-            [*serve, *operators, *flags],
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",  # a reader that ends would stop the server as soon as the pipe is full
-            env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")},
-            preexec_fn=before,  # noqa: PLW1509 - it takes no lock
-        )
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
+        self.process = self._start([*serve, *operators, *flags], environment, before)
         self.lines: list[dict[str, Any]] = []
         self._flags = flags
         self._forwards_errors = forward_errors
@@ -129,6 +123,18 @@ class PresenceServer:
             raise RuntimeError(f"the server did not become ready: {self.lines[-5:]}")
         host, _, listens_on = ready.removeprefix("ready ").rpartition(":")
         self.address = (host, int(listens_on))
+
+    def _start(
+        self, command: list[str], environment: dict[str, str], before: Callable[[], None] | None
+    ) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",  # a reader that ends would stop the server as soon as the pipe is full
+            env=environment,
+            preexec_fn=before,  # noqa: PLW1509 - it takes no lock
+        )
 
     def __enter__(self) -> Self:
         return self

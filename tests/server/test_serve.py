@@ -17,7 +17,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close
 from websockets.sync.client import connect
 
-from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.config.loader import FIELDS
 from presence.protocol import Code, Kind
@@ -27,6 +26,7 @@ from tests.store.driving import write_former_data
 from tests.store.servers import Server as Redis
 from tests.support.events import of_type, read_events
 from tests.support.phone import TIMEOUT_S
+from tests.support.preloaded import PreloadedServer
 from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
@@ -108,7 +108,7 @@ def test_port_in_use_is_reported(redis_server: EmbeddedRedis) -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_sends_goodbyes_and_no_offline_events(redis_server: EmbeddedRedis, signal_number: int) -> None:
-    server = PresenceServer("--redis", redis_server.url)
+    server = PreloadedServer("--redis", redis_server.url)
     with Swarm(server.address, beat_s=12) as swarm:
         swarm.log_in(f"user-{n}" for n in range(100))
         swarm.run(5, until=swarm.logged_in)
@@ -130,7 +130,7 @@ def test_stop_sends_goodbyes_and_no_offline_events(redis_server: EmbeddedRedis, 
 def test_second_signal_exits_immediately() -> None:
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         redis = Redis(find_binary(), Path(folder))
-        server = PresenceServer("--redis", redis.url, "--drain-timeout", "30")
+        server = PreloadedServer("--redis", redis.url, "--drain-timeout", "30")
         try:
             redis.kill()
             with socket.create_connection(server.address) as client:
@@ -149,7 +149,7 @@ def test_second_signal_exits_immediately() -> None:
 
 
 def test_websocket_on_every_worker_and_goodbyes_with_close_codes(redis_server: EmbeddedRedis) -> None:
-    with PresenceServer("--redis", redis_server.url, "--workers", "2", "--ws-port", "0") as server:
+    with PreloadedServer("--redis", redis_server.url, "--workers", "2", "--ws-port", "0") as server:
         wait_for(lambda: len(server.logged("serving websocket")) == 2)
         (port,) = {line["port"] for line in server.logged("serving websocket")}
         with ExitStack() as stack:

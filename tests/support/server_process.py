@@ -4,11 +4,12 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from loadtest.servers import PRESENCE, PresenceServer
+from tests.support.preloaded import PreloadedServer
 
 
 @contextlib.contextmanager
 def running_server(*flags: str, program: Sequence[str] = PRESENCE) -> Iterator[PresenceServer]:
     """Run a server for the length of a ``with`` block; it must end with status 0."""
-    with PresenceServer(*flags, program=program) as server:
+    with PreloadedServer(*flags, program=program) as server:
         yield server
         assert server.stop() == 0, server.lines[-5:]

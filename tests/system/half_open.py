@@ -29,12 +29,12 @@ from typing import Final, TypeVar
 from benchmarks.scale.play import Reader
 from loadtest.outcome import percentile
 from loadtest.redis_contents import Data
-from loadtest.servers import PresenceServer
 from loadtest.stream_events import StreamEvent
 from loadtest.usage import Stolen
 from presence.loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from presence.loadtest.server_address import reset_on_close
 from presence.protocol import Code
+from tests.support.preloaded import PreloadedServer
 
 T = TypeVar("T")
 
@@ -207,7 +207,7 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenRe
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(Namespace(host))
         data = stack.enter_context(Data())
-        server = stack.enter_context(PresenceServer("--redis", data.url, *flags))
+        server = stack.enter_context(PreloadedServer("--redis", data.url, *flags))
         reader = stack.enter_context(contextlib.closing(Reader(data.url)))
         loop = stack.enter_context(ClientLoop(server.address, beat_s=beat_s))
         socks = [*network.sockets(clients), *[None] * int(STEADY_SHARE * clients)]

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import pytest
 
-from loadtest.servers import LocalRedis, PresenceServer
+from loadtest.servers import LocalRedis
 from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread
 from presence.protocol import Code
 from presence.store.keys import Keys
+from tests.support.preloaded import PreloadedServer
 
 Address = tuple[str, int]
 IDLE_TIMEOUT_S: Final = 30.0
@@ -73,7 +74,7 @@ class Place:
 
     def add_server(self) -> None:
         flags = ("--redis", self.redis.url, "--idle-timeout", f"{IDLE_TIMEOUT_S:g}")
-        self.addresses.append(self._stack.enter_context(PresenceServer(*flags)).address)
+        self.addresses.append(self._stack.enter_context(PreloadedServer(*flags)).address)
 
     def _any(self) -> Address:
         return random.choice(self.addresses)

@@ -26,11 +26,12 @@ from loadtest.outcome import MAX_EXAMPLES
 from loadtest.processes import LocustReport, LocustRow
 from loadtest.redis_contents import Data
 from loadtest.scenario_report import ScenarioReport
-from loadtest.servers import PresenceServer, wait_for
+from loadtest.servers import wait_for
 from presence.loadtest.client_loop import ClientLoop, LoopClient
 from presence.rosters import PresenceRosters
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber.events import Entry
+from tests.support.preloaded import PreloadedServer
 
 TIMES = [float(second) for second in range(0, 3600, 10)]
 
@@ -136,7 +137,7 @@ def test_what_the_objects_of_a_server_take_is_counted_by_type(
 ) -> None:
     program = ("-m", "benchmarks.soak.growth", str(tmp_path))
     flags = ("--redis", redis_server.url, "--workers", str(workers), "--tick", "1")
-    with PresenceServer(*flags, program=program) as server, ClientLoop(server.address) as loop:
+    with PreloadedServer(*flags, program=program) as server, ClientLoop(server.address) as loop:
         first = growth.ask(server, tmp_path)
         loop.log_in([LoopClient(loop, f"user-{number}") for number in range(300)], 20.0)
         last = growth.ask(server, tmp_path)

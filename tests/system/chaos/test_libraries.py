@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from loadtest.servers import PresenceServer, Setup
+from loadtest.servers import Setup
 from presence.store.embedded import EmbeddedRedis
 from presence.store.redis_client import open_client
 from tests.support.built_once import built_once
+from tests.support.preloaded import PreloadedServer
 from tests.system.chaos.crowd import Address
 from tests.system.chaos.libraries import (
     ITSELF,
@@ -77,7 +78,7 @@ def test_clients_of_each_language_see_each_other_and_their_rooms(
     built = built_once(tmp_path_factory, BUILT.get(language, language), LANGUAGES[language].built_client)
     commands = {language: LANGUAGES[language].command(built)}
     flags = ("--redis", redis_server.url, "--rooms", "open", *SETUP.flags)
-    with PresenceServer(*flags) as server, open_client(redis_server.url) as connection:
+    with PreloadedServer(*flags) as server, open_client(redis_server.url) as connection:
         addresses = [Address(server.address, 0, False, False)]
         libraries = Libraries(commands, addresses, CLIENTS, {"nobody"}, ["lobby", "hall"])
         try:

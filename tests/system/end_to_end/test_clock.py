@@ -13,6 +13,7 @@ from loadtest.servers import PresenceServer
 from presence.store.embedded import find_binary
 from tests.store.servers import Server as Redis
 from tests.support.events import assert_alternation, of_type, read_events
+from tests.support.preloaded import PreloadedServer
 from tests.support.swarm import Swarm
 
 STEPS_S = (3600, -3600)  # from the true time; a process that is new begins at that
@@ -49,7 +50,7 @@ def test_a_step_of_the_wall_clock_ends_nobody(
     with monkeypatch.context() as environment:
         for name, value in faked.items() if whose == "server" else ():
             environment.setenv(name, value)
-        server = PresenceServer("--redis", redis.url, *FLAGS)
+        server = PreloadedServer("--redis", redis.url, *FLAGS)
     shifts_s: list[float] = []
 
     def found() -> int:

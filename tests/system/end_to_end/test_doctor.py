@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.servers import PresenceServer
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.redis_client import Redis, open_client
 from tests.docs.roles import ask, permissions
+from tests.support.preloaded import PreloadedServer
 from tests.support.server_process import running_server
 
 ANY_PORT = ("--port", "0", "--no-admin")
@@ -76,7 +76,7 @@ def test_a_low_file_limit(redis_server: EmbeddedRedis) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, enough))
 
     assert DoctorLines(*flags, before=fixed).status == 0
-    server = PresenceServer(*flags[3:], before=fixed)
+    server = PreloadedServer(*flags[3:], before=fixed)
     assert server.stop() == 0
 
 

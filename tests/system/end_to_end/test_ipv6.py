@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from loadtest.servers import PresenceServer
 from presence.client import Delivered, PresenceChanged, connect_blocking
 from presence.subscriber import Offline, Online, subscribe_sync
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 try:
@@ -23,7 +23,7 @@ IPV4, IPV6 = "127.0.0.1", "::1"
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.nightly), "2"])
 def test_clients_of_both_families_reach_each_other(host: str, bobs: str, workers: str) -> None:
     flags = ("--insecure", "--workers", workers, "--event-address", "--disconnect-grace", "0")
-    with PresenceServer("--host", host, *flags) as server:
+    with PreloadedServer("--host", host, *flags) as server:
         port = server.address[1]
         assert server.address[0].strip("[]") == host
         with (
@@ -50,6 +50,6 @@ def test_clients_of_both_families_reach_each_other(host: str, bobs: str, workers
 
 
 def test_an_address_of_ipv4_alone_is_not_reached_over_ipv6() -> None:
-    with PresenceServer("--host", "0.0.0.0", "--insecure") as server:
+    with PreloadedServer("--host", "0.0.0.0", "--insecure") as server:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((IPV6, server.address[1]))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.servers import PresenceServer
 from tests.server.test_serve import failed_start
 from tests.support.managers import Manager
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC")
@@ -33,7 +33,7 @@ def test_a_server_alone_tells_when_it_is_ready_reloads_lives_and_stops(
         monkeypatch.setenv("NOTIFY_SOCKET", manager.notify_socket)
         monkeypatch.setenv("WATCHDOG_USEC", "600000")
         # Without a Redis that is given it starts one, too.
-        server = PresenceServer("--no-admin", "--workers", str(workers))
+        server = PreloadedServer("--no-admin", "--workers", str(workers))
         try:
             ready = manager.wait_for("READY")
             assert ready["STATUS"] == f"ready {server.address[0]}:{server.address[1]}"

@@ -5,13 +5,13 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.client import connect_blocking
 from presence.reader import PresenceReader
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import Offline, Online, Updated, subscribe_sync
 from tests.support.phone import Phone
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 PUSH = {"push": "token of this phone", "raw": b"\0\xff"}
@@ -20,7 +20,7 @@ FLAGS = ("--idle-timeout", "2", "--tick", "0.2", "--disconnect-grace", "0.2", "-
 
 def test_private_is_for_the_backend_and_the_offline_event_has_it(redis_server: EmbeddedRedis) -> None:
     with (
-        PresenceServer("--redis", redis_server.url, *FLAGS) as server,
+        PreloadedServer("--redis", redis_server.url, *FLAGS) as server,
         PresenceReader(redis_server.url) as reader,
         subscribe_sync(redis_server.url, after="0", updates=True) as events,
     ):
@@ -49,7 +49,7 @@ def test_private_is_for_the_backend_and_the_offline_event_has_it(redis_server: E
 
 def test_events_have_the_address_where_a_setting_asks_for_it(redis_server: EmbeddedRedis) -> None:
     with (
-        PresenceServer("--redis", redis_server.url, *FLAGS, "--event-address") as server,
+        PreloadedServer("--redis", redis_server.url, *FLAGS, "--event-address") as server,
         subscribe_sync(redis_server.url, after="0") as events,
     ):
         with connect_blocking(*server.address, uid="ann", meta={"app": "1"}) as ann:
@@ -65,7 +65,7 @@ def test_events_have_the_address_where_a_setting_asks_for_it(redis_server: Embed
 
 def test_a_silence_is_reported_by_the_idle_timeout_in_force(redis_server: EmbeddedRedis) -> None:
     with (
-        PresenceServer("--redis", redis_server.url, *FLAGS) as server,
+        PreloadedServer("--redis", redis_server.url, *FLAGS) as server,
         subscribe_sync(redis_server.url, after="0") as events,
         contextlib.ExitStack() as stack,
     ):

@@ -2,12 +2,12 @@
 
 import unicodedata
 
-from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.protocol import Kind
 from presence.reader import PresenceReader
 from presence.subscriber import Online, subscribe_sync
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 SCRIPTS = {
@@ -22,7 +22,7 @@ SCRIPTS = {
 def test_a_uid_of_any_script_is_the_same_everywhere() -> None:
     composed, decomposed = (unicodedata.normalize(form, "Zoë") for form in ("NFC", "NFD"))
     uids = {*SCRIPTS.values(), composed, decomposed}
-    with PresenceServer("--workers", "2") as server:
+    with PreloadedServer("--workers", "2") as server:
         lines = {uid: Line(server.address, protocol.login(uid)) for uid in uids}
         asking = lines[decomposed]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from loadtest.servers import PresenceServer
 from presence.outbox.relay import GATHER_S
 from presence.protocol import Code, Kind
 from presence.reader import PresenceReader
@@ -16,6 +15,7 @@ from presence.store.embedded import EmbeddedRedis
 from tests.server.test_serve import FAST, failed_start
 from tests.support.credentials import write_keys
 from tests.support.events import assert_alternation, of_type, read_events
+from tests.support.preloaded import PreloadedServer
 from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
@@ -71,7 +71,7 @@ def test_a_device_that_logs_in_at_another_worker_takes_its_session_along(redis_s
 
 @pytest.mark.parametrize("how", ["supervisor told", "every process told", "supervisor killed"])
 def test_a_stop_drains_all_workers(redis_server: EmbeddedRedis, how: str) -> None:
-    server = PresenceServer("--redis", redis_server.url, "--workers", "3")
+    server = PreloadedServer("--redis", redis_server.url, "--workers", "3")
     with Swarm(server.address, beat_s=12) as swarm:
         swarm.log_in(f"user-{n}" for n in range(60))
         swarm.run(5, until=swarm.logged_in)

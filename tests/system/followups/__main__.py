@@ -31,6 +31,7 @@ from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread
 from presence.loadtest.server_address import raise_file_limit
 from presence.store.keys import Keys
 from presence.store.redis_client import RedisError
+from tests.support.preloaded import PreloadedServer
 from tests.system.followups.handler import FOLDER, handled
 
 Position = tuple[int, int]  # an entry id, as ids are ordered
@@ -208,7 +209,7 @@ class FollowUpsRun:
             *("--idle-timeout", f"{IDLE_S}", "--lease", f"{LEASE_S}", "--tick", "0.5"),
             *("--disconnect-grace", f"{GRACE_S}"),
         )
-        return PresenceServer("--redis", self.redis.url, *flags, port=port)
+        return PreloadedServer("--redis", self.redis.url, *flags, port=port)
 
     def kill_one(self) -> None:
         workers = sorted(self.server.workers().values())

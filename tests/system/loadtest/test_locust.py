@@ -20,12 +20,13 @@ import pytest
 
 from loadtest.check import check_control
 from loadtest.processes import LOCUSTFILE, run_locust
-from loadtest.servers import PresenceServer, free_port
+from loadtest.servers import free_port
 from presence.loadtest.options import add_options
 from presence.store.embedded import EmbeddedRedis
 from presence.store.redis_client import open_client
 from tests.support.credentials import SECRET, write_keys
 from tests.support.events import assert_alternation, read_events
+from tests.support.preloaded import PreloadedServer
 from tests.support.server_process import running_server
 from tests.transports import certificates
 
@@ -126,7 +127,7 @@ def test_a_command_prints_the_tokens_and_goodbyes_are_judged_without_redis(
 def test_a_server_that_was_killed_fails_the_run_and_the_report_says_since_when(
     redis_server: EmbeddedRedis,
 ) -> None:
-    with PresenceServer("--redis", redis_server.url, *SERVER) as server:
+    with PreloadedServer("--redis", redis_server.url, *SERVER) as server:
         killed_at: list[float] = []
 
         def kill_when_all_are_online() -> None:

@@ -29,6 +29,7 @@ from tests.admin.processes import admin_of, children, command, is_gone, url_of
 from tests.support.events import read_events
 from tests.support.managers import Manager
 from tests.support.phone import Phone
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import WebhookReceiver
 
@@ -82,7 +83,7 @@ class Deployment:
         self.start()
 
     def start(self) -> None:
-        self.server = PresenceServer(*self.flags, port=self.port)
+        self.server = PreloadedServer(*self.flags, port=self.port)
 
     def process(self, name: str) -> int:
         if name == "server":
@@ -245,7 +246,7 @@ def test_another_runner_takes_over(
         words = runner_command(kind, redis, receiver, tmp_path)
         runners = [subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)]
         try:
-            with PresenceServer("--redis", redis.url) as server:
+            with PreloadedServer("--redis", redis.url) as server:
                 done: Callable[[], set[str]] = (
                     (lambda: set(receiver.uids))
                     if kind == "webhooks"
@@ -286,7 +287,7 @@ def visit(server: PresenceServer, uid: str, done: Callable[[], set[str]]) -> Non
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_redis_whose_data_is_damaged_ends_the_command(workers: int, tmp_path: Path) -> None:
     flags = ("--workers", str(workers), "--data-dir", str(tmp_path), "--hang-timeout", str(HANG_TIMEOUT_S))
-    with PresenceServer(*flags) as server, contextlib.closing(Phone(server.address)) as phone:
+    with PreloadedServer(*flags) as server, contextlib.closing(Phone(server.address)) as phone:
         assert phone.ask(protocol.login("ann", id=1)).kind == Kind.OK
         (redis,) = (each for each in children(server.process.pid) if is_redis(each))
         for file in tmp_path.glob("appendonlydir/*.manifest"):

@@ -19,12 +19,13 @@ from typing import Final
 
 import pytest
 
-from loadtest.servers import LocalRedis, PresenceServer
+from loadtest.servers import LocalRedis
 from presence import protocol
 from presence.protocol import Kind
 from presence.store.keys import Keys
 from tests.support.answers import CLOSED, ERRORS, LATE, AnsweringProxy
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.process_figures import Figures, figures
 from tests.support.waiting import wait_for
 
@@ -162,7 +163,7 @@ class Matrix:
         self.redis = self._stack.enter_context(LocalRedis())
         self.proxy = self._stack.enter_context(AnsweringProxy(self.redis.path))
         flags = ("--redis", self.proxy.url, "--shards", "2", "--lease", "120", "--packet-rate", "1000")
-        self.server = self._stack.enter_context(PresenceServer(*flags))
+        self.server = self._stack.enter_context(PreloadedServer(*flags))
         self.visits = Visits(self.server.address, per_s)
 
     def __enter__(self) -> "Matrix":

@@ -29,6 +29,7 @@ from presence.store.script_runner import Scripting
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.redis_wheel import RedisWheel
+from tests.support.preloaded import PreloadedServer
 from tests.system.matrices.people import People, visit
 
 KEYS: Final = Keys()
@@ -169,7 +170,7 @@ class Stage:
         self._stack.close()
 
     def _server(self, port: int = 0) -> PresenceServer:
-        return self._stack.enter_context(PresenceServer(*self._flags, port=port, program=PROGRAM))
+        return self._stack.enter_context(PreloadedServer(*self._flags, port=port, program=PROGRAM))
 
     def online(self) -> set[str]:
         """Return the users with a readable record in Redis."""

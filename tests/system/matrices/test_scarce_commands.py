@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from loadtest.servers import LocalRedis, PresenceServer
+from loadtest.servers import LocalRedis
 from presence.cli.main import COMMANDS
 from presence.client import connect_blocking
+from tests.support.preloaded import PreloadedServer
 
 LONGEST_S: Final = 25.0  # of a command that ends by itself, on a busy machine
 RUNS_S: Final = 4.0  # of a command that runs until it is interrupted
@@ -171,7 +172,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with LocalRedis() as redis, PresenceServer("--redis", redis.url, "--admin", "127.0.0.1:0") as server:
+    with LocalRedis() as redis, PreloadedServer("--redis", redis.url, "--admin", "127.0.0.1:0") as server:
         host, port = server.address
         url = server.logged("admin HTTP server starting")[-1]["url"]
         with connect_blocking(host, port, uid="ann"):

@@ -26,6 +26,7 @@ from presence.protocol import Kind, Packet
 from presence.store.redis_client import open_client
 from tests.support.events import assert_alternation, of_type, read_events
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.scarcities import FullDisk, NoDescriptors, NoMemory, NoProcesses, NoThreads, Scarcity
 from tests.support.waiting import wait_for
 
@@ -227,7 +228,7 @@ def deployed(lack: Lack, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
                 assert scarcity is threads
 
         def start(port: int) -> PresenceServer:
-            return cleanup.enter_context(PresenceServer(*flags, port=port, **options))
+            return cleanup.enter_context(PreloadedServer(*flags, port=port, **options))
 
         deployment = Deployment(lack, scarcity, start)
         yield deployment

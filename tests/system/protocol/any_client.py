@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from loadtest.servers import PresenceServer, free_port
+from loadtest.servers import free_port
 from presence.store.embedded import EmbeddedRedis
 from tests.support.credentials import token
 from tests.support.events import read_events
+from tests.support.preloaded import PreloadedServer
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.system.protocol.device import ClientProgram
@@ -44,7 +45,7 @@ def what_a_user_hides_is_hidden_from_it(program: ClientProgram, redis_server: Em
 
 def it_watches_rooms_again_after_a_restart(program: ClientProgram, redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, *FLAGS, "--rooms", "open", "--max-listed-members", "2")
-    server = PresenceServer(*flags, port=free_port())
+    server = PreloadedServer(*flags, port=free_port())
     with (
         program.device(server.address, "ann") as ann,
         program.device(server.address, "bob") as bob,
@@ -67,7 +68,7 @@ def it_watches_rooms_again_after_a_restart(program: ClientProgram, redis_server:
 
         server.process.kill()
         server.stop()
-        server = PresenceServer(*flags, port=server.address[1])
+        server = PreloadedServer(*flags, port=server.address[1])
         for device in (ann, bob, eve):
             device.told("connected", again=True, within_s=RETURN_TIMEOUT_S)
         assert eve.close() == 0
@@ -89,7 +90,7 @@ def it_watches_rooms_again_after_a_restart(program: ClientProgram, redis_server:
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def a_session_with_real_servers(how: str, program: ClientProgram, redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, *FLAGS)
-    server = PresenceServer(*flags, port=free_port())
+    server = PreloadedServer(*flags, port=free_port())
     with (
         running_server(*flags) as other_server,
         program.device(server.address, "ann") as ann,
@@ -120,7 +121,7 @@ def a_session_with_real_servers(how: str, program: ClientProgram, redis_server: 
         server.stop()
         ann.told("disconnected")
         assert bob.ask("logout", "background") is None
-        server = PresenceServer(*flags, port=server.address[1])
+        server = PreloadedServer(*flags, port=server.address[1])
         for device in (ann, carl):
             device.told("connected", again=True, within_s=RETURN_TIMEOUT_S)
         gone = ann.told("presence", uid="bob")

@@ -15,6 +15,7 @@ from tests.docs.pages import blocks, pages
 from tests.support.credentials import SECRET, token, write_keys
 from tests.support.events import read_events
 from tests.support.page_server import serving_files
+from tests.support.preloaded import PreloadedServer
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.system.protocol.device import in_typescript
@@ -223,7 +224,7 @@ def test_it_returns_when_its_server_has_started_again(
 ) -> None:
     port = free_port()
     flags = ("--redis", redis_server.url, "--ws-port", str(port), *PATIENT)
-    with PresenceServer(*flags) as server:
+    with PreloadedServer(*flags) as server:
         tab.start(f"ws://127.0.0.1:{port}/", uid="ann")
         assert tab.ask("watch", ["bob"])["bob"]["status"] == "offline"
         if how == "kill":

@@ -24,6 +24,7 @@ from presence.store.keys import Keys
 from presence.store.redis_client import RedisError
 from presence.store.shard_clients import ShardClients
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.redis_cluster import Cluster
 from tests.system.chaos.rooms import RoomEntries, room_entry
 from tests.system.watching.room_crowd import Crowd
@@ -142,7 +143,7 @@ def hand_over_and_kill(cluster: Cluster) -> None:
 
 async def run(cluster: Cluster, change: Callable[[Cluster], None]) -> PresenceServer:
     """Let clients move from room to room while a cluster changes; all must be right in the end."""
-    with PresenceServer(*FLAGS, "--redis", cluster.url) as server, ExitStack() as stack:
+    with PreloadedServer(*FLAGS, "--redis", cluster.url) as server, ExitStack() as stack:
         resident = Line(server.address, protocol.login("resident", rooms=[ALWAYS]))
         stack.callback(resident.close)
         watcher = Watcher(server.address, ALWAYS)
@@ -193,7 +194,7 @@ async def test_rooms_are_right_after_replicas_have_taken_over(replicated: Cluste
 
 def test_a_server_that_is_away_delays_its_rooms_and_the_events_of_its_users_only() -> None:
     options = "--cluster-require-full-coverage", "no"
-    with Cluster(options=options) as cluster, PresenceServer(*FLAGS, "--redis", cluster.url) as server:
+    with Cluster(options=options) as cluster, PreloadedServer(*FLAGS, "--redis", cluster.url) as server:
         away = cluster.primary_of(KEYS.events(0))
         names = [f"n{number}" for number in range(1000)]
         here = next(n for n in names if cluster.primary_of(KEYS.events(KEYS.shard(n))) is not away)

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from loadtest import usage
 from loadtest.outcome import CaseOutcome, failed_checks, percentile, print_progress, spread_ms
 from loadtest.redis_contents import Data
-from loadtest.servers import PresenceServer, Setup, wait_for
+from loadtest.servers import Setup, wait_for
 from presence import protocol
 from presence.config.settings import Settings
 from presence.protocol import UIDS_MAX, Code, Kind, Packet
 from presence.server.node_assembly import LOGIN_BURST_S
 from presence.watching.watch_quota import USER_BYTES
 from presence.watching.watch_service import OWN_WATCHES
+from tests.support.preloaded import PreloadedServer
 from tests.system.security.credentials import login, with_bad_signature
 from tests.system.security.load import (
     GRANTED,
@@ -358,7 +359,7 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
         *("--login-rate", "100000", "--accept-rate", "100000"),
     )
     codes: Counter[int] = Counter()
-    with Data() as data, PresenceServer("--redis", data.url, *flags) as server:
+    with Data() as data, PreloadedServer("--redis", data.url, *flags) as server:
         events, pid = Setup().keys().events(0), server.process.pid
 
         def is_recorded() -> bool:

@@ -16,6 +16,7 @@ from presence import protocol
 from presence.loadtest.client_loop import ClientLoop, LoopClient, LoopThread, login_frame
 from presence.loadtest.server_address import reset_on_close, source_addresses
 from presence.protocol import Code, Kind, Packet
+from tests.support.preloaded import PreloadedServer
 from tests.system.security.credentials import Issuer, write_certificate, write_keys
 
 BYSTANDERS = 50  # who behave
@@ -161,7 +162,7 @@ def attacked_server(
             cert, key = write_certificate(folder)
             flags = (*flags, "--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
         flags = ("--redis", data.url, "--disconnect-grace", "0", *flags)
-        with PresenceServer(*flags, program=program) as server:
+        with PreloadedServer(*flags, program=program) as server:
             loop = ClientLoop(server.address, beat_s=BYSTANDER_KEEPALIVE_S)
             uids = [f"other-{number}" for number in range(BYSTANDERS)]
             others = [Resident(loop, uid, issuer.login(uid) if tokens else b"") for uid in uids]

@@ -9,13 +9,13 @@ import pytest
 import trustme
 
 from loadtest.redis_sentinel import HOST, Secrets, SentinelSetup
-from loadtest.servers import PresenceServer
 from presence.client import PresenceChanged, connect_blocking
 from presence.config.settings import Settings
 from presence.doctor.redis_checks import sentinels
 from presence.doctor.redis_facts import gather
 from presence.doctor.results import CheckResult, CheckStatus
 from presence.reader import PresenceReader
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 T = 3.0  # idle time-out, seconds
@@ -41,7 +41,7 @@ def check(setup: SentinelSetup) -> CheckResult:
 @pytest.mark.needs("redis-server")
 def test_watches_and_reads_go_on_after_a_failover(setup: SentinelSetup) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(PresenceServer("--redis", setup.url, "--idle-timeout", f"{T:g}"))
+        server = stack.enter_context(PreloadedServer("--redis", setup.url, "--idle-timeout", f"{T:g}"))
         reader = stack.enter_context(PresenceReader(setup.url))
         ann = stack.enter_context(connect_blocking(*server.address, uid="ann"))
         bob = stack.enter_context(connect_blocking(*server.address, uid="bob"))

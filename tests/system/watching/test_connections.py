@@ -2,10 +2,11 @@
 
 import pytest
 
-from loadtest.servers import LocalRedis, PresenceServer
+from loadtest.servers import LocalRedis
 from presence import protocol
 from presence.protocol import Kind
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.process_figures import Figures, figures
 from tests.support.waiting import wait_for
 
@@ -36,7 +37,7 @@ def settled(pid: int, redis: LocalRedis, most: int) -> Figures:
 def test_one_subscription_and_no_thread_serve_the_watches_of_all_shards(shards: int) -> None:
     with LocalRedis() as redis:
         flags = ("--redis", redis.url, "--shards", str(shards), "--max-watches", "1000")
-        with PresenceServer(*flags, program=PROGRAM) as server:
+        with PreloadedServer(*flags, program=PROGRAM) as server:
             pid = server.process.pid
             idle = settled(pid, redis, IDLE_CONNECTIONS)
             line = Line(server.address, protocol.login("watcher"))

@@ -12,6 +12,7 @@ from presence.protocol import Code, Kind
 from presence.reader import PresenceReader
 from presence.subscriber import Device, Offline, Online, subscribe_sync
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 FLAGS = (
@@ -27,7 +28,7 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PresenceServer]:
-    with PresenceServer(*FLAGS) as server:
+    with PreloadedServer(*FLAGS) as server:
         yield server
 
 

@@ -23,6 +23,7 @@ from presence.reader import PresenceReader
 from presence.subscriber import Offline, Online, subscribe_sync
 from tests.admin.asking import operators
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 FLAGS = (
@@ -210,7 +211,7 @@ CASES: list[tuple[Play, Play, bool]] = [  # a case, its twin, and whether pushes
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with PresenceServer(*FLAGS) as server, PresenceReader(server.redis_url) as reader:
+    with PreloadedServer(*FLAGS) as server, PresenceReader(server.redis_url) as reader:
         yield Stage(server, reader)
 
 
@@ -350,7 +351,7 @@ async def test_the_backend_is_told_the_truth(stage: Stage) -> None:
 
 def test_an_invisible_user_stays_it_when_redis_loses_its_data_and_when_all_servers_restart() -> None:
     with LocalRedis() as redis, PresenceReader(redis.url) as reader:
-        with PresenceServer("--redis", redis.url, *FLAGS) as server:
+        with PreloadedServer("--redis", redis.url, *FLAGS) as server:
             user = User("ann", Stage(server, reader))
             invisible_user(user)
             user.log_in("desk")
@@ -363,7 +364,7 @@ def test_an_invisible_user_stays_it_when_redis_loses_its_data_and_when_all_serve
                 assert {eve.status("ann", verb)["status"] for verb in ("query", "watch")} == {"offline"}
                 assert eve.message("ann") == Code.RECIPIENT_OFFLINE
             user.log_out("desk")
-        with PresenceServer("--redis", redis.url, *FLAGS) as server:
+        with PreloadedServer("--redis", redis.url, *FLAGS) as server:
             user = User("ann", Stage(server, reader))
             user.log_in("web")
             assert reader.state("ann")["invisible"]

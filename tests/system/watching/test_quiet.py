@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.protocol import Kind, Packet
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 
 USERS = [f"user-{number}" for number in range(100)]
 WATCHERS = 30
@@ -141,7 +141,7 @@ def churn(address: tuple[str, int], is_over: threading.Event) -> None:
 @pytest.mark.parametrize("moments", [600, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_after_each_end_of_quiet_what_a_client_was_told_is_what_a_query_shows(moments: int) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(PresenceServer(*FLAGS))
+        server = stack.enter_context(PreloadedServer(*FLAGS))
         is_over = threading.Event()
         pool = stack.enter_context(ThreadPoolExecutor(WATCHERS + 1))
         stack.callback(is_over.set)

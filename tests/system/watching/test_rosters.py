@@ -12,12 +12,13 @@ from random import Random
 
 import pytest
 
-from loadtest.servers import LocalRedis, PresenceServer
+from loadtest.servers import LocalRedis
 from presence import protocol
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.protocol import Kind
 from presence.rosters import PresenceRosters
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 
 CLIENTS = 40  # on both workers; a user has two
 FRIENDS = [f"friend-{number}" for number in range(60)]
@@ -137,7 +138,7 @@ def test_clients_watch_what_their_rosters_have(*, is_cut: bool) -> None:
     users = [f"user-{number}" for number in range(CLIENTS // 2)]
     with ExitStack() as stack:
         redis = stack.enter_context(LocalRedis(keep=True))
-        server = stack.enter_context(PresenceServer(*FLAGS, "--redis", redis.url))
+        server = stack.enter_context(PreloadedServer(*FLAGS, "--redis", redis.url))
         backend = Backend(redis.url, users, seed=5)
         stack.callback(backend.rosters.close)
         for _ in users:

@@ -15,6 +15,7 @@ from presence.client.pushes import user_state
 from presence.common import meta_json
 from presence.protocol import Kind, Packet, from_row
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 FLAGS = "--workers", "2", "--device-events", "--disconnect-grace", "0", "--ws-port", "0"
@@ -26,7 +27,7 @@ Told: TypeAlias = tuple[str, Any, str]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PresenceServer]:
-    with PresenceServer(*FLAGS) as server:
+    with PreloadedServer(*FLAGS) as server:
         yield server
 
 

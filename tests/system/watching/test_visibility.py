@@ -18,6 +18,7 @@ from presence.passes import PassIssuer
 from presence.protocol import Code, Kind, Packet
 from tests.support.credentials import AUDIENCE, SECRET, write_keys
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 HIDDEN = {"status": "not_allowed"}
@@ -43,7 +44,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(keys: Path) -> Iterator[PresenceServer]:
     flags = ("--token-keys", str(keys), "--visibility", "claims", "--disconnect-grace", "0.5")
-    with PresenceServer(*flags) as server:
+    with PreloadedServer(*flags) as server:
         yield server
 
 

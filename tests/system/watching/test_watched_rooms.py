@@ -18,6 +18,7 @@ from presence.protocol import Kind
 from presence.store.keys import Keys
 from tests.rooms.keys_by_hand import HandMadeRooms
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.system.watching.room_crowd import Crowd
 
 FLAGS = "--rooms", "open", "--max-listed-members", "50", "--idle-timeout", "300", "--packet-rate", "1000"
@@ -64,7 +65,7 @@ class Watcher:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PresenceServer]:
-    with LocalRedis() as redis, PresenceServer(*FLAGS, "--redis", redis.url) as server:
+    with LocalRedis() as redis, PreloadedServer(*FLAGS, "--redis", redis.url) as server:
         yield server
 
 
@@ -129,7 +130,7 @@ async def test_after_a_trouble_clients_see_rooms_as_they_are(
 ) -> None:
     with LocalRedis(keep=keep) as redis:
         flags = *FLAGS, "--workers", "2", "--lease", "2", "--redis", redis.url
-        with PresenceServer(*flags) as server:
+        with PreloadedServer(*flags) as server:
             async with trio.open_nursery() as nursery:
                 crowd = Crowd(server.address, seed=7)
                 await crowd.enter(12, 6, nursery)
@@ -180,7 +181,7 @@ def put(rooms: HandMadeRooms, members: dict[str, list[str]]) -> None:
 
 
 def test_a_large_room_is_pushed_at_most_once_a_second() -> None:
-    with LocalRedis() as redis, PresenceServer(*FLAGS, "--redis", redis.url, "--shards", "1") as server:
+    with LocalRedis() as redis, PreloadedServer(*FLAGS, "--redis", redis.url, "--shards", "1") as server:
         with hand_made(redis) as rooms, ExitStack() as stack:
             put(rooms, {"lobby": [f"u{number}" for number in range(101)]})
             watcher = Watcher(server.address, "lobby")
@@ -202,7 +203,7 @@ def test_a_large_room_is_pushed_at_most_once_a_second() -> None:
 
 def test_a_slow_reader_gets_the_state_of_its_rooms_in_the_end() -> None:
     flags = *FLAGS, "--max-listed-members", "200", "--shards", "1"
-    with LocalRedis() as redis, PresenceServer(*flags, "--redis", redis.url) as server:
+    with LocalRedis() as redis, PreloadedServer(*flags, "--redis", redis.url) as server:
         with hand_made(redis) as rooms, ExitStack() as stack:
             names = [f"room-{number}" for number in range(60)]
             slow, fast = (Watcher(server.address, *names, uid=uid) for uid in ("slow", "fast"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from loadtest.servers import LocalRedis, PresenceServer
+from loadtest.servers import LocalRedis
 from presence import protocol
 from presence.protocol import Code, Kind, Packet
 from presence.protocol.constants import STATUSES
@@ -23,6 +23,7 @@ from presence.reader import PresenceReader
 from presence.store.keys import Keys
 from presence.store.redis_client import open_client
 from tests.support.line import Line
+from tests.support.preloaded import PreloadedServer
 from tests.support.waiting import wait_for
 
 USERS = 20
@@ -179,7 +180,7 @@ class Crowd:
 def crowd(users: int) -> Iterator[Crowd]:
     """Start a server, its users and an observer."""
     with ExitStack() as stack:
-        server = stack.enter_context(PresenceServer(*FLAGS))
+        server = stack.enter_context(PreloadedServer(*FLAGS))
         guests = [User(f"u{n}", server.address) for n in range(users)]
         observer = Observer(server.address, "eve", guests)
         stack.callback(observer.line.close)
@@ -234,7 +235,7 @@ def test_a_query_and_a_watch_show_the_same_state_under_the_same_entry_id() -> No
         assert known.setdefault((uid, state["id"]), shown) == shown
 
     with ExitStack() as stack:
-        server = stack.enter_context(PresenceServer(*FLAGS))
+        server = stack.enter_context(PreloadedServer(*FLAGS))
         users = [User(f"u{n}", server.address) for n in range(8)]
         stack.callback(lose_all, users)
         asking, watching = (Line(server.address, protocol.login(name)) for name in ("asking", "watching"))
@@ -268,7 +269,7 @@ def test_a_query_and_a_watch_show_the_same_state_under_the_same_entry_id() -> No
 
 def test_a_user_invisible_for_long_is_shown_like_one_who_never_came() -> None:
     keys, long_ago_ms = Keys(), int(time.time() * 1000) - 2 * 86_400_000
-    with LocalRedis() as redis, PresenceServer("--redis", redis.url, "--seen-retention-days", "1") as server:
+    with LocalRedis() as redis, PreloadedServer("--redis", redis.url, "--seen-retention-days", "1") as server:
         hidden, gone = User("hidden", server.address), User("gone", server.address)
         hidden.log_in("phone")
         hidden.update("phone", status="invisible")
