@@ -11,7 +11,8 @@ from tests.support.preloaded import ForkedProcess, PreloadedServer
 
 def test_it_serves_is_signalled_and_ends_with_its_status(redis_server: EmbeddedRedis) -> None:
     with PreloadedServer("--redis", redis_server.url) as server:
-        assert isinstance(server.process, ForkedProcess)
+        process: object = server.process
+        assert isinstance(process, ForkedProcess)
         assert server.process.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
             server.process.wait(0.1)
