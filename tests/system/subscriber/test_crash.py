@@ -12,7 +12,7 @@ import pytest
 from tests.subscriber.streams import Streams
 from tests.support.waiting import wait_for
 
-EVENTS = 10_000
+EVENTS = 4_000
 DEADLINE_S = 60.0
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
