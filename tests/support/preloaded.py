@@ -62,7 +62,9 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         with self._reading:
             if self.returncode is None:
-                if not select.select([self._reports], [], [], timeout)[0]:
+                ended = select.poll()  # which takes descriptors beyond 1,024
+                ended.register(self._reports, select.POLLIN)
+                if not ended.poll(None if timeout is None else timeout * 1000):
                     raise subprocess.TimeoutExpired("presence serve", timeout or 0.0)
                 self.returncode = int(os.read(self._reports, REPORT_BYTES))
                 os.close(self._reports)
@@ -87,13 +89,14 @@ class PreloadedServer(PresenceServer):
         self, command: list[str], environment: dict[str, str], before: Callable[[], None] | None
     ) -> "subprocess.Popen[str]":
         plain = [sys.executable, *PRESENCE]
-        if command[: len(plain)] != plain or before or _for_python(environment) != _for_python(_started_with):
+        if command[: len(plain)] != plain or before or _of_start(environment) != _of_start(_started_with):
             return super()._start(command, environment, before)
         return _fork(command[len(plain) :], environment)  # type: ignore[return-value] # what is used of it
 
 
-def _for_python(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+def _of_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that count when a program starts, and not later."""
+    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_"))}
 
 
 @cache
