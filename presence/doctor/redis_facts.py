@@ -93,7 +93,7 @@ def gather(settings: Settings, redis_url: str) -> RedisFacts:
             sentinels=sentinels,
             missing=missing,
             too_much=rights.too_much,
-            no_events="" if settings.no_admin else rights.no_events,
+            no_events=rights.no_events,
             data=_try(lambda: _data(access, keys)),
             nodes=_try(lambda: read_nodes(access, keys)),
         )
@@ -144,7 +144,7 @@ def _slots(access: ShardClients) -> list[Slots]:
 
 def _rights(settings: Settings, redis_url: str, keys: Keys) -> tuple[str | Unknown, privileges.Rights]:
     try:
-        return "", privileges.check_rights(redis_url, keys, followups=settings.followups is not None)
+        return "", privileges.check_server_rights(redis_url, keys, settings)
     except privileges.MissingRight as error:
         return str(error), privileges.Rights([], "")
     except (StoreError, StoreUnavailable) as error:

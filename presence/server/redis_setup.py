@@ -58,7 +58,7 @@ async def wait_for_redis(node: Node, redis_url: str, settings: Settings) -> None
             break
     if rights.too_much:
         log.warning("Redis user has excess permissions", permissions=rights.too_much)
-    if rights.no_events and not settings.no_admin:
+    if rights.no_events:
         log.warning("Redis user cannot read events", fix=rights.no_events)
 
 
@@ -66,10 +66,7 @@ async def _check_rights(node: Node, redis_url: str, settings: Settings) -> privi
     """Return what the Redis user may do; the embedded Redis, whose user may do everything, is not checked."""
     if settings.redis is None:
         return privileges.Rights([], "")
-    followups = settings.followups is not None
-    rooms = settings.rooms != "off"
-    check = partial(privileges.check_rights, redis_url, node.keys, followups=followups, rooms=rooms)
-    return await LoopCaller().call(check)
+    return await LoopCaller().call(partial(privileges.check_server_rights, redis_url, node.keys, settings))
 
 
 def retention_ms(settings: Settings) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from presence.common.errors import StoreError
 from presence.common.redis_url import user
+from presence.config.settings import Settings
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import as_failure, code_of
 from presence.store.keys import Keys
@@ -67,6 +68,16 @@ class Rights(NamedTuple):
 
 class MissingRight(StoreError):
     """The Redis user lacks a permission that servers need."""
+
+
+def check_server_rights(url: str, keys: Keys, settings: Settings) -> Rights:
+    """Check the permissions that a server with these settings needs: `serve` and the doctor ask the same.
+
+    Raises:
+        MissingRight, StoreUnavailable, StoreError: as `check_rights`.
+    """
+    rights = check_rights(url, keys, followups=settings.followups is not None, rooms=settings.rooms != "off")
+    return rights._replace(no_events="") if settings.no_admin else rights
 
 
 def check_rights(

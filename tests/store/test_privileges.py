@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from presence.common.errors import StoreError
+from presence.config.settings import Settings
 from presence.store import privileges
 from presence.store.keys import Keys
 from presence.store.privileges import (
@@ -19,6 +20,7 @@ from presence.store.privileges import (
     SERVER,
     MissingRight,
     check_rights,
+    check_server_rights,
 )
 from presence.store.redis_client import Redis
 from tests.docs.roles import ask, permissions
@@ -96,6 +98,30 @@ def test_the_suggested_command_has_every_missing_rule(server: Server) -> None:
     with pytest.raises(StoreError, match="invalid username-password") as caught:
         check_rights(server.url.replace("://", "://tried:wrong@"), KEYS, followups=False)
     assert not isinstance(caught.value, MissingRight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        (Settings(), ""),
+        (Settings(rooms="claimed"), "+zcard +zscan"),
+        (Settings(rooms="open"), "+zcard +zscan"),
+        (Settings(followups=()), "+zscan"),
+    ],
+)
+def test_a_server_needs_what_its_settings_ask_for(server: Server, settings: Settings, missing: str) -> None:
+    make(server.client, SERVES)
+    if not missing:
+        assert check_server_rights(as_tried(server.url), KEYS, settings) == ([], "")
+        return
+    with pytest.raises(MissingRight, match=f"tried {re.escape(missing)}$"):
+        check_server_rights(as_tried(server.url), KEYS, settings)
+
+
+def test_only_a_server_with_the_http_interface_needs_events(server: Server) -> None:
+    make(server.client, [rule for rule in SERVES if rule[1:] not in EVENTS])
+    found = [check_server_rights(as_tried(server.url), KEYS, Settings(no_admin=no)) for no in (False, True)]
+    assert [each.no_events for each in found] == ["ACL SETUSER tried +xread +xrevrange", ""]
 
 
 @pytest.mark.parametrize("missing", [*CHANNELS, None])

@@ -113,6 +113,21 @@ def test_a_right_that_is_missing(redis_server: EmbeddedRedis, admin: Redis) -> N
     assert (fixed.status, fixed.of("redis rights")["status"]) == (0, "ok")
 
 
+def test_rooms_need_further_rights_for_the_doctor_as_for_the_server(
+    redis_server: EmbeddedRedis, admin: Redis
+) -> None:
+    ask(admin, "ACL", "SETUSER", "tried", *permissions("server"), ">secret")
+    flags = ("--redis", redis_server.url.replace("://", "://tried:secret@"), "--rooms", "open")
+    output, wanted = DoctorLines(*ANY_PORT, *flags), "ACL SETUSER tried +zcard +zscan"
+    assert (output.failed, output.of("redis rights")["fix"]) == (["redis rights"], wanted)
+    words = [sys.executable, "-m", "presence", "serve", *ANY_PORT, *flags]
+    refused = subprocess.run(words, check=False, capture_output=True, text=True, timeout=20)
+    assert (refused.returncode, wanted in refused.stderr) == (1, True)
+    ask(admin, *shlex.split(output.of("redis rights")["fix"]))
+    assert DoctorLines(*ANY_PORT, *flags).status == 0
+    assert PresenceServer(*flags).stop() == 0
+
+
 def test_a_bad_key(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text('{"keys": [{"kid": "main", "alg": "HS256", "kty": "oct", "k": "c2hvcnQ"}]}')
