@@ -32,6 +32,7 @@ from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.rooms.projector import RoomProjector
+from presence.rooms.rebuild import rebuild_rooms
 from presence.rosters import PresenceRosters
 from presence.sender import PresenceSender
 from presence.store.answers import AnswerField, AnswerKeys
@@ -188,7 +189,7 @@ async def _watch_one(url: str, hand: Hand) -> None:
 
 
 def read(stage: Stage) -> None:
-    """The work of `PresenceReader` and the commands `status` and `nodes`."""
+    """The work of `PresenceReader` and the commands `status`, `nodes`, `rooms list` and `rooms show`."""
     stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
     stage.hand.apply(end("bob", "s2"))
     with PresenceReader(stage.url) as reader:
@@ -198,6 +199,16 @@ def read(stage: Stage) -> None:
         assert [uid for page in reader.pages() for uid in page.states] == ["ann"]
         assert [each.node for each in reader.nodes()] == ["seed"]
         assert reader.bans() == []
+        look_at_rooms(stage, reader)
+
+
+def look_at_rooms(stage: Stage, reader: PresenceReader) -> None:
+    """Read rooms in each way: the largest, page by page, one of them, and its members."""
+    stage.admin.hset(KEYS.room("lobby"), "ann", "1-0 -")
+    stage.admin.zadd(KEYS.room_sizes(0), {"lobby": 1})
+    assert reader.rooms(largest=2) == {"lobby": 1} == reader.room_page(None).rooms
+    assert reader.room("lobby").count == 1
+    assert list(reader.members("lobby").members) == ["ann"]
 
 
 def send(stage: Stage) -> None:
@@ -270,7 +281,7 @@ def pending(stage: Stage) -> int:
 
 
 def operate(stage: Stage) -> None:
-    """The work of the commands `kick`, `ban`, `forget`, `explain`, `advise`, `rebalance` beyond readers'."""
+    """The work of the commands of operators."""
     stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
     stage.hand.apply(end("bob", "s2"))
     stage.admin.xgroup_create(KEYS.events(0), "g", "0")
@@ -288,6 +299,9 @@ def operate(stage: Stage) -> None:
         assert [each.node for each in reader.nodes()] == ["seed"]
         assert ban(stage.url, reader, ["cyd"], by="op", wait_s=0).until_ms is None
         assert unban(stage.url, reader, ["cyd"], by="op") == {"cyd": [None]}
+        look_at_rooms(stage, reader)
+        with ShardClients(stage.url) as clients:
+            assert rebuild_rooms(clients, reader.keys(), 0) is None, "no projector runs"
         with Explainer(stage.url, wait_s=0.01) as explainer:
             explanations = [explainer.explain(uid) for uid in ("ann", "bob")]
             assert [each["redis"] for each in explanations] == [None, None]
