@@ -249,7 +249,16 @@ def _report(uid: str, known: _Known, failure: str | None) -> dict[str, Any]:
     else:
         lost = known.online if event else found
         end = next((each for each in ended if event and each["session"] == event["session"]), None)
-        sentence = explain_text.why(state, event, online, missing or lost.missing, lost.begins_ms, end=end)
+        alive = {each["node"] for each in nodes if each["status"] == "alive"}
+        sentence = explain_text.why(
+            state,
+            event,
+            online,
+            missing or lost.missing,
+            lost.begins_ms,
+            end=end,
+            is_node_alive=event is not None and event.get("node") in alive,
+        )
     return {
         "uid": uid,
         "at_ms": int(time.time() * 1000),

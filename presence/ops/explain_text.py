@@ -125,7 +125,7 @@ _ENDS: Final[Mapping[int, str]] = {
     Code.SERVER_DRAIN: "its server was stopped, and it did not return",
     Code.SERVER_RESTART: "its server was restarted, and it did not return",
     Code.NODE_DOWN: "the lease of its server expired (it died, was cut off from Redis, or was stopped), "
-    "and it did not return",
+    "and it did not return; or Redis had lost the end of its session",
     Code.SERVER_ERROR: f"its server had an internal error, {_GRACE}",
 }
 _LOST: Final[Mapping[str, str]] = {
@@ -144,18 +144,19 @@ def why(
     begins_ms: int | None,
     *,
     end: Values | None = None,
+    is_node_alive: bool = False,
 ) -> str:
     """Return one sentence that explains a user's state, as `PresenceReader.state` gives it.
 
     `event` led to this state, and is None if it is missing: `missing` says why, see
     `presence.ops.explain.EventSearch`, and `begins_ms` is the time of the stream's first entry, None if it is
     empty. `online_event`: of this online period, if it is another. `end`: what a node remembers of the end of
-    that session, if any does.
+    that session, if any does. `is_node_alive`: whether the event's node has a lease, under the same id.
     """
     begins = "is empty" if begins_ms is None else f"begins at {moment(begins_ms)}"
     lost = _LOST.get(missing or "", "").format(begins=begins)
     if state["status"] == "offline":
-        return _offline(state, event, lost, end)
+        return _offline(state, event, lost, end, is_node_alive=is_node_alive)
     came = _came(online_event or event, lost)
     status, since = state["status"], moment(state["since_ms"])
     if status == "unknown":
@@ -170,7 +171,9 @@ def why(
     return f"{status} since {since}: {came}"
 
 
-def _offline(state: Values, event: Values | None, lost: str, end: Values | None) -> str:
+def _offline(
+    state: Values, event: Values | None, lost: str, end: Values | None, *, is_node_alive: bool
+) -> str:
     if event is None and state["last_seen_ms"] is None:
         return "offline: never seen, or longer ago than Redis remembers"
     if event is None and "reason" in state:
@@ -178,6 +181,8 @@ def _offline(state: Values, event: Values | None, lost: str, end: Values | None)
         return f"{since}, last seen {moment(state['last_seen_ms'])}; {lost}"
     if event is None:
         return f"offline, last seen {moment(state['last_seen_ms'])}; the reason is unknown: {lost}"
+    if event["code"] == Code.NODE_DOWN and (is_node_alive or end is not None):
+        return _reported_again(event, end)
     at_ms, seen_ms = event["at_ms"], event["last_seen_ms"]
     cause = _ENDS.get(event["code"], f"its last session ended as {event.get('reason')} ({event['code']})")
     deadline, by = "", "by the sweep of" if event["code"] == Code.NODE_DOWN else "by"
@@ -192,6 +197,29 @@ def _offline(state: Values, event: Values | None, lost: str, end: Values | None)
     if grace_ms := event.get("grace_ms"):
         text += f"; its grace period was extended to {span(grace_ms / 1000)} because it reconnected so often"
     return text
+
+
+def _reported_again(event: Values, end: Values | None) -> str:
+    """Explain an end as `node_down` by a node that lives: a fenced one goes on under another id.
+
+    So no lease expired: the node found a session in Redis that it had ended. If it was cut off, and fenced
+    before it could write the end, it remembers that end, too.
+    """
+    at_ms = event["at_ms"]
+    who = f"{device(event)}, online since {hour(event['since_ms'], at_ms)}"
+    reported = f"reported as node_down {hour(at_ms, at_ms)}"
+    if end is None:
+        return (
+            f"offline since {moment(at_ms)} because its session had ended before, and Redis never got that "
+            f"end, or lost it: {who}, {reported} by node {event.get('node')}"
+        )
+    ended_ms, seen_ms = end["at_ms"], end["last_packet_ms"]
+    cause = _ENDS.get(end["code"], f"its last session ended as {end['reason']} ({end['code']})")
+    return (
+        f"offline since {moment(ended_ms)} because {cause.format(silent=span((ended_ms - seen_ms) / 1000))}: "
+        f"{who}, last packet {hour(seen_ms, ended_ms)}, ended {hour(ended_ms, ended_ms)} by node {end['node']}; "
+        f"Redis never got that end, or lost it, so it was {reported}"
+    )
 
 
 def _came(event: Values | None, lost: str) -> str:

@@ -310,6 +310,7 @@ class Relay:
         superseded: list[Superseded] = []
         failures: Failures = []
         failed: list[ShardWriter] = []
+        losses = sum(writer.losses for writer in self.writers)
         is_changed = False
         for (writer, step), answer in zip(planned, answers, strict=True):
             if not isinstance(answer, Reply):
@@ -326,6 +327,8 @@ class Relay:
                     self._counters.items += len(step.items)
             self._answered(writer, sent_at, answered_at)
         self._failed(failed, sent_at)
+        if lost := sum(writer.losses for writer in self.writers) - losses:
+            _log.warning("Redis lost data, registering sessions again", node=self.node, shards=lost)
         if superseded:
             self.callbacks.superseded(superseded)
         if is_changed:

@@ -190,6 +190,7 @@ class ShardWriter:
         self.phase = Phase.CLOSED  # see the module
         self.resyncs = 0
         self.rollbacks = 0  # how often Redis had lost batches or a fence, or had another replication id
+        self.losses = 0  # how often Redis had lost batches that it had acknowledged
         self.inbox_read = 0  # number of the last notice that was read from the inbox
         self._backlog = Backlog(shard, outbox.logs[shard], live)
         self._overflow = outbox.logs[shard].overflow
@@ -446,6 +447,7 @@ class ShardWriter:
         has_gone_back = lost or (has_other_replication_id and not is_first)
         self.resyncs += not is_first
         self.rollbacks += has_gone_back
+        self.losses += lost
         if lost:
             self._causes |= Cause.LOST
         if has_gone_back:

@@ -34,10 +34,6 @@ def offline(code: int, **other: Any) -> dict[str, Any]:
             offline(200, device=""),
             "it did not return within its grace period: the default device, online since ",
         ),
-        (
-            offline(Code.NODE_DOWN),
-            f"did not return: {ENDED}, ended 22:13:50.600 by the sweep of ",
-        ),
         (offline(999), f"its last session ended as new (999): {ENDED}, ended 22:13:50.600 by node n1"),
         (offline(200, since_ms=SEEN_MS - 86_400_000), "online since 2023-11-13 22:13:20.300 UTC, last"),
         (offline(200, grace_ms=40_000), "by node n1; its grace period was extended to 40.0 s because "),
@@ -47,6 +43,33 @@ def test_an_end_is_explained_with_cause_and_times(last: dict[str, Any], text: st
     explanation = why(OFFLINE, last, None, None, None, end={"deadline_ms": SEEN_MS + 30_000})
     assert explanation.startswith("offline since 2023-11-14 22:13:50.600 UTC because ")
     assert text in explanation
+
+
+def test_an_end_by_a_sweep_names_the_node_that_died() -> None:
+    text = why(OFFLINE, offline(Code.NODE_DOWN), None, None, None)
+    assert "because the lease of its server expired" in text
+    assert text.endswith(f"{ENDED}, ended 22:13:50.600 by the sweep of node n1")
+
+
+KICKED: dict[str, Any] = {
+    **{"node": "n1", "code": 301, "reason": "kicked", "at_ms": SEEN_MS + 2000, "last_packet_ms": SEEN_MS},
+}
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_an_end_that_redis_has_lost_is_explained_by_the_node_that_remembers_it(*, is_alive: bool) -> None:
+    text = why(OFFLINE, offline(Code.NODE_DOWN), None, None, None, end=KICKED, is_node_alive=is_alive)
+    assert text == (
+        f"offline since 2023-11-14 22:13:22.300 UTC because an operator kicked it: {ENDED}, ended "
+        "22:13:22.300 by node n1; Redis never got that end, or lost it, so it was reported as node_down "
+        "22:13:50.600"
+    )
+
+
+def test_of_a_node_that_is_alive_no_lease_expired() -> None:
+    text = why(OFFLINE, offline(Code.NODE_DOWN), None, None, None, is_node_alive=True)
+    assert "lease" not in text
+    assert "its session had ended before, and Redis never got that end, or lost it: device tv" in text
 
 
 def test_each_reason_of_an_end_has_its_own_text() -> None:

@@ -500,6 +500,26 @@ async def test_an_outage_is_two_log_lines_and_pending_changes_are_sent_after_it(
     assert lines[-1]["pending"] in {0, 1}
 
 
+async def test_a_loss_of_data_is_logged_once_and_another_cause_of_a_resync_is_not(
+    clock: MockClock, relaying: Relaying
+) -> None:
+    fake = relaying.fake
+    relaying.relay.writers[1].request_resync()
+    with structlog.testing.capture_logs() as lines:
+        await trio.sleep(2 * PROBE_INTERVAL_S)
+        assert lines == []
+        fake.counters.clear()
+        await trio.sleep(4 * PROBE_INTERVAL_S)
+    assert lines == [
+        {
+            "event": "Redis lost data, registering sessions again",
+            "log_level": "warning",
+            "node": "first",
+            "shards": 3,
+        }
+    ]
+
+
 async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(
     clock: MockClock, relaying: Relaying
 ) -> None:
