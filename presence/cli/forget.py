@@ -51,5 +51,5 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
             f"follow-ups {forgotten.followups}, events of rooms {forgotten.room_events}"
         )
     for uid in forgotten.online:
-        print_error(f"{uid} is online: end the sessions first, with presence kick")
+        print_error(f"{uid} is online: end the sessions first, with presence ban")
     return FAILED if forgotten.online else OK

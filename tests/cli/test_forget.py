@@ -74,7 +74,7 @@ def test_online_users_are_left_alone(command: Command, client: Redis, hand: Hand
     report = {"forgotten": ["bob"], "online": ["ann"], "last_seen": 1, "events": 2, "dead_letters": 0}
     report |= {"followups": 0, "room_events": 0}
     assert (status, json.loads(out)) == (1, report)
-    assert err == "presence: ann is online: end the sessions first, with presence kick\n"
+    assert err == "presence: ann is online: end the sessions first, with presence ban\n"
     assert event_uids(client) == ["ann", "ann", "ann"]
 
 
