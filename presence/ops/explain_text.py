@@ -215,10 +215,11 @@ def _reported_again(event: Values, end: Values | None) -> str:
         )
     ended_ms, seen_ms = end["at_ms"], end["last_packet_ms"]
     cause = _ENDS.get(end["code"], f"its last session ended as {end['reason']} ({end['code']})")
+    cause = cause.format(silent=span((ended_ms - seen_ms) / 1000))
     return (
-        f"offline since {moment(ended_ms)} because {cause.format(silent=span((ended_ms - seen_ms) / 1000))}: "
-        f"{who}, last packet {hour(seen_ms, ended_ms)}, ended {hour(ended_ms, ended_ms)} by node {end['node']}; "
-        f"Redis never got that end, or lost it, so it was {reported}"
+        f"offline since {moment(ended_ms)} because {cause}: {who}, last packet {hour(seen_ms, ended_ms)}, "
+        f"ended {hour(ended_ms, ended_ms)} by node {end['node']}; Redis never got that end, "
+        f"or lost it, so it was {reported}"
     )
 
 

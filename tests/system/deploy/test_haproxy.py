@@ -44,19 +44,17 @@ FIRST, SECOND = "10.0.0.11", "10.0.0.12"
 
 
 class Haproxy:
-    """A running HAProxy, which listens at `plain` and `secured`."""
+    """A running HAProxy, which listens at `address`."""
 
     def __init__(self, servers: Sequence[PresenceServer], folder: Path) -> None:
-        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        self.plain, self.secured = (each.getsockname() for each in listeners)
-        fds = [each.fileno() for each in listeners]
-        (folder / "haproxy.cfg").write_text(here(TEXT, servers, folder, fds))
-        command = ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
-        self._log = folder / "haproxy.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, pass_fds=fds, stdout=log, stderr=log)
-        for each in listeners:
-            each.close()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.address = listener.getsockname()
+            fd = listener.fileno()
+            (folder / "haproxy.cfg").write_text(here(TEXT, servers, folder, fd))
+            command = ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
+            self._log = folder / "haproxy.log"
+            with self._log.open("wb") as log:
+                self.process = subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=log)
 
     @property
     def said(self) -> str:
@@ -67,11 +65,10 @@ class Haproxy:
         self.process.wait()
 
 
-def here(text: str, servers: Sequence[PresenceServer], folder: Path, fds: list[int]) -> str:
+def here(text: str, servers: Sequence[PresenceServer], folder: Path, fd: int) -> str:
     """Return the configuration for this machine: only the addresses change."""
     changes = {
-        "bind :7400": f"bind fd@{fds[0]}",
-        "bind :7443": f"bind fd@{fds[1]}",
+        "bind :7443": f"bind fd@{fd}",
         "/run/haproxy/admin.sock": str(folder / "admin.sock"),
         "    user haproxy\n    group haproxy\n": "",
         "maxconn 200000": "maxconn 2000",  # files of this machine
@@ -80,10 +77,8 @@ def here(text: str, servers: Sequence[PresenceServer], folder: Path, fds: list[i
         **SOURCES,
     }
     for server, address in zip(servers, (FIRST, SECOND), strict=False):
-        secured = [line["port"] for line in server.lines if line["event"] == "serving TLS"]
         check = f"check port {urlsplit(url_of(server)).port}"
-        for before, port in (("7400", server.address[1]), ("7443", *secured))[: 1 + len(secured)]:
-            changes[f"{address}:{before}"] = f"127.0.0.1:{port} {check}"
+        changes[f"{address}:7443"] = f"127.0.0.1:{server.address[1]} {check}"
     for before, after in {**changes, SECOND: "127.0.0.4"}.items():
         assert before in text or before == SECOND, before
         text = text.replace(before, after)
@@ -99,12 +94,17 @@ def readyz(server: PresenceServer) -> tuple[int, str]:
         return error.code, json.load(error)["status"]
 
 
+def flags_behind_it(folder: Path) -> list[str]:
+    """Return flags of a server behind the proxy, with a certificate in a folder."""
+    cert, key = certificates.write(folder)
+    trusted = ["--proxy-from", ",".join(SOURCES.values()), *ADMIN]
+    return [*trusted, "--tls-only", "--tls-cert", str(cert), "--tls-key", str(key)]
+
+
 @pytest.fixture
 def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[PresenceServer]:
-    cert, key = certificates.write(tmp_path)
-    flags = ["--redis", redis_server.url, *ADMIN, "--address-connections", "1"]
-    flags += ["--proxy-from", ",".join(SOURCES.values()), "--tls-port", "0"]
-    with running_server(*flags, "--tls-cert", str(cert), "--tls-key", str(key)) as server:
+    flags = ["--redis", redis_server.url, "--address-connections", "1"]
+    with running_server(*flags, *flags_behind_it(tmp_path)) as server:
         yield server
 
 
@@ -112,12 +112,14 @@ def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[PresenceServ
 def proxy(server: PresenceServer, tmp_path: Path) -> Iterator[Haproxy]:
     wait_for(lambda: readyz(server)[0] == HTTPStatus.OK, TIMEOUT_S)  # or the proxy takes it out at first
     with contextlib.closing(Haproxy([server], tmp_path)) as proxy:
-        wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1, TIMEOUT_S)
+        wait_for(lambda: proxy.said.count("Server presence/b-2 is DOWN") == 1, TIMEOUT_S)
         yield proxy
 
 
-def dial(address: tuple[str, int], source: str) -> socket.socket:
-    return socket.create_connection(address, TIMEOUT_S, source_address=(source, 0))
+def dial(proxy: Haproxy, source: str) -> ssl.SSLSocket:
+    """Open a TLS connection through the proxy, whose certificate is the server's."""
+    plain = socket.create_connection(proxy.address, TIMEOUT_S, source_address=(source, 0))
+    return certificates.client_context().wrap_socket(plain, server_hostname=certificates.HOST)
 
 
 def answer(sock: socket.socket, uid: str) -> protocol.Packet:
@@ -140,36 +142,25 @@ def test_the_proxy_is_more_patient_than_the_server() -> None:
     assert min(map(int, waits)) * 60 > Settings().max_idle_timeout + MAX_GRACE_S
 
 
-def test_clients_log_in_through_it_and_the_server_sees_their_addresses(proxy: Haproxy) -> None:
-    with contextlib.ExitStack() as stack:
-
-        def client(source: str, uid: str) -> protocol.Packet:
-            return answer(stack.enter_context(dial(proxy.plain, source)), uid)
-
-        assert client("127.0.0.5", "ann").kind == Kind.OK
+def test_clients_log_in_over_tls_and_the_server_sees_their_addresses(proxy: Haproxy) -> None:
+    with dial(proxy, "127.0.0.5") as ann, dial(proxy, "127.0.0.6") as bob:
+        assert answer(ann, "ann").kind == Kind.OK
+        assert answer(bob, "bob").kind == Kind.OK
         # One connection for each address: of the clients, for all come from the same proxy.
-        assert client("127.0.0.5", "bob").payload["code"] == Code.RATE_LIMITED
-        assert client("127.0.0.6", "cy").kind == Kind.OK
-
-
-def test_tls_is_passed_through_with_the_clients_address(proxy: Haproxy) -> None:
-    context = certificates.client_context()
-    with contextlib.ExitStack() as stack:
-
-        def client(source: str) -> ssl.SSLSocket:
-            plain = stack.enter_context(dial(proxy.secured, source))
-            return stack.enter_context(context.wrap_socket(plain, server_hostname=certificates.HOST))
-
-        # Addresses of this test only: the server may not have seen yet that other tests have closed theirs.
-        assert answer(client("127.0.0.40"), "ann").kind == Kind.OK
-        assert answer(client("127.0.0.41"), "bob").kind == Kind.OK
         with pytest.raises((ssl.SSLEOFError, ConnectionError)):  # there is no key yet to say a word with
-            client("127.0.0.40")
+            dial(proxy, "127.0.0.5")
+
+
+def test_a_client_without_tls_is_refused(proxy: Haproxy) -> None:
+    assert re.findall(r"^ +bind (\S+)", TEXT, re.MULTILINE) == [":7443"]
+    with socket.create_connection(proxy.address, TIMEOUT_S, source_address=("127.0.0.7", 0)) as plain:
+        refusal = answer(plain, "ann")
+        assert (refusal.kind, refusal.payload["code"]) == (Kind.ERROR, Code.PROTOCOL_ERROR)
 
 
 def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Haproxy) -> None:
     for n in range(8):
-        with dial(proxy.plain, f"127.0.0.{10 + n}") as sock:
+        with dial(proxy, f"127.0.0.{10 + n}") as sock:
             assert answer(sock, f"user-{n}").kind == Kind.OK
     assert "/a-" not in "".join(line for line in proxy.said.splitlines() if "DOWN" in line)
 
@@ -177,7 +168,7 @@ def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Haproxy
 def test_a_server_that_drains_gets_no_new_clients_and_keeps_those_it_has(
     proxy: Haproxy, server: PresenceServer
 ) -> None:
-    with dial(proxy.plain, "127.0.0.5") as sock:
+    with dial(proxy, "127.0.0.5") as sock:
         assert answer(sock, "ann").kind == Kind.OK
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: "Server presence/a-1 is DOWN" in proxy.said, TIMEOUT_S)
@@ -186,7 +177,7 @@ def test_a_server_that_drains_gets_no_new_clients_and_keeps_those_it_has(
 
 
 def test_logins_go_on_through_it_while_redis_is_away(tmp_path: Path) -> None:
-    flags = ["--proxy-from", ",".join(SOURCES.values()), *ADMIN, "--lease", "1"]
+    flags = [*flags_behind_it(tmp_path), "--lease", "1"]
     with contextlib.ExitStack() as stack:
         redis = stack.enter_context(embedded_redis())
         servers = [stack.enter_context(running_server("--redis", redis.url, *flags)) for _ in range(2)]
@@ -198,7 +189,7 @@ def test_logins_go_on_through_it_while_redis_is_away(tmp_path: Path) -> None:
         # From then on, for as long as checks that fail would take to turn both servers away.
         while (now := time.monotonic()) < started + OUTAGE_S or now < degraded_at + CHECKS_S:
             assert now < started + OUTAGE_S + TIMEOUT_S
-            with dial(proxy.plain, "127.0.0.5") as sock:
+            with dial(proxy, "127.0.0.5") as sock:
                 try:
                     granted += answer(sock, f"user-{granted}").kind == Kind.OK
                 except (AssertionError, OSError):

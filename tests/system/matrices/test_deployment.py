@@ -35,7 +35,7 @@ from tests.support.credentials import SECRET, write_keys
 from tests.support.phone import Phone
 from tests.support.waiting import wait_for
 from tests.system.deploy.test_container import PROGRAMS, asked, contained
-from tests.system.deploy.test_haproxy import SOURCES, Haproxy, answer, dial, readyz
+from tests.system.deploy.test_haproxy import Haproxy, answer, dial, flags_behind_it, readyz
 from tests.system.deploy.test_redis import USERS, Configured, filled_in
 from tests.system.matrices.test_children import is_ready, is_redis
 from tests.transports import certificates
@@ -152,19 +152,17 @@ def kill_and_wait(server: PresenceServer, name: str) -> float:
 @pytest.mark.needs("systemd-analyze")
 @pytest.mark.needs("haproxy")
 def test_haproxy_in_front_of_the_unit(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
-    cert, key = certificates.write(tmp_path)
-    flags = ["--redis", redis_server.url, *ADMIN, "--proxy-from", ",".join(SOURCES.values())]
-    flags += ["--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0"]
+    flags = ["--redis", redis_server.url, *flags_behind_it(tmp_path)]
     with PresenceServer(*flags, before=locked_in()) as server:
         wait_for(lambda: readyz(server)[0] == HTTPStatus.OK)  # or the proxy takes it out at first
         with contextlib.closing(Haproxy([server], tmp_path)) as proxy:
-            wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1)
-            with dial(proxy.plain, "127.0.0.5") as sock:
+            wait_for(lambda: proxy.said.count("Server presence/b-2 is DOWN") == 1)
+            with dial(proxy, "127.0.0.5") as sock:
                 assert answer(sock, "ann").kind == Kind.OK
             os.kill(admin_of(server), signal.SIGKILL)
             time.sleep(2.0)  # checks come five times a second
             assert "/a-" not in "".join(line for line in proxy.said.splitlines() if "DOWN" in line)
-            with dial(proxy.plain, "127.0.0.5") as sock:
+            with dial(proxy, "127.0.0.5") as sock:
                 assert answer(sock, "bob").kind == Kind.OK
         assert server.stop() == 0
     held("haproxy before the unit: login; again after the admin process was killed")
