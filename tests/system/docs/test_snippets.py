@@ -51,6 +51,16 @@ NOT_RUN: Table[str] = {
         ),
         "tests/system/docs/test_first_deployment.py runs the page",
     ),
+    "docs/maintenance.md": dict.fromkeys(
+        (
+            'ACL SETUSER presence-server "#$(',
+            'ACL SETUSER presence-server "!$(',
+            "presence token keygen",
+            "json.load(sys.stdin)",
+            "aof_rewrite_in_progress",
+        ),
+        "tests/system/docs/test_maintenance.py runs it, on a Redis with the shipped users",
+    ),
     "docs/own-client.md": dict.fromkeys(
         ("// `login` returns the payload", "const login = () =>"),
         "tests/system/protocol/test_plain_javascript.py runs them in a browser",
