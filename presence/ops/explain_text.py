@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from presence.common.text import counted
 from presence.protocol import Code
 from presence.store.ban_table import StoredBan
 
@@ -25,6 +26,7 @@ _SILENT = {
     ("gone", "not_listening"): "no node of this name has a lease",
     ("gone", "no_answer"): "no node of this name has a lease",
 }
+_DEPARTED: Final = {"dead", "left"}
 _LATE = "it is busy, receives too many questions, or its version does not support this one"
 
 
@@ -95,14 +97,20 @@ def _unknown_there(state: State | None, answers: Answers) -> Iterator[str]:
 
 
 def _without_answer(state: State | None, nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    departed = 0
     for each in nodes:
         if each["answer"] in {"answered", "not_asked"}:
             continue
         node, version = each["node"], each["version"] or "unknown"
         on_record = [s for s in (state or {"sessions": ()})["sessions"] if s["node"] == node]
+        if each["status"] in _DEPARTED and not on_record:
+            departed += 1
+            continue
         named = f", which has {', '.join(map(device, on_record))}," if on_record else ""
         reason = _SILENT.get((each["status"], each["answer"]), f"{_LATE} (version {version})")
         yield f"node {node}{named} did not answer: {reason}"
+    if departed:
+        yield f"{counted(departed, 'departed or dead node')} without a session of this user did not answer"
 
 
 Values = Mapping[str, Any]

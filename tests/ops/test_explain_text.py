@@ -215,3 +215,12 @@ def test_nodes_that_did_not_answer_are_noted_with_the_reason(status: str, outcom
     known = state(("", "s1", "n2"), ("tv", "s2", "n2"), ("car", "s3", "n3"))
     (note,) = notes(known, {}, [row("n2", status, outcome)])
     assert note.startswith(f"node n2, which has the default device, device tv, did not answer: {because}")
+
+
+def test_nodes_that_have_gone_share_a_note_unless_the_record_names_them() -> None:
+    gone = [
+        row(node, status, "no_answer") for node, status in {"n2": "left", "n3": "dead", "n4": "left"}.items()
+    ]
+    named, together = notes(state(("", "s1", "n2")), {}, gone)
+    assert named.startswith("node n2, which has the default device, did not answer: it has drained")
+    assert together == "2 departed or dead nodes without a session of this user did not answer"
