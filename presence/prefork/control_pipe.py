@@ -17,7 +17,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+import structlog
 import trio
+
+log = structlog.get_logger("presence.server.supervisor")
 
 ALIVE: Final = b"b"
 MAX_INTERVAL_S: Final = 1.0  # between two heartbeats or checks; shorter ones cost processor time
@@ -122,6 +125,8 @@ class ControlPipe:
                 continue
             if command == RETIRE:
                 retire()
+            if not command and not once.is_draining:
+                log.warning("supervisor is gone, draining")
             once.drain()
             if command == END:
                 once.end()
@@ -135,11 +140,11 @@ class _OnceEach:
     def __init__(self, sender: "trio.MemorySendChannel[None]", reload: Callable[[], None] | None) -> None:
         self._sender = sender
         self._reload = reload
-        self._draining = self._ending = False
+        self.is_draining = self._ending = False
 
     def drain(self) -> None:
-        if not self._draining:
-            self._draining = True
+        if not self.is_draining:
+            self.is_draining = True
             self._sender.send_nowait(None)
 
     def end(self) -> None:
@@ -148,7 +153,7 @@ class _OnceEach:
             self._sender.send_nowait(None)
 
     def reload(self) -> None:
-        if self._reload is not None and not self._draining:
+        if self._reload is not None and not self.is_draining:
             self._reload()
 
 

@@ -1,5 +1,6 @@
 """The listening sockets of a server: plain TCP, TLS, or both, and WebSocket."""
 
+import errno
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ class CannotListen(Exception):
         super().__init__(f"{address}: {error.strerror or error}")
         self.address = address
         self.problem = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            self.problem += f": give another, or see ss -ltnp 'sport = :{address.rpartition(':')[2]}'"
 
 
 class ListenAddress(NamedTuple):

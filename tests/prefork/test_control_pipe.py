@@ -8,7 +8,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+import structlog
 import trio
+import trio.testing
 
 from presence.prefork import arbiter, control_pipe
 from presence.prefork.control_pipe import FIRST_TIMEOUT_S, ControlPipe, SilenceWatch, interval_s
@@ -58,6 +60,23 @@ async def test_retire_is_called_before_a_worker_with_a_successor_drains(line: Li
         with trio.fail_after(PATIENCE_S):
             await anext(requests)
     assert retired
+
+
+@pytest.mark.parametrize(("told", "events"), [(False, ["supervisor is gone, draining"]), (True, [])])
+async def test_a_worker_that_loses_its_supervisor_says_so_and_drains(
+    line: Line, *, told: bool, events: list[str]
+) -> None:
+    with structlog.testing.capture_logs() as lines, trio.fail_after(PATIENCE_S):
+        async with line.worker.stop_requests(line.reload) as requests:
+            if told:
+                line.ours.send(control_pipe.DRAIN)
+                await anext(requests)
+            line.ours.close()
+            if told:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+            else:
+                await anext(requests)
+    assert [each["event"] for each in lines] == events
 
 
 async def test_sighup_does_not_drain(line: Line) -> None:

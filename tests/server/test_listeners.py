@@ -52,8 +52,11 @@ def test_reserved_addresses_are_shared_by_workers_only(opened: Open, settings: S
         assert {(each.address, each.secured_address) for each in workers} == {
             (kept.address, kept.secured_address)
         }
-        with pytest.raises(CannotListen, match=f"^127.0.0.1:{kept.address.port}: "):
+        with pytest.raises(CannotListen, match=f"^127.0.0.1:{kept.address.port}: ") as caught:
             listeners.open_listeners(theirs)
+        assert caught.value.problem.endswith(
+            f": give another, or see ss -ltnp 'sport = :{kept.address.port}'"
+        )
 
 
 def test_tls_port_in_use_is_reported_and_the_plain_port_is_released(opened: Open) -> None:
