@@ -58,6 +58,7 @@ _DESCRIPTION = (
     "/quit log out. At the end of other input than a terminal's the device stays online. A token comes from "
     "a file, standard input or PRESENCE_TOKEN, not an argument."
 )
+_EXAMPLE = "Over TLS, behind a proxy or not: presence client ann --host chat.example.com --port 7443 --tls"
 _SETTINGS = {
     "host": "address of the server",
     "port": "TCP port of the server",
@@ -67,6 +68,7 @@ _SETTINGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
+    parser.epilog = _EXAMPLE
     parser.add_argument("uid", metavar="UID")
     parser.add_argument("--device", help="device id")
     parser.add_argument(

@@ -13,7 +13,8 @@ from presence.ops.plan import MB, SPARE, Cost, Demand, Need, need
 
 _DESCRIPTION = (
     "Prints what a number of users takes, from costs measured on two shared cores: the least and the most. "
-    "Provide what the last column says, which is the most and half as much again."
+    "Provide what the last column says, which is the most and half as much again. Workers are without "
+    "reserve: with two machines run all of them on each. Rooms are not counted."
 )
 
 

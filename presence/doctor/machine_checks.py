@@ -169,9 +169,8 @@ def wanted_ports(settings: Settings) -> list[Port]:
     if settings.tls_cert is None or not settings.tls_only:
         ports.append(Port("port", settings.host, settings.port))
     if settings.tls_cert is not None:
-        ports.append(
-            Port("tls_port", settings.host, settings.port if settings.tls_only else settings.tls_port)
-        )
+        name, port = ("port", settings.port) if settings.tls_only else ("tls_port", settings.tls_port)
+        ports.append(Port(name, settings.host, port))
     if settings.ws_port is not None:
         ports.append(Port("ws_port", settings.websocket_host, settings.ws_port))
     if not settings.no_admin:

@@ -169,6 +169,8 @@ def test_ports_and_addresses_are_tried() -> None:
         ("tls_port", 2),
         ("admin", 7480),
     ]
+    only = Settings(port=1, tls_cert=Path("c"), tls_port=2, tls_only=True, no_admin=True)
+    assert [each[::2] for each in machine_checks.wanted_ports(only)] == [("port", 1)]
 
 
 def test_a_directory_that_can_be_created_passes(tmp_path: Path) -> None:
