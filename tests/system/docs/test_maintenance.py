@@ -107,7 +107,7 @@ def test_token_keys_are_rotated(operator: Operator, redis: Configured) -> None:
     flags = ("--redis", redis.url("presence-server"), "--no-admin", "--token-keys", "keys.json")
     with running_server(*flags[:-1], str(operator.folder / flags[-1])) as server:
 
-        def login() -> Kind:
+        def login() -> int:
             token = operator.presence("token", "sign", "--keys", "issuer.json", "--uid", "ann").strip()
             with closing(Phone(server.address)) as phone:
                 return phone.ask(protocol.login("ann", token=token, id=1)).kind
