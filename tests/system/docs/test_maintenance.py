@@ -131,19 +131,22 @@ def test_a_restored_redis_has_the_users_online_and_the_bans_of_the_copy(
 ) -> None:
     url, server_url = redis.url("presence-operator"), redis.url("presence-server")
     with ExitStack() as stack:
-        server = stack.enter_context(running_server("--redis", server_url, "--no-admin"))
-        ann, bob = (stack.enter_context(closing(Phone(server.address))) for _ in range(2))
+        flags = ("--redis", server_url, "--no-admin", "--idle-timeout", "300")
+        server = stack.enter_context(running_server(*flags))
+        ann = stack.enter_context(closing(Phone(server.address)))
         assert ann.ask(protocol.login("ann", id=1)).kind == Kind.OK
         operator.presence("ban", "--redis", url, "cyd")
         operator.run("back up")
         operator.presence("ban", "--redis", url, "eve")
         operator.presence("unban", "--redis", url, "cyd")
+        bob = stack.enter_context(closing(Phone(server.address)))
         assert bob.ask(protocol.login("bob", id=1)).kind == Kind.OK
         reader = stack.enter_context(PresenceReader(url))
         wait_for(lambda: reader.count() == 2, TIMEOUT_S)
         redis.close()
         shutil.rmtree(operator.folder / "appendonlydir")
-        shutil.copytree(operator.folder / "redis-copy", operator.folder / "appendonlydir")
+        (copy,) = operator.folder.glob("redis-2*")
+        shutil.copytree(copy, operator.folder / "appendonlydir")
         stack.enter_context(closing(start_redis(operator.folder)))
         wait_for(lambda: count(server, "Redis lost data, registering sessions again"), TIMEOUT_S)
         wait_for(lambda: reader.count() == 2, TIMEOUT_S)
