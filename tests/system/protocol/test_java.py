@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from presence.client import BlockingClient
 from presence.store.embedded import EmbeddedRedis
@@ -84,6 +85,23 @@ def test_the_programs_of_its_readme_talk_to_each_other(
             friends.kill()
             printed, _ = friends.communicate(timeout=30)
     assert "ann is online\nanswered ann\n" in printed
+
+
+def test_the_program_of_its_readme_trusts_an_authority_of_its_own(
+    java_client: Path, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "cert.pem"))
+    shutil.copy(jar(java_client), tmp_path)
+    tls = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-only")
+    with running_server("--redis", redis_server.url, *tls) as server:
+        text = readme_programs()["Authority"].replace("7443", str(server.address[1]))
+        (tmp_path / "Authority.java").write_text(text)
+        compiled = run(tmp_path, "javac", "-cp", jar(java_client).name, "Authority.java")
+        assert compiled.returncode == 0, compiled.stderr
+        trusting = run(tmp_path, *JAVA, "-cp", f"{jar(java_client).name}:.", "Authority")
+        assert (trusting.stdout, trusting.returncode) == ("online\n", 0), trusting.stderr
 
 
 def test_the_example_for_android_compiles(java_client: Path) -> None:
