@@ -3,8 +3,10 @@ package example.presence;
 import android.app.AlarmManager;
 import android.app.PendingIntent;
 import android.app.Service;
+import android.content.BroadcastReceiver;
 import android.content.Context;
 import android.content.Intent;
+import android.content.IntentFilter;
 import android.content.SharedPreferences;
 import android.net.ConnectivityManager;
 import android.net.Network;
@@ -40,8 +42,8 @@ import presence.client.Update;
  *       device is stored, so the new login takes the place of the old session.
  * </ul>
  *
- * <p>From Android 8 on, a service of an app in the background lives for some minutes only, unless it calls
- * {@code startForeground} with a notification. An app that need not be online then logs out instead:
+ * <p>From Android 8 on, an app in the background may not start a service, so the alarms come as broadcasts; and its
+ * service lives for some minutes only, unless it calls {@code startForeground} with a notification. An app that need not be online then logs out instead:
  * {@code client.logout("background")}.
  *
  * <p>The manifest needs {@code <service android:name="example.presence.PresenceService"/>} and the permissions
@@ -67,12 +69,19 @@ public final class PresenceService extends Service {
     private final ConnectivityManager.NetworkCallback networks = new ConnectivityManager.NetworkCallback() {
         @Override
         public void onAvailable(Network available) {
-            if (network != null && !network.equals(available)) {
+            if (Build.VERSION.SDK_INT >= 24 && network != null && !network.equals(available)) {
                 client.networkChanged(); // reconnects without waiting
             } else {
-                client.wake(); // ends a wait that began while there was no network
+                client.wake(); // below 24 any network is reported, so a connection that still answers is kept
             }
             network = available;
+        }
+    };
+
+    private final BroadcastReceiver alarms = new BroadcastReceiver() {
+        @Override
+        public void onReceive(Context context, Intent intent) {
+            onAlarm();
         }
     };
 
@@ -86,9 +95,16 @@ public final class PresenceService extends Service {
                 .token(() -> Backend.fetchToken()) // on a background thread, which may block
                 .executor(main::post) // listeners run on the main thread
                 .clock(SystemClock::elapsedRealtimeNanos) // counts while the device sleeps
+                .quiet(true) // as in the background, where Android restarts the process
+                .idleTimeoutMs(BACKGROUND_IDLE_MS)
                 .listener(new Pushes())
                 .build());
-        client.watchRosterNowait(); // the process has forgotten what it watched
+        if (Build.VERSION.SDK_INT >= 33) {
+            registerReceiver(alarms, new IntentFilter(ALARM), RECEIVER_NOT_EXPORTED);
+        } else {
+            registerReceiver(alarms, new IntentFilter(ALARM));
+        }
+        client.watchRosterNowait(); // of the roster that the backend keeps; without one, watchNowait(uids)
         ConnectivityManager connectivity = (ConnectivityManager) getSystemService(Context.CONNECTIVITY_SERVICE);
         if (Build.VERSION.SDK_INT >= 24) {
             connectivity.registerDefaultNetworkCallback(networks);
@@ -101,11 +117,7 @@ public final class PresenceService extends Service {
     @Override
     public int onStartCommand(Intent intent, int flags, int startId) {
         String action = intent == null ? BACKGROUND : intent.getAction(); // null: started again after process death
-        if (ALARM.equals(action)) {
-            onAlarm();
-        } else {
-            setBackground(!FOREGROUND.equals(action));
-        }
+        setBackground(!FOREGROUND.equals(action));
         return START_STICKY;
     }
 
@@ -122,8 +134,16 @@ public final class PresenceService extends Service {
 
     /** Tells the server what the app does; while the client is offline that fails, and {@code onConnected} repeats it. */
     private void applyMode() {
-        client.update(new Update().quiet(isInBackground));
-        client.setIdleTimeout(isInBackground ? BACKGROUND_IDLE_MS : FOREGROUND_IDLE_MS);
+        client.update(new Update().quiet(isInBackground)).whenDone((done, error) -> report("quiet", error));
+        client.setIdleTimeout(isInBackground ? BACKGROUND_IDLE_MS : FOREGROUND_IDLE_MS)
+                .whenDone((granted, error) -> report("idle time-out", error));
+    }
+
+    /** Logs what the server did not accept, except while offline. */
+    private static void report(String what, PresenceError error) {
+        if (error != null && !(error instanceof PresenceError.NotConnected)) {
+            System.err.println("presence: " + what + " not set: " + error.getMessage());
+        }
     }
 
     private void onAlarm() {
@@ -136,15 +156,15 @@ public final class PresenceService extends Service {
     }
 
     private void setAlarm() {
-        AlarmManager alarms = (AlarmManager) getSystemService(Context.ALARM_SERVICE);
+        AlarmManager manager = (AlarmManager) getSystemService(Context.ALARM_SERVICE);
         int flags = PendingIntent.FLAG_UPDATE_CURRENT | (Build.VERSION.SDK_INT >= 23 ? PendingIntent.FLAG_IMMUTABLE : 0);
-        Intent intent = new Intent(this, PresenceService.class).setAction(ALARM);
-        PendingIntent alarm = PendingIntent.getService(this, 0, intent, flags);
+        Intent intent = new Intent(ALARM).setPackage(getPackageName());
+        PendingIntent alarm = PendingIntent.getBroadcast(this, 0, intent, flags);
         long at = SystemClock.elapsedRealtime() + ALARM_MS;
         if (Build.VERSION.SDK_INT >= 23) {
-            alarms.setAndAllowWhileIdle(AlarmManager.ELAPSED_REALTIME_WAKEUP, at, alarm);
+            manager.setAndAllowWhileIdle(AlarmManager.ELAPSED_REALTIME_WAKEUP, at, alarm);
         } else {
-            alarms.set(AlarmManager.ELAPSED_REALTIME_WAKEUP, at, alarm);
+            manager.set(AlarmManager.ELAPSED_REALTIME_WAKEUP, at, alarm);
         }
     }
 
@@ -161,6 +181,7 @@ public final class PresenceService extends Service {
 
     @Override
     public void onDestroy() {
+        unregisterReceiver(alarms);
         ((ConnectivityManager) getSystemService(Context.CONNECTIVITY_SERVICE)).unregisterNetworkCallback(networks);
         client.disconnect(); // the user stays online for the server's grace; `logout` to be offline immediately
     }

@@ -7,7 +7,7 @@ public final class PendingIntent {
     public static final int FLAG_UPDATE_CURRENT = 1 << 27;
     public static final int FLAG_IMMUTABLE = 1 << 26;
 
-    public static PendingIntent getService(Context context, int requestCode, Intent intent, int flags) {
+    public static PendingIntent getBroadcast(Context context, int requestCode, Intent intent, int flags) {
         return null;
     }
 }

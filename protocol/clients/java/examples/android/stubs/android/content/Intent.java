@@ -1,13 +1,14 @@
 package android.content;
 
 public class Intent {
-    public Intent(Context context, Class<?> component) {}
+    public Intent(String action) {}
+
+    public Intent setPackage(String name) {
+        return this;
+    }
 
     public String getAction() {
         return null;
     }
 
-    public Intent setAction(String action) {
-        return this;
-    }
 }
