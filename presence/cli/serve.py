@@ -101,6 +101,8 @@ def _serve(loaded: Loaded, load_again: Load, notifier: Notifier) -> int:
         for exposure in exposures(settings):
             risk, _, fix = exposure.rpartition(": ")
             log.warning("server is exposed", risk=risk, fix=fix)
+        if settings.tls_only and loaded.sources["tls_port"] != DEFAULT_SOURCE:
+            log.warning("tls port not used", tls_port=settings.tls_port, why="with tls_only TLS is at port")
         try:
             with _running_admin_process(loaded, redis_url) as admin_process:
                 announcement = Announcement(settings, redis_url, admin_process.url if admin_process else None)

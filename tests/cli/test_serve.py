@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import trustme
 from structlog.testing import capture_logs
 
 from presence.cli import serve
@@ -51,6 +52,22 @@ def test_a_failure_of_the_server_is_logged(
     entry = json.loads(capfd.readouterr().err)
     assert entry["event"] == "server failed"
     assert "RuntimeError: out of order" in entry["exception"]
+
+
+@pytest.mark.parametrize(("flags", "warnings"), [(["--tls-port", "7999"], 1), ([], 0)])
+def test_a_port_that_is_not_used_is_warned_of(
+    serve_with: Callable[[Run], None],
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    flags: list[str],
+    warnings: int,
+) -> None:
+    certificate = tmp_path / "cert.pem"
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    serve_with(lambda *_args, **_options: 0)
+    tls = ["--tls-cert", str(certificate), "--tls-only"]
+    assert main(["serve", "--no-admin", "--port", "0", "--redis", "redis://h", *tls, *flags]) == 0
+    assert capfd.readouterr().err.count("tls port not used") == warnings
 
 
 def test_the_reason_why_its_redis_does_not_start_is_printed(
