@@ -33,6 +33,7 @@ HERE: Final = Path(__file__).parent
 START_TIMEOUT_S: Final = 60.0  # until the clients of a process have their watches
 ANSWER_TIMEOUT_S: Final = 30.0
 LOGGED_CHARACTERS: Final = 1000  # of a program's log, in a report
+LOST_TIMEOUT_S: Final = 20.0  # until the node that has sent an event that is lost believes the record
 STOP_TIMEOUT_S: Final = 30.0  # for the logouts
 POLL_INTERVAL_S: Final = 0.2
 STATUSES: Final = ("online", "away", "busy", "dnd")
@@ -340,11 +341,13 @@ class Libraries:
 
         Users come and go meanwhile, so one moment is not the same for all.
         """
-        until = time.monotonic() + seconds
+        began = time.monotonic()
         seen = self.seen()
         self.compared += len(seen)
         wrong = find(seen)
-        while not all(each.is_lost for each in wrong.values()) and time.monotonic() < until:
+        while wrong and time.monotonic() < began + (
+            LOST_TIMEOUT_S if all(each.is_lost for each in wrong.values()) else seconds
+        ):
             time.sleep(POLL_INTERVAL_S)
             found = find(self.seen())
             wrong = {pair: found[pair] for pair in wrong if pair in found}
