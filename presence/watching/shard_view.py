@@ -29,11 +29,10 @@ A read counts only for users whose subscription was active from its start to its
 connection, so it may be older than a subscription confirmed meanwhile, and events between the two would be
 lost.
 
-A user whose record contradicts what is known, though it is older or there is none, is not what it says for
-that alone: a read may be late, and a Redis that lost its data has no records until the nodes have registered
-their sessions. But a Redis that went back to an earlier state has forgotten entries that were published. So
-two reads at least `absence_s` apart must agree. No entry reports such a change, so it gets an id of its own,
-above everything known of the user.
+A user known online who has no record, nor a newer offline event, is not offline for that alone: a Redis that
+lost its data has no records until the nodes have registered their sessions. Two reads at least `absence_s`
+apart must agree. No entry reports such a change, so it gets an id of its own, above everything known of the
+user.
 """
 
 from collections.abc import Iterable
@@ -56,7 +55,7 @@ from presence.watching.user_states import (
 )
 from presence.watching.user_subscriptions import UserSubscriptions
 
-MAX_DOUBTED_USERS: Final = 20_000  # remembered, some 3 MB; others are found doubtful by later reads
+MAX_ABSENT_USERS: Final = 20_000  # remembered, some 3 MB; others are found absent by later reads
 
 
 class ViewPhase(Enum):
@@ -81,7 +80,7 @@ class ViewStatistics:
 class ShardView:
     """The watched users of one shard. All entries up to `position` are applied.
 
-    An older record is believed after two reads that are `absence_s` seconds apart; so is that there is none.
+    A user known online is offline after two reads without a record, `absence_s` seconds apart.
 
     Attributes:
         is_whole: whether the whole shard is followed, and not each user.
@@ -96,9 +95,7 @@ class ShardView:
         self._deferred: dict[str, UserEvent] = {}  # of known users, the newest event not applied yet
         self._dropped: dict[str, None] = {}  # no longer wanted, and to be forgotten
         self._fresh: set[str] = set()  # while recovering, users whose records were read out of turn
-        self._doubted: dict[
-            str, float
-        ] = {}  # since when an older record contradicts what is known, the earliest first
+        self._absent: dict[str, float] = {}  # since when known online without a record, the earliest first
         self._subscriptions = UserSubscriptions()
         self._unconfirmed = 0  # users known before a loss whose subscription is not confirmed again
         self._is_joined = False  # whether the subscription to the whole shard is active
@@ -268,13 +265,13 @@ class ShardView:
         """Return users that are subscribed to and are to be read."""
         return list(islice(self._to_read, most))
 
-    def doubted_since(self) -> float | None:
-        """Return since when the user is in doubt who has been so for the longest time."""
-        return next(iter(self._doubted.values()), None)
+    def absent_since(self) -> float | None:
+        """Return when the user was found absent who has been so for the longest time."""
+        return next(iter(self._absent.values()), None)
 
-    def doubted_users(self, now: float, most: int) -> list[str]:
-        """Return users who are to be read again, because they have been in doubt for long enough."""
-        return [uid for uid, since in islice(self._doubted.items(), most) if now - since >= self._absence_s]
+    def absent_users(self, now: float, most: int) -> list[str]:
+        """Return users who are to be read again, because they were found absent long enough ago."""
+        return [uid for uid, since in islice(self._absent.items(), most) if now - since >= self._absence_s]
 
     def begin_snapshot(self, uids: Iterable[str]) -> None:
         """Begin a read of some users; only one is under way at a time."""
@@ -389,15 +386,13 @@ class ShardView:
         if found is None:
             return None
         known, as_of = found
+        self._absent.pop(uid, None)
         if entry.id <= as_of:
             self.statistics.stale += 1
             return None
-        if (
-            entry.is_hidden and _entry_of(entry.state) <= as_of
-        ):  # if it contradicts what is known, reads decide
+        if entry.is_hidden and known.status == OFFLINE and _entry_of(entry.state) <= as_of:
             self.known.put(uid, known, entry.id)
             return None
-        self._doubted.pop(uid, None)
         self.known.put(uid, entry.state, entry.id)
         change = _news(known, entry)
         self.statistics.changes += change is not None
@@ -411,16 +406,16 @@ class ShardView:
         change = None
         if (entry := _entry_of(state)) > known_as_of:
             change = UserEvent(uid, entry, state, state.reason or reason_for(state))
-        elif _contradicts(state, known):
-            since = self._doubted.get(uid)
-            if since is None and len(self._doubted) < MAX_DOUBTED_USERS:
-                self._doubted[uid] = now
+        elif state.status == OFFLINE and known.status != OFFLINE:
+            since = self._absent.get(uid)
+            if since is None and len(self._absent) < MAX_ABSENT_USERS:
+                self._absent[uid] = now
             if since is None or now - since < self._absence_s:
                 return None
             # A Redis that lost its data may count from below the known ids.
             order = max(as_of, (known_as_of[0], known_as_of[1] + 1))
             change = UserEvent(uid, order, state._replace(id=id_text(order)), reason_for(state))
-        self._doubted.pop(uid, None)
+        self._absent.pop(uid, None)
         if change is None:
             return None
         self.known.put(uid, change.state, change.id)
@@ -432,7 +427,7 @@ class ShardView:
 
     def _forget(self, uid: str) -> None:
         was_known = self.known.remove(uid)
-        for users in (self._unread, self._to_read, self._deferred, self._dropped, self._doubted):
+        for users in (self._unread, self._to_read, self._deferred, self._dropped, self._absent):
             users.pop(uid, None)
         self._reading.discard(uid)
         self._fresh.discard(uid)
@@ -441,13 +436,6 @@ class ShardView:
         self._subscriptions.drop(uid)
         if was_known:
             self._check_joined()
-
-
-def _contradicts(read: WatchedState, known: WatchedState) -> bool:
-    """Whether a read shows others something else, of a user who is online by one of both."""
-    if OFFLINE in (read.status, known.status):
-        return read.status != known.status
-    return read._replace(id=known.id) != known
 
 
 def _newest(known: UserEvent | None, entry: UserEvent) -> UserEvent:

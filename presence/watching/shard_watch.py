@@ -266,7 +266,7 @@ class ShardWatch:
         if self.view.phase is ViewPhase.LIVE:
             if self._few_since is not None:
                 due = min(due, self._few_since + LINGER_S)
-            if (since := self.view.doubted_since()) is not None:
+            if (since := self.view.absent_since()) is not None:
                 due = min(due, max(since + self._absence_s, self._paces.reread.free_at))
         return due
 
@@ -299,10 +299,10 @@ class ShardWatch:
             self.compare_due = max(self.compare_due, now + COMPARE_INTERVAL_S)
             return
         if self._paces.reread.free_at <= now and (
-            doubted := self.view.doubted_users(now, self._paces.reread.most)
+            absent := self.view.absent_users(now, self._paces.reread.most)
         ):
-            self._paces.reread.charge(len(doubted), now)
-            await self._read(channel, call, doubted)
+            self._paces.reread.charge(len(absent), now)
+            await self._read(channel, call, absent)
         if now < max(self.compare_due, self._paces.compared.free_at) or not len(self.view):
             return
         if self._cursor == 0:

@@ -26,7 +26,6 @@ from presence.watching.user_states import (
     UserEvent,
     WatchedDevice,
     WatchedState,
-    id_of,
     id_text,
 )
 
@@ -93,21 +92,6 @@ class Shard:
         else:
             state = self.left.get(uid, WatchedState("offline"))
         self._publish(UserEvent(uid, order, state, "login", is_of_device=True))
-
-    def go_back(self) -> str:
-        """Forget the last entry, which was published, and return whose it was; "" if there is none."""
-        if not self.entries:
-            return ""
-        lost = self.entries.pop()
-        self.last_id = self.entries[-1].id if self.entries else NO_ENTRY
-        before = [
-            state for (uid, _), state in self.written.items() if uid == lost.uid and id_of(state.id) < lost.id
-        ]
-        for states in (self.shown, self.left):
-            states.pop(lost.uid, None)
-        if before:
-            (self.left if before[-1].status == "offline" else self.shown)[lost.uid] = before[-1]
-        return lost.uid
 
     def _publish(self, entry: UserEvent) -> None:
         self.entries.append(entry)

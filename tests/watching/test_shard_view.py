@@ -125,20 +125,6 @@ def test_a_user_seen_between_two_snapshots_is_not_absent(by: str) -> None:
     assert changes_of(view, snapshot(30, ann=OFFLINE), ABSENCE_S) == []
 
 
-@pytest.mark.parametrize("record", [online(5), WatchedState("online", 5, None, "5-0", meta="{}")])
-def test_two_older_snapshots_that_say_otherwise_are_believed(record: WatchedState) -> None:
-    """Redis went back to an earlier state: it has forgotten an entry that was published."""
-    view = known(ann=online(5))
-    left = view.receive(entry("ann", 15, "offline"))
-    assert left is not None
-    assert changes_of(view, snapshot(14, ann=record), 1.0) == []
-    assert view.doubted_users(1.0 + ABSENCE_S, 9) == ["ann"]
-    (change,) = changes_of(view, snapshot(14, ann=record), 1.0 + ABSENCE_S)
-    assert (change.id, change.state) == ((15, 1), record._replace(id="15-1"))
-    assert view.current("ann") == change.state
-    assert changes_of(view, snapshot(16, ann=record), 1.0 + 3 * ABSENCE_S) == []
-
-
 def deferred_then_recovered(*entries: UserEvent) -> list[UserEvent]:
     """Return the changes after entries that came while the missed ones were being read."""
     view = known(ann=online(5))
@@ -306,10 +292,10 @@ def test_a_user_found_absent_is_read_again_when_that_decides() -> None:
     view = known(ann=online(5), bob=online(6))
     changes_of(view, snapshot(20, ann=OFFLINE), 1.0)
     changes_of(view, snapshot(20, bob=OFFLINE), 2.0)
-    assert view.doubted_since() == 1.0
-    assert view.doubted_users(1.0 + ABSENCE_S, 9) == ["ann"]
+    assert view.absent_since() == 1.0
+    assert view.absent_users(1.0 + ABSENCE_S, 9) == ["ann"]
     changes_of(view, snapshot(21, ann=OFFLINE), 1.0 + ABSENCE_S)
-    assert view.doubted_since() == 2.0
+    assert view.absent_since() == 2.0
 
 
 def rereading() -> Followed:

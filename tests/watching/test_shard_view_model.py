@@ -57,7 +57,6 @@ class Views(RuleBasedStateMachine):
         self.is_finishing = False  # whether a recovery has only deferred events left
         self.positions: list[EntryId] | None = None
         self.lost_data: set[str] = set()
-        self.gone_back: set[str] = set()  # users of whom an entry was lost that was published
         self.is_reread = False  # whether the call is one of those reads
         self.is_early = False  # whether it reads users out of turn
         self.is_torn = False  # whether the stream lacks some of what was missed
@@ -117,20 +116,6 @@ class Views(RuleBasedStateMachine):
         self.shard.entries.clear()
         self.shard.last_id = NO_ENTRY
         self.lose()
-
-    def has_seen_the_last_entry(self) -> bool:
-        entries = self.shard.entries
-        known = self.view.current(entries[-1].uid) if entries else None
-        return known is not None and known.id == id_text(entries[-1].id)
-
-    @precondition(has_seen_the_last_entry)
-    @rule()
-    def go_back(self) -> None:
-        """A replica takes over that had not got the last entry."""
-        if uid := self.shard.go_back():
-            self.gone_back.add(uid)
-            self.is_torn = True
-            self.lose()
 
     @rule(uid=sampled_from(UIDS))
     def register(self, uid: str) -> None:
@@ -377,7 +362,7 @@ class Views(RuleBasedStateMachine):
             assert not before or id_of(change.state.id or "0") > id_of(before[-1].id), "ids rise"
             assert change.id > self.looked_at[change.uid], "the answer included that"
             if (change.uid, change.state.id) not in self.shard.written:
-                assert change.state.status == "offline" or change.uid in self.gone_back
+                assert change.state.status == "offline"
                 assert change.uid not in self.lost_data, "Redis lost its data; the user is online"
             assert change.is_hidden or id_text(change.id) == change.state.id
             self.seen[change.uid].append(change.state)
@@ -393,9 +378,7 @@ class Views(RuleBasedStateMachine):
     def states_are_those_of_entries(self) -> None:
         for uid, seen in getattr(self, "seen", {}).items():
             for state in seen:
-                if state.status != "offline" and (
-                    (uid, state.id) in self.shard.written or uid not in self.gone_back
-                ):
+                if state.status != "offline":
                     assert self.shard.written[uid, state.id] == state
 
     @invariant()
@@ -441,8 +424,7 @@ class Views(RuleBasedStateMachine):
             assert known is not None
             assert seen[-1].status == known.status == truth.status
             if truth.status != "offline":
-                assert known._replace(id=truth.id) == truth
-                assert known.id == truth.id or uid in self.gone_back
+                assert known == truth
 
 
 Views.TestCase.settings = settings(

@@ -33,7 +33,6 @@ HERE: Final = Path(__file__).parent
 START_TIMEOUT_S: Final = 60.0  # until the clients of a process have their watches
 ANSWER_TIMEOUT_S: Final = 30.0
 LOGGED_CHARACTERS: Final = 1000  # of a program's log, in a report
-LOST_TIMEOUT_S: Final = 20.0  # until the node that has sent an event that is lost believes the record
 STOP_TIMEOUT_S: Final = 30.0  # for the logouts
 POLL_INTERVAL_S: Final = 0.2
 STATUSES: Final = ("online", "away", "busy", "dnd")
@@ -341,13 +340,11 @@ class Libraries:
 
         Users come and go meanwhile, so one moment is not the same for all.
         """
-        began = time.monotonic()
+        until = time.monotonic() + seconds
         seen = self.seen()
         self.compared += len(seen)
         wrong = find(seen)
-        while wrong and time.monotonic() < began + (
-            LOST_TIMEOUT_S if all(each.is_lost for each in wrong.values()) else seconds
-        ):
+        while not all(each.is_lost for each in wrong.values()) and time.monotonic() < until:
             time.sleep(POLL_INTERVAL_S)
             found = find(self.seen())
             wrong = {pair: found[pair] for pair in wrong if pair in found}
