@@ -123,7 +123,7 @@ def _serve(requests: socket.socket) -> int:
     for name in LOADED:
         import_module(name)
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the processes in between
     while True:
         request, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 2)
         if not request:

@@ -1,4 +1,4 @@
-"""A real `presence serve` in a process of its own, as its users run it."""
+"""A real `presence serve` in a process of its own, forked from one that has loaded the program."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

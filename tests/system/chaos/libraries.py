@@ -257,7 +257,7 @@ class Libraries:
         commands: of the programs, by language; see `build_programs`.
         addresses: of nodes, with and without proxies.
         count: clients of each language.
-        strangers: users, some of whom they watch.
+        strangers: users of the crowd; each client watches some of them.
         rooms: in some of which they are, and which they watch.
 
     Attributes:
